@@ -1,0 +1,1 @@
+//! What CUDA, cuBLASLt and NCCL do for Rankine.

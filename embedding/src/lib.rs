@@ -1,0 +1,1 @@
+//! Rankine's embedding tables: storage, look-up, de-duplication and sparse optimizers.

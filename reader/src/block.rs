@@ -1,0 +1,498 @@
+//! A block: some thousand samples, column by column, each column packed, with one checksum over all.
+//!
+//! `docs/dataset-format.md` gives the layout byte by byte; the constants here are its source.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::bits;
+use crate::dataset::Part;
+use crate::samples::{Bags, Samples};
+use crate::schema::{Categorical, DenseDtype, Schema};
+
+/// The first eight bytes of a block.
+pub const MAGIC: [u8; 8] = *b"RKNBLOCK";
+/// The version of the block layout.
+pub const VERSION: u16 = 1;
+/// Blocks start at multiples of this in their file and fill it up, so that direct reads fit any disk.
+pub const BLOCK_ALIGN: usize = 4096;
+/// Bytes of the header.
+pub const HEADER_BYTES: usize = 64;
+/// Bytes of one stream's descriptor.
+pub const DESCRIPTOR_BYTES: usize = 32;
+/// Streams start at multiples of this in their block.
+pub const STREAM_ALIGN: usize = 16;
+/// A ragged column has the offset of its bag for every so many samples, so that a reader can start in the middle.
+pub const START_EVERY: usize = 256;
+/// Where the checksummed bytes begin: all behind magic and checksum.
+const CHECKSUMMED_FROM: usize = 16;
+
+/// How the values of a stream are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StreamKind {
+    /// Unsigned integers less a base, packed to `bits` bits.
+    Packed = 0,
+    /// IEEE half precision.
+    F16 = 1,
+    /// IEEE single precision.
+    F32 = 2,
+}
+
+/// Where a stream lies in its block and how to read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// Added to every packed value.
+    pub base: u64,
+    /// Bytes from the block's start.
+    pub offset: u32,
+    /// Values.
+    pub count: u32,
+    /// Bits a value.
+    pub bits: u8,
+    /// How values are stored.
+    pub kind: StreamKind,
+}
+
+/// Which block this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockId {
+    /// Of which dataset: see [`crate::dataset::Manifest::tag`].
+    pub dataset: u64,
+    /// Of which part.
+    pub part: Part,
+    /// The block's number in its part.
+    pub index: u64,
+}
+
+/// Packs samples into a block, its length a multiple of [`BLOCK_ALIGN`].
+///
+/// # Errors
+/// A description of the limit, where the samples do not fit one: 2^32 bytes.
+///
+/// # Panics
+/// Where the samples are not of this schema: an id out of its table, a bag of a size that its column does not admit.
+/// Converters and generators check outside data before they call this.
+pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>, String> {
+    let stream_count = streams_of(schema);
+    let mut streams = Vec::with_capacity(stream_count);
+    let mut out = vec![0; (HEADER_BYTES + stream_count * DESCRIPTOR_BYTES).next_multiple_of(STREAM_ALIGN)];
+
+    for labels in &samples.labels {
+        let values = labels.iter().map(|&label| {
+            assert!(label == 0.0 || label == 1.0, "a label is 0 or 1, not {label}");
+            label as u64
+        });
+        streams.push(put_packed(values, 1, &mut out));
+    }
+    if schema.weight.is_some() {
+        streams.push(put_floats(samples.weights.iter().copied(), DenseDtype::F32, &mut out));
+    }
+    for column in 0..schema.dense.len() {
+        let values = samples.dense.iter().skip(column).step_by(schema.dense.len()).copied();
+        streams.push(put_floats(values, schema.dense_dtype, &mut out));
+    }
+    for (column, bags) in schema.categorical.iter().zip(&samples.categorical) {
+        put_bags(column, bags, &mut out, &mut streams);
+    }
+
+    assert_eq!(streams.len(), stream_count);
+    out.resize((out.len() + bits::GUARD_BYTES).next_multiple_of(BLOCK_ALIGN), 0);
+    let bytes = u32::try_from(out.len()).map_err(|_| {
+        format!("a block of {} samples takes {} bytes, over the limit of 2^32", samples.len, out.len())
+    })?;
+    out[0..8].copy_from_slice(&MAGIC);
+    out[16..24].copy_from_slice(&id.dataset.to_le_bytes());
+    out[24..32].copy_from_slice(&id.index.to_le_bytes());
+    out[32..36].copy_from_slice(&(samples.len as u32).to_le_bytes());
+    out[36..40].copy_from_slice(&bytes.to_le_bytes());
+    out[40..44].copy_from_slice(&(stream_count as u32).to_le_bytes());
+    out[44..46].copy_from_slice(&VERSION.to_le_bytes());
+    out[46] = id.part as u8;
+    for (descriptor, stream) in out[HEADER_BYTES..].chunks_exact_mut(DESCRIPTOR_BYTES).zip(&streams) {
+        descriptor[0..8].copy_from_slice(&stream.base.to_le_bytes());
+        descriptor[8..12].copy_from_slice(&stream.offset.to_le_bytes());
+        descriptor[12..16].copy_from_slice(&stream.count.to_le_bytes());
+        descriptor[16] = stream.bits;
+        descriptor[17] = stream.kind as u8;
+    }
+    let checksum = xxh3_64(&out[CHECKSUMMED_FROM..]);
+    out[8..16].copy_from_slice(&checksum.to_le_bytes());
+    Ok(out)
+}
+
+/// The number of streams in a block of this schema: one a label, weight and dense column, three a categorical column.
+fn streams_of(schema: &Schema) -> usize {
+    schema.labels.len() + schema.weight.iter().len() + schema.dense.len() + 3 * schema.categorical.len()
+}
+
+/// A categorical column is three streams: bag sizes, the offset of every 256th bag (only where sizes differ), ids.
+fn put_bags(column: &Categorical, bags: &Bags, out: &mut Vec<u8>, streams: &mut Vec<Stream>) {
+    let counts = || bags.offsets.windows(2).map(|pair| u64::from(pair[1] - pair[0]));
+    for count in counts() {
+        assert!(column.hotness.admits(count), "column {} does not admit a bag of {count} ids", column.name);
+    }
+    if let Some(id) = bags.ids.iter().find(|&&id| id >= column.rows) {
+        panic!("column {}: id {id} is not below its table's {} rows", column.name, column.rows);
+    }
+    let sizes = put_packed(counts(), 0, out);
+    let starts: &[u32] = if sizes.bits == 0 { &[] } else { &bags.offsets[..bags.offsets.len() - 1] };
+    streams.push(sizes);
+    streams.push(put_packed(starts.iter().step_by(START_EVERY).map(|&start| u64::from(start)), 0, out));
+    streams.push(put_packed(bags.ids.iter().copied(), 0, out));
+}
+
+fn put_packed(values: impl Iterator<Item = u64> + Clone, bits_min: u32, out: &mut Vec<u8>) -> Stream {
+    let (mut low, mut high, mut count) = (u64::MAX, 0, 0);
+    for value in values.clone() {
+        (low, high, count) = (low.min(value), high.max(value), count + 1);
+    }
+    // Labels keep at least one bit and base 0, so that their layout never depends on the data.
+    let base = if count == 0 || bits_min > 0 { 0 } else { low };
+    let bits = bits::width(high - base.min(high)).max(bits_min);
+    let offset = start_stream(out);
+    bits::pack(values, base, bits, out);
+    Stream { base, offset, count, bits: bits as u8, kind: StreamKind::Packed }
+}
+
+fn put_floats(values: impl Iterator<Item = f32>, dtype: DenseDtype, out: &mut Vec<u8>) -> Stream {
+    let offset = start_stream(out);
+    let mut count = 0;
+    for value in values {
+        count += 1;
+        match dtype {
+            DenseDtype::F16 => out.extend_from_slice(&f16::from_f32(value).to_le_bytes()),
+            DenseDtype::F32 => out.extend_from_slice(&value.to_le_bytes()),
+        }
+    }
+    let kind = match dtype {
+        DenseDtype::F16 => StreamKind::F16,
+        DenseDtype::F32 => StreamKind::F32,
+    };
+    Stream { base: 0, offset, count, bits: dtype.bytes() as u8 * 8, kind }
+}
+
+fn start_stream(out: &mut Vec<u8>) -> u32 {
+    out.resize(out.len().next_multiple_of(STREAM_ALIGN), 0);
+    // A block past 2^32 bytes is refused as a whole once its length is known.
+    out.len() as u32
+}
+
+/// A block whose checksum and layout have been checked: every stream lies within it.
+#[derive(Debug)]
+pub struct Block<'a> {
+    bytes: &'a [u8],
+    id: BlockId,
+    samples: usize,
+    streams: Vec<Stream>,
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// The checksum that a block's header states, for the index; `None` where there is no header.
+pub fn stated_checksum(bytes: &[u8]) -> Option<u64> {
+    (bytes.len() >= HEADER_BYTES).then(|| u64_at(bytes, 8))
+}
+
+impl<'a> Block<'a> {
+    /// Checks a block's bytes, arbitrary ones included.
+    ///
+    /// # Errors
+    /// What is wrong with them: too short, not a block, a wrong checksum, a stream out of bounds.
+    pub fn parse(bytes: &'a [u8], schema: &Schema) -> Result<Self, String> {
+        if bytes.len() < HEADER_BYTES {
+            return Err(format!("a block has {HEADER_BYTES} bytes of header, here are {}", bytes.len()));
+        }
+        if bytes[0..8] != MAGIC {
+            return Err("no block starts here: its first bytes are not RKNBLOCK".into());
+        }
+        let stated_bytes = u32_at(bytes, 36) as usize;
+        if stated_bytes != bytes.len() {
+            return Err(format!(
+                "the block states a length of {stated_bytes} bytes, here are {}",
+                bytes.len()
+            ));
+        }
+        let (stated, actual) = (u64_at(bytes, 8), xxh3_64(&bytes[CHECKSUMMED_FROM..]));
+        if stated != actual {
+            return Err(format!(
+                "its checksum is {actual:016x} and should be {stated:016x}; the disk or a copy changed it: \
+                 restore the file or make the dataset again"
+            ));
+        }
+        let version = u16::from_le_bytes([bytes[44], bytes[45]]);
+        if version != VERSION {
+            return Err(format!("the block has layout version {version}, this program reads {VERSION}"));
+        }
+        let part =
+            Part::from_code(bytes[46]).ok_or_else(|| format!("no part has the number {}", bytes[46]))?;
+        let id = BlockId { dataset: u64_at(bytes, 16), part, index: u64_at(bytes, 24) };
+        let samples = u32_at(bytes, 32) as usize;
+        let stream_count = u32_at(bytes, 40) as usize;
+        if stream_count != streams_of(schema) {
+            return Err(format!("the block has {stream_count} streams, the schema {}", streams_of(schema)));
+        }
+        if bytes.len() < HEADER_BYTES + stream_count * DESCRIPTOR_BYTES + bits::GUARD_BYTES {
+            return Err("the block ends within its stream descriptors".into());
+        }
+        let streams =
+            (0..stream_count).map(|number| parse_stream(bytes, number)).collect::<Result<Vec<_>, _>>()?;
+        let block = Self { bytes, id, samples, streams };
+        block.check_counts(schema)?;
+        Ok(block)
+    }
+
+    /// Every column must have a value a sample; bag sizes are summed when they are decoded.
+    fn check_counts(&self, schema: &Schema) -> Result<(), String> {
+        let bag_streams = self.streams.len() - 3 * schema.categorical.len();
+        let (flat, bags) = self.streams.split_at(bag_streams);
+        let dense_kind = match schema.dense_dtype {
+            DenseDtype::F16 => StreamKind::F16,
+            DenseDtype::F32 => StreamKind::F32,
+        };
+        let kinds = std::iter::repeat_n(StreamKind::Packed, schema.labels.len())
+            .chain(std::iter::repeat_n(StreamKind::F32, schema.weight.iter().len()))
+            .chain(std::iter::repeat_n(dense_kind, schema.dense.len()));
+        for (number, (stream, kind)) in flat.iter().zip(kinds).enumerate() {
+            if stream.count as usize != self.samples || stream.kind != kind {
+                return Err(format!(
+                    "stream {number} has {} values of kind {:?}, the schema wants {} of kind {kind:?}",
+                    stream.count, stream.kind, self.samples
+                ));
+            }
+        }
+        for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
+            let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
+            if !packed || streams[0].count as usize != self.samples {
+                return Err(format!("column {} does not have a bag a sample", column.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Which block this is.
+    pub fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// The number of samples.
+    pub fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// The streams, in the schema's order: labels, weight, dense columns, then sizes, starts and ids of each
+    /// categorical column.
+    pub fn streams(&self) -> &[Stream] {
+        &self.streams
+    }
+
+    /// Appends all samples.
+    ///
+    /// # Errors
+    /// What is wrong: an id that is not below its table's rows, a bag of a size that its column does not admit, bag
+    /// sizes that do not sum to the number of ids. `out` then holds parts of samples and must be cleared.
+    pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), String> {
+        let mut streams = self.streams.iter();
+        let mut next = || streams.next().expect("as many streams as the schema has, checked at parse");
+        for labels in &mut out.labels {
+            let before = labels.len();
+            self.unpack(next(), |value| labels.push(value as f32));
+            if labels[before..].iter().any(|&label| label > 1.0) {
+                return Err("a label is neither 0 nor 1".into());
+            }
+        }
+        if schema.weight.is_some() {
+            let stream = next();
+            out.weights.extend(bytes_f32(self.stream_bytes(stream)));
+        }
+        let columns = schema.dense.len();
+        let first = out.dense.len();
+        out.dense.resize(first + self.samples * columns, 0.0);
+        let mut halves =
+            vec![f16::ZERO; if schema.dense_dtype == DenseDtype::F16 { self.samples } else { 0 }];
+        let mut floats = vec![0.0; self.samples];
+        for column in 0..columns {
+            let bytes = self.stream_bytes(next());
+            match schema.dense_dtype {
+                DenseDtype::F16 => {
+                    for (half, pair) in halves.iter_mut().zip(bytes.chunks_exact(2)) {
+                        *half = f16::from_le_bytes([pair[0], pair[1]]);
+                    }
+                    halves.convert_to_f32_slice(&mut floats);
+                }
+                DenseDtype::F32 => {
+                    floats.iter_mut().zip(bytes_f32(bytes)).for_each(|(float, value)| *float = value);
+                }
+            }
+            let rows = out.dense[first..].chunks_exact_mut(columns);
+            rows.zip(&floats).for_each(|(row, &value)| row[column] = value);
+        }
+        for (column, bags) in schema.categorical.iter().zip(&mut out.categorical) {
+            let (sizes, _, ids) = (next(), next(), next());
+            self.decode_bags(column, sizes, ids, bags)
+                .map_err(|what| format!("column {}: {what}", column.name))?;
+        }
+        out.len += self.samples;
+        Ok(())
+    }
+
+    fn decode_bags(
+        &self,
+        column: &Categorical,
+        sizes: &Stream,
+        ids: &Stream,
+        bags: &mut Bags,
+    ) -> Result<(), String> {
+        let before = bags.ids.len();
+        let mut end = before as u64;
+        let mut refused = None;
+        bags.offsets.reserve(self.samples);
+        self.unpack(sizes, |size| {
+            if !column.hotness.admits(size) {
+                refused = Some(size);
+            }
+            end = end.saturating_add(size);
+            bags.offsets.push(end as u32);
+        });
+        if let Some(size) = refused {
+            return Err(format!("a bag of {size} ids is not what the schema admits ({:?})", column.hotness));
+        }
+        if end != before as u64 + u64::from(ids.count) || end > u64::from(u32::MAX) {
+            return Err(format!("bag sizes do not sum to the {} ids that the block holds", ids.count));
+        }
+        let mut highest = 0;
+        bags.ids.reserve(ids.count as usize);
+        self.unpack(ids, |id| {
+            highest = highest.max(id);
+            bags.ids.push(id);
+        });
+        if highest >= column.rows {
+            return Err(format!("id {highest} is not below the table's {} rows", column.rows));
+        }
+        Ok(())
+    }
+
+    fn unpack(&self, stream: &Stream, take: impl FnMut(u64)) {
+        let bytes = &self.bytes[stream.offset as usize..];
+        bits::unpack(bytes, stream.count as usize, stream.base, u32::from(stream.bits), take);
+    }
+
+    fn stream_bytes(&self, stream: &Stream) -> &'a [u8] {
+        let start = stream.offset as usize;
+        &self.bytes[start..start + bits::packed_bytes(stream.count as usize, u32::from(stream.bits))]
+    }
+}
+
+fn bytes_f32(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
+}
+
+fn parse_stream(bytes: &[u8], number: usize) -> Result<Stream, String> {
+    let descriptor = &bytes[HEADER_BYTES + number * DESCRIPTOR_BYTES..][..DESCRIPTOR_BYTES];
+    let (kind, bits_right) = match (descriptor[17], descriptor[16]) {
+        (0, bits) => (StreamKind::Packed, bits <= 64),
+        (1, bits) => (StreamKind::F16, bits == 16),
+        (2, bits) => (StreamKind::F32, bits == 32),
+        (kind, _) => return Err(format!("stream {number} is of the unknown kind {kind}")),
+    };
+    let stream = Stream {
+        base: u64_at(descriptor, 0),
+        offset: u32_at(descriptor, 8),
+        count: u32_at(descriptor, 12),
+        bits: descriptor[16],
+        kind,
+    };
+    let end = stream.offset as usize
+        + bits::packed_bytes(stream.count as usize, u32::from(stream.bits))
+        + bits::GUARD_BYTES;
+    // Bounding the count too keeps memory within a small multiple of the input: a width of 0 takes no bytes.
+    let count_bounded = stream.bits > 0 || stream.count as usize <= bytes.len() * MAX_CONSTANT_RUN;
+    if !bits_right || !count_bounded || end > bytes.len() {
+        return Err(format!(
+            "stream {number} ({} values of {} bits at byte {}) does not fit the block of {} bytes",
+            stream.count,
+            stream.bits,
+            stream.offset,
+            bytes.len()
+        ));
+    }
+    Ok(stream)
+}
+
+/// A column of equal values takes no bytes: this many values a byte of its block are believed (a block is never
+/// smaller than 4096 bytes, so any block of up to 2^20 samples passes).
+const MAX_CONSTANT_RUN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use proptest::prelude::*;
+
+    const ID: BlockId = BlockId { dataset: 7, part: Part::Eval, index: 3 };
+
+    proptest! {
+        #[test]
+        fn a_block_gives_back_its_samples((schema, samples) in testing::any_samples(600)) {
+            let bytes = encode(&schema, ID, &samples).unwrap();
+            prop_assert_eq!(bytes.len() % BLOCK_ALIGN, 0);
+            let block = Block::parse(&bytes, &schema).unwrap();
+            prop_assert_eq!(block.id(), ID);
+            let mut back = Samples::new(&schema);
+            block.decode_into(&schema, &mut back).unwrap();
+            prop_assert_eq!(&back, &samples);
+            block.decode_into(&schema, &mut back).unwrap();
+            let mut twice = samples.clone();
+            twice.append(&samples, 0..samples.len);
+            prop_assert_eq!(back, twice);
+        }
+
+        #[test]
+        fn starts_point_into_the_middle((schema, samples) in testing::any_samples(1200)) {
+            let bytes = encode(&schema, ID, &samples).unwrap();
+            let block = Block::parse(&bytes, &schema).unwrap();
+            let first = block.streams().len() - 3 * schema.categorical.len();
+            for (bags, streams) in samples.categorical.iter().zip(block.streams()[first..].chunks_exact(3)) {
+                let mut starts = Vec::new();
+                block.unpack(&streams[1], |start| starts.push(start as u32));
+                let ragged = streams[0].bits > 0;
+                let expected: Vec<u32> =
+                    bags.offsets[..samples.len].iter().copied().step_by(START_EVERY).filter(|_| ragged).collect();
+                prop_assert_eq!(starts, expected);
+            }
+        }
+
+        #[test]
+        fn a_flipped_bit_is_an_error((schema, samples) in testing::any_samples(50), at in any::<prop::sample::Index>()) {
+            let mut bytes = encode(&schema, ID, &samples).unwrap();
+            let bit = at.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Block::parse(&bytes, &schema).is_err());
+        }
+
+        /// Bytes that carry a right checksum and are wrong anywhere else must not panic either.
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            (schema, samples) in testing::any_samples(50),
+            changes in prop::collection::vec((16..1000usize, any::<u8>()), 1..8),
+        ) {
+            let mut bytes = encode(&schema, ID, &samples).unwrap();
+            for (at, byte) in changes {
+                let at = at % bytes.len();
+                bytes[at.max(16)] = byte;
+            }
+            let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+            bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+            if let Ok(block) = Block::parse(&bytes, &schema) {
+                let _ = block.decode_into(&schema, &mut Samples::new(&schema));
+            }
+        }
+    }
+}

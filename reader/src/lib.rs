@@ -1,0 +1,24 @@
+//! Rankine's dataset format, and everything that makes or reads it: converters, the generator, io_uring.
+//!
+//! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. The reader
+//! knows nothing of models or devices: it fills buffers that it is handed.
+
+pub mod block;
+pub mod convert;
+pub mod dataset;
+pub mod error;
+pub mod generate;
+pub mod samples;
+pub mod schema;
+pub mod statistics;
+pub mod write;
+
+mod bits;
+mod ordered;
+#[cfg(test)]
+mod testing;
+
+pub use dataset::{Dataset, Part};
+pub use error::{Error, Result};
+pub use samples::{Bags, Samples};
+pub use schema::Schema;

@@ -1,0 +1,122 @@
+//! Work spread over threads whose results come back in order: what makes every output independent of the number of
+//! threads.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam_channel::bounded;
+
+use crate::error::Result;
+
+/// Items in flight a thread: one at work, one waiting, and one done that waits for an earlier one.
+const IN_FLIGHT_PER_THREAD: usize = 3;
+
+/// Calls `work` on each item of `source`, on `threads` threads, and `sink` on each result, on this thread, in the order
+/// of the source. A bounded number of items is in flight, so memory is bounded whatever the source.
+///
+/// # Errors
+/// The first error of `source`, `work` or `sink` in the order of the source; nothing behind it reaches the sink.
+pub(crate) fn ordered_map<T: Send, U: Send>(
+    threads: NonZeroUsize,
+    source: impl Iterator<Item = Result<T>> + Send,
+    work: impl Fn(T) -> Result<U> + Sync,
+    mut sink: impl FnMut(U) -> Result<()>,
+) -> Result<()> {
+    let in_flight = threads.get() * IN_FLIGHT_PER_THREAD;
+    let (item_out, item_in) = bounded::<(u64, Result<T>)>(in_flight);
+    let (result_out, result_in) = bounded::<(u64, Result<U>)>(in_flight);
+    // A permit is taken for each item that is read and given back when its result has reached the sink: a slow item
+    // cannot let the results behind it pile up.
+    let (permit_out, permit_in) = bounded::<()>(in_flight);
+    let stopped = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let stopped = &stopped;
+        scope.spawn(move || {
+            for (number, item) in source.enumerate() {
+                let failed = item.is_err();
+                if permit_out.send(()).is_err() || item_out.send((number as u64, item)).is_err() || failed {
+                    break;
+                }
+            }
+        });
+        for _ in 0..threads.get() {
+            let (item_in, result_out, work) = (item_in.clone(), result_out.clone(), &work);
+            scope.spawn(move || {
+                for (number, item) in item_in {
+                    if stopped.load(Ordering::Relaxed)
+                        || result_out.send((number, item.and_then(work))).is_err()
+                    {
+                        break;
+                    }
+                }
+            });
+        }
+        drop((item_in, result_out));
+
+        let mut waiting = BTreeMap::new();
+        let mut next = 0;
+        let mut consume = || {
+            for (number, result) in &result_in {
+                waiting.insert(number, result);
+                while let Some(result) = waiting.remove(&next) {
+                    next += 1;
+                    sink(result?)?;
+                    let _ = permit_in.recv();
+                }
+            }
+            Ok(())
+        };
+        let outcome = consume();
+        stopped.store(true, Ordering::Relaxed);
+        // Dropping both ends wakes the threads that wait to send.
+        drop((permit_in, result_in));
+        outcome
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn results_come_in_order_whatever_the_threads() {
+        for threads in [1, 2, 7] {
+            let mut seen = Vec::new();
+            let work = |item: u64| {
+                std::thread::sleep(std::time::Duration::from_micros((item * 37) % 200));
+                Ok(item * item)
+            };
+            let threads = NonZeroUsize::new(threads).unwrap();
+            ordered_map(threads, (0..300).map(Ok), work, |result| {
+                seen.push(result);
+                Ok(())
+            })
+            .unwrap();
+            assert_eq!(seen, (0..300).map(|item| item * item).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn the_first_error_in_order_wins_and_an_endless_source_stops() {
+        let mut seen = 0;
+        let work =
+            |item: u64| if item >= 40 { Err(Error::invalid(format!("item {item}"))) } else { Ok(item) };
+        let outcome = ordered_map(NonZeroUsize::new(4).unwrap(), (0..).map(Ok), work, |_| {
+            seen += 1;
+            Ok(())
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "item 40");
+        assert_eq!(seen, 40);
+        let outcome = ordered_map(
+            NonZeroUsize::new(2).unwrap(),
+            (0..).map(Ok),
+            |item: u64| Ok(item),
+            |item| {
+                if item == 10 { Err(Error::invalid("full")) } else { Ok(()) }
+            },
+        );
+        assert_eq!(outcome.unwrap_err().to_string(), "full");
+    }
+}

@@ -1,0 +1,122 @@
+//! Samples unpacked in memory, column by column: what a converter hands in and what training takes out.
+
+use crate::schema::Schema;
+
+/// A run of samples, unpacked.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Samples {
+    /// The number of samples.
+    pub len: usize,
+    /// `[label][sample]`, label-major: 0 or 1.
+    pub labels: Vec<Vec<f32>>,
+    /// One weight a sample; empty where the schema has no weight column.
+    pub weights: Vec<f32>,
+    /// `[sample, dense column]`, row-major.
+    pub dense: Vec<f32>,
+    /// The number of dense columns.
+    pub dense_columns: usize,
+    /// One entry a categorical column.
+    pub categorical: Vec<Bags>,
+}
+
+/// The bags of one categorical column: sample `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bags {
+    /// One entry a sample and one more; the first is 0.
+    pub offsets: Vec<u32>,
+    /// Row numbers in the column's table.
+    pub ids: Vec<u64>,
+}
+
+impl Default for Bags {
+    fn default() -> Self {
+        Self { offsets: vec![0], ids: Vec::new() }
+    }
+}
+
+impl Bags {
+    /// The ids of one sample.
+    pub fn bag(&self, sample: usize) -> &[u64] {
+        &self.ids[self.offsets[sample] as usize..self.offsets[sample + 1] as usize]
+    }
+
+    /// Appends a sample's bag.
+    ///
+    /// # Panics
+    /// Where a run of samples would hold 2^32 ids of one column; blocks and batches are bounded far below that.
+    pub fn push(&mut self, ids: impl IntoIterator<Item = u64>) {
+        self.ids.extend(ids);
+        self.offsets.push(u32::try_from(self.ids.len()).expect("fewer than 2^32 ids in one run of samples"));
+    }
+
+    fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
+        let (from, to) = (other.offsets[range.start], other.offsets[range.end]);
+        let base = self.ids.len() as u32;
+        self.ids.extend_from_slice(&other.ids[from as usize..to as usize]);
+        self.offsets
+            .extend(other.offsets[range.start + 1..=range.end].iter().map(|offset| offset - from + base));
+    }
+}
+
+impl Samples {
+    /// No samples yet, with the columns of a schema.
+    pub fn new(schema: &Schema) -> Self {
+        Self {
+            len: 0,
+            labels: vec![Vec::new(); schema.labels.len()],
+            weights: Vec::new(),
+            dense: Vec::new(),
+            dense_columns: schema.dense.len(),
+            categorical: vec![Bags::default(); schema.categorical.len()],
+        }
+    }
+
+    /// Forgets the samples and keeps the memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.labels.iter_mut().for_each(Vec::clear);
+        self.weights.clear();
+        self.dense.clear();
+        for bags in &mut self.categorical {
+            bags.offsets.truncate(1);
+            bags.ids.clear();
+        }
+    }
+
+    /// Appends a range of another run that has the same columns.
+    pub fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
+        self.len += range.len();
+        for (mine, theirs) in self.labels.iter_mut().zip(&other.labels) {
+            mine.extend_from_slice(&theirs[range.clone()]);
+        }
+        if !other.weights.is_empty() {
+            self.weights.extend_from_slice(&other.weights[range.clone()]);
+        }
+        let columns = other.dense_columns;
+        self.dense.extend_from_slice(&other.dense[range.start * columns..range.end * columns]);
+        for (mine, theirs) in self.categorical.iter_mut().zip(&other.categorical) {
+            mine.append(theirs, range.clone());
+        }
+    }
+
+    /// Appends chosen samples of another run that has the same columns, in the order given.
+    pub fn gather(&mut self, other: &Self, samples: &[u32]) {
+        self.len += samples.len();
+        for (mine, theirs) in self.labels.iter_mut().zip(&other.labels) {
+            mine.extend(samples.iter().map(|&sample| theirs[sample as usize]));
+        }
+        if !other.weights.is_empty() {
+            self.weights.extend(samples.iter().map(|&sample| other.weights[sample as usize]));
+        }
+        let columns = other.dense_columns;
+        for &sample in samples {
+            let start = sample as usize * columns;
+            self.dense.extend_from_slice(&other.dense[start..start + columns]);
+        }
+        for (mine, theirs) in self.categorical.iter_mut().zip(&other.categorical) {
+            for &sample in samples {
+                mine.push(theirs.bag(sample as usize).iter().copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What the columns of a dataset are: labels, weight, dense features and categorical features.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// The columns of a dataset, in the order in which blocks store them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schema {
+    /// What is to be predicted, one entry a label head.
+    pub labels: Vec<Label>,
+    /// The name of the column of sample weights, where there is one; without it every sample weighs 1.
+    pub weight: Option<String>,
+    /// Numeric features.
+    pub dense: Vec<Dense>,
+    /// How numeric features are stored.
+    pub dense_dtype: DenseDtype,
+    /// Categorical features: a bag of ids a sample each.
+    pub categorical: Vec<Categorical>,
+}
+
+/// A label column. Labels are 0 or 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Label {
+    /// The column's name.
+    pub name: String,
+}
+
+/// The storage type of dense features.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DenseDtype {
+    /// IEEE half precision: 2 bytes, 11 bits of significand.
+    F16,
+    /// IEEE single precision: 4 bytes.
+    F32,
+}
+
+impl DenseDtype {
+    /// Bytes that one value takes.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// A numeric feature and what was done to the raw number before it was stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dense {
+    /// The column's name.
+    pub name: String,
+    /// From the raw number to the stored one; scoring applies the same.
+    pub transform: DenseTransform,
+}
+
+/// `stored = (f(raw) - mean) / deviation`, or `missing` where the raw value is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenseTransform {
+    /// The function applied first.
+    pub function: DenseFunction,
+    /// Subtracted after the function.
+    pub mean: f64,
+    /// Divided by after the mean is subtracted; never 0.
+    pub deviation: f64,
+}
+
+/// The function applied to a raw number before standardization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DenseFunction {
+    /// `f(x) = x`
+    None,
+    /// `f(x) = sign(x) ln(1 + |x|)`
+    SignedLog1p,
+    /// `f(x) = ln(max(x, 0) + 1)`, MLPerf's.
+    MlperfLog,
+}
+
+impl DenseFunction {
+    /// Applies the function.
+    pub fn apply(self, x: f64) -> f64 {
+        match self {
+            Self::None => x,
+            Self::SignedLog1p => libm::copysign(libm::log1p(x.abs()), x),
+            Self::MlperfLog => libm::log1p(x.max(0.0)),
+        }
+    }
+}
+
+impl DenseTransform {
+    /// A function without standardization.
+    pub fn plain(function: DenseFunction) -> Self {
+        Self { function, mean: 0.0, deviation: 1.0 }
+    }
+
+    /// The stored value of a raw one. A missing value becomes 0: the mean where the column is standardized, and
+    /// f(0) where it is not.
+    pub fn apply(&self, raw: Option<f64>) -> f32 {
+        raw.map_or(0.0, |x| ((self.function.apply(x) - self.mean) / self.deviation) as f32)
+    }
+}
+
+/// A categorical feature: each sample has a bag of ids, each id a row of the column's table.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Categorical {
+    /// The column's name.
+    pub name: String,
+    /// Rows of the table: every stored id is below it.
+    pub rows: u64,
+    /// How many ids a bag holds.
+    pub hotness: Hotness,
+    /// How the rows of a bag become one vector.
+    pub pooling: Pooling,
+    /// How raw categories became ids.
+    pub vocabulary: VocabularyKind,
+}
+
+/// How many ids a sample's bag holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Hotness {
+    /// The same number in every sample; 1 is called one-hot.
+    Fixed(u32),
+    /// Any number up to this one, none included.
+    Ragged {
+        /// The most ids that a bag may hold.
+        max: u32,
+    },
+}
+
+impl Hotness {
+    /// The most ids that a bag may hold.
+    pub fn max(self) -> u32 {
+        match self {
+            Self::Fixed(count) => count,
+            Self::Ragged { max } => max,
+        }
+    }
+
+    /// Whether a bag may hold `count` ids.
+    pub fn admits(self, count: u64) -> bool {
+        match self {
+            Self::Fixed(fixed) => count == u64::from(fixed),
+            Self::Ragged { max } => count <= u64::from(max),
+        }
+    }
+}
+
+/// How the rows of a bag become one vector. An empty bag becomes zeros either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// The sum of the rows.
+    Sum,
+    /// The sum divided by the number of ids.
+    Mean,
+}
+
+/// How raw categories become row numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum VocabularyKind {
+    /// A list of the categories seen `min_count` times or more in training, in `vocabulary/COLUMN.tsv`; row 0 stands
+    /// for every other one.
+    Exact {
+        /// How often a category must occur to get a row of its own.
+        min_count: u64,
+    },
+    /// A hash of the category, modulo the table's rows.
+    Hash,
+    /// The category is the row number itself.
+    Identity,
+}
+
+impl Schema {
+    /// Checks what the types cannot say.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a name used twice, or no label at all.
+    pub fn validate(&self) -> Result<()> {
+        if self.labels.is_empty() {
+            return Err(Error::invalid("the schema has no label column"));
+        }
+        let mut names: Vec<&str> = self.names().collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::invalid(format!("the schema has two columns named '{}'", twice[0])));
+        }
+        for name in names {
+            if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0', '\n', '\t']) {
+                return Err(Error::invalid(format!(
+                    "column name {name:?} cannot name a file: no slash, tab or line break, and no dot in front"
+                )));
+            }
+        }
+        for column in &self.categorical {
+            if column.rows == 0 {
+                return Err(Error::invalid(format!("column {} has a table without rows", column.name)));
+            }
+            if column.hotness == Hotness::Fixed(0) {
+                return Err(Error::invalid(format!("column {} has a fixed hotness of 0", column.name)));
+            }
+        }
+        for column in &self.dense {
+            let transform = column.transform;
+            if transform.deviation == 0.0 || !transform.deviation.is_finite() || !transform.mean.is_finite() {
+                return Err(Error::invalid(format!(
+                    "column {} cannot be standardized with mean {} and deviation {}",
+                    column.name, transform.mean, transform.deviation
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The names of all columns, in storage order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let labels = self.labels.iter().map(|column| column.name.as_str());
+        let weight = self.weight.iter().map(String::as_str);
+        let dense = self.dense.iter().map(|column| column.name.as_str());
+        let categorical = self.categorical.iter().map(|column| column.name.as_str());
+        labels.chain(weight).chain(dense).chain(categorical)
+    }
+
+    /// Samples a block holds by default: the largest power of two whose block is estimated at 2 MiB or less, since
+    /// reads of 0.5 to 2 MiB keep a disk busy without holding much memory.
+    pub fn default_block_samples(&self) -> u32 {
+        const TARGET_BITS: u64 = 2 * 8 * 1024 * 1024;
+        let categorical: u64 = self
+            .categorical
+            .iter()
+            .map(|column| {
+                u64::from(column.hotness.max()) * u64::from(u64::BITS - column.rows.leading_zeros())
+            })
+            .sum();
+        let dense = (self.dense.len() * self.dense_dtype.bytes() * 8) as u64;
+        let sample_bits =
+            self.labels.len() as u64 + self.weight.iter().len() as u64 * 32 + dense + categorical;
+        let samples = (TARGET_BITS / sample_bits.max(1)).clamp(256, 65536);
+        1 << samples.ilog2()
+    }
+}

@@ -1,0 +1,206 @@
+//! How often each row of each table is looked up in the training part: what placement is planned from.
+//!
+//! Bounded whatever the table: the most frequent rows one by one, the rest as a histogram.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::samples::Bags;
+
+/// At most so many rows of a table are listed one by one.
+pub const HEAD_ROWS_MAX: usize = 1 << 20;
+/// Rows behind the head are counted by the bit length of their count.
+pub const TAIL_BUCKETS: usize = 64;
+
+/// The file that holds the statistics of all columns, in the schema's order.
+pub const FILE_NAME: &str = "statistics.bin";
+const MAGIC: [u8; 8] = *b"RKNSTATS";
+const VERSION: u64 = 1;
+
+/// The frequency statistics of one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableStatistics {
+    /// Bags, that is samples.
+    pub bags: u64,
+    /// Ids in all bags.
+    pub lookups: u64,
+    /// Rows looked up at least once.
+    pub distinct_rows: u64,
+    /// `(row, count)`, most frequent first, equal counts by row.
+    pub head: Vec<(u64, u64)>,
+    /// The rows behind the head: bucket `b` has those whose count `c` satisfies `2^b <= c < 2^(b + 1)`.
+    pub tail: [TailBucket; TAIL_BUCKETS],
+}
+
+/// Rows of about the same frequency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TailBucket {
+    /// How many rows.
+    pub rows: u64,
+    /// How often they are looked up together.
+    pub lookups: u64,
+}
+
+impl TableStatistics {
+    /// The share of all look-ups that go to the most frequent `rows` rows, in `0..=1`. Exact within the head; behind
+    /// it the rows of a bucket count as equally frequent.
+    pub fn coverage(&self, rows: u64) -> f64 {
+        let in_head: u64 =
+            self.head.iter().take(usize::try_from(rows).unwrap_or(usize::MAX)).map(|row| row.1).sum();
+        let mut covered = in_head as f64;
+        let mut left = rows.saturating_sub(self.head.len() as u64);
+        for bucket in self.tail.iter().rev().filter(|bucket| bucket.rows > 0) {
+            let taken = left.min(bucket.rows);
+            covered += bucket.lookups as f64 * taken as f64 / bucket.rows as f64;
+            left -= taken;
+        }
+        if self.lookups == 0 { 0.0 } else { covered / self.lookups as f64 }
+    }
+}
+
+/// Counts look-ups of every row of a table, from any number of threads: sums do not depend on their order. Takes
+/// eight bytes a row.
+#[derive(Debug)]
+pub(crate) struct TableCounter {
+    bags: AtomicU64,
+    counts: Vec<AtomicU64>,
+}
+
+impl TableCounter {
+    pub(crate) fn new(rows: u64) -> Self {
+        // A zeroed allocation is made of untouched pages: rows that never occur cost no memory.
+        Self { bags: AtomicU64::new(0), counts: bytemuck::zeroed_vec(rows as usize) }
+    }
+
+    pub(crate) fn add(&self, bags: &Bags) {
+        self.bags.fetch_add(bags.offsets.len() as u64 - 1, Ordering::Relaxed);
+        for &id in &bags.ids {
+            self.counts[id as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn statistics(&self) -> TableStatistics {
+        let mut lookups = 0;
+        let mut distinct_rows = 0;
+        let mut tail = [TailBucket::default(); TAIL_BUCKETS];
+        let mut to_tail = |count: u64| {
+            let bucket = &mut tail[count.ilog2() as usize];
+            bucket.rows += 1;
+            bucket.lookups += count;
+        };
+        // The least frequent row of the head stands on top; among equals the highest row gives way.
+        let mut head = BinaryHeap::with_capacity(self.counts.len().min(HEAD_ROWS_MAX) + 1);
+        for (row, count) in self.counts.iter().enumerate() {
+            let count = count.load(Ordering::Relaxed);
+            if count == 0 {
+                continue;
+            }
+            lookups += count;
+            distinct_rows += 1;
+            head.push(Reverse((count, Reverse(row as u64))));
+            if head.len() > HEAD_ROWS_MAX
+                && let Some(Reverse((count, _))) = head.pop()
+            {
+                to_tail(count);
+            }
+        }
+        let head =
+            head.into_sorted_vec().into_iter().map(|Reverse((count, Reverse(row)))| (row, count)).collect();
+        TableStatistics { bags: self.bags.load(Ordering::Relaxed), lookups, distinct_rows, head, tail }
+    }
+}
+
+/// Writes the statistics of all tables as `docs/dataset-format.md` says.
+pub(crate) fn to_bytes(tables: &[TableStatistics]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    let mut put = |value: u64| out.extend_from_slice(&value.to_le_bytes());
+    put(VERSION);
+    put(tables.len() as u64);
+    for table in tables {
+        put(table.bags);
+        put(table.lookups);
+        put(table.distinct_rows);
+        put(table.head.len() as u64);
+        for &(row, count) in &table.head {
+            put(row);
+            put(count);
+        }
+        for bucket in &table.tail {
+            put(bucket.rows);
+            put(bucket.lookups);
+        }
+    }
+    out
+}
+
+/// Reads what [`to_bytes`] wrote.
+pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
+    let mut rest = bytes.strip_prefix(&MAGIC).ok_or("it does not begin with RKNSTATS")?;
+    let mut take = || {
+        let (first, behind) = rest.split_first_chunk::<8>().ok_or("it ends too early")?;
+        rest = behind;
+        Ok::<u64, String>(u64::from_le_bytes(*first))
+    };
+    let version = take()?;
+    if version != VERSION {
+        return Err(format!("it has version {version}, this program reads {VERSION}"));
+    }
+    let table_count = take()?;
+    let mut tables = Vec::new();
+    for _ in 0..table_count {
+        let (bags, lookups, distinct_rows, head_rows) = (take()?, take()?, take()?, take()?);
+        if head_rows > HEAD_ROWS_MAX as u64 {
+            return Err(format!("a head of {head_rows} rows is over the limit of {HEAD_ROWS_MAX}"));
+        }
+        let head = (0..head_rows).map(|_| Ok((take()?, take()?))).collect::<Result<_, String>>()?;
+        let mut tail = [TailBucket::default(); TAIL_BUCKETS];
+        for bucket in &mut tail {
+            *bucket = TailBucket { rows: take()?, lookups: take()? };
+        }
+        tables.push(TableStatistics { bags, lookups, distinct_rows, head, tail });
+    }
+    Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_listed_by_frequency_and_survive_the_file() {
+        let counter = TableCounter::new(10);
+        let mut bags = Bags::default();
+        bags.push([3, 3, 7]);
+        bags.push([]);
+        bags.push([1, 7, 3]);
+        counter.add(&bags);
+        let statistics = counter.statistics();
+        assert_eq!((statistics.bags, statistics.lookups, statistics.distinct_rows), (3, 6, 3));
+        assert_eq!(statistics.head, [(3, 3), (7, 2), (1, 1)]);
+        assert_eq!(statistics.coverage(1), 0.5);
+        assert_eq!(statistics.coverage(99), 1.0);
+        let tables = vec![statistics.clone(), statistics];
+        assert_eq!(from_bytes(&to_bytes(&tables)).unwrap(), tables);
+        let bytes = to_bytes(&tables);
+        for len in 0..bytes.len() {
+            assert!(from_bytes(&bytes[..len]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_behind_the_head_is_a_histogram() {
+        let rows = HEAD_ROWS_MAX as u64 + 6;
+        let counter = TableCounter::new(rows);
+        let mut bags = Bags::default();
+        bags.push((0..rows).chain(10..rows).chain(10..rows));
+        counter.add(&bags);
+        let statistics = counter.statistics();
+        assert_eq!(statistics.head.len(), HEAD_ROWS_MAX);
+        assert_eq!(statistics.head[0], (10, 3));
+        // 4 rows of the ten that occur once found a place in the head.
+        assert_eq!(statistics.head.last(), Some(&(3, 1)));
+        assert_eq!(statistics.tail[0], TailBucket { rows: 6, lookups: 6 });
+        assert_eq!(statistics.coverage(rows), 1.0);
+    }
+}

@@ -1,0 +1,75 @@
+//! What several test modules draw from.
+
+use proptest::prelude::*;
+
+use crate::samples::Samples;
+use crate::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
+    VocabularyKind,
+};
+
+/// Any schema of up to two labels, three dense and three categorical columns.
+pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
+    let column = (1..1u64 << 40, 0..4u32, any::<bool>(), any::<bool>());
+    let columns = prop::collection::vec(column, 0..4);
+    (1..3usize, any::<bool>(), 0..4usize, any::<bool>(), columns).prop_map(
+        |(labels, weight, dense, half, columns)| Schema {
+            labels: (0..labels).map(|i| Label { name: format!("label{i}") }).collect(),
+            weight: weight.then(|| "weight".into()),
+            dense: (0..dense)
+                .map(|i| Dense {
+                    name: format!("I{i}"),
+                    transform: DenseTransform::plain(DenseFunction::None),
+                })
+                .collect(),
+            dense_dtype: if half { DenseDtype::F16 } else { DenseDtype::F32 },
+            categorical: columns
+                .into_iter()
+                .enumerate()
+                .map(|(i, (rows, hot, ragged, mean))| Categorical {
+                    name: format!("C{i}"),
+                    rows,
+                    hotness: if ragged { Hotness::Ragged { max: hot } } else { Hotness::Fixed(hot.max(1)) },
+                    pooling: if mean { Pooling::Mean } else { Pooling::Sum },
+                    vocabulary: VocabularyKind::Identity,
+                })
+                .collect(),
+        },
+    )
+}
+
+/// Up to `most` samples of any schema; dense values are small integers, which every storage type holds exactly.
+pub(crate) fn any_samples(most: usize) -> impl Strategy<Value = (Schema, Samples)> {
+    (any_schema(), 1..=most, any::<u64>()).prop_map(|(schema, len, seed)| {
+        let samples = samples_of(&schema, len, seed);
+        (schema, samples)
+    })
+}
+
+/// `len` samples of a schema, drawn from a seed.
+pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
+    let mut state = seed;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 24
+    };
+    let mut samples = Samples::new(schema);
+    samples.len = len;
+    for labels in &mut samples.labels {
+        labels.extend((0..len).map(|_| (next() & 1) as f32));
+    }
+    if schema.weight.is_some() {
+        samples.weights.extend((0..len).map(|_| (next() % 100) as f32 / 8.0));
+    }
+    samples.dense.extend((0..len * schema.dense.len()).map(|_| (next() % 2001) as f32 - 1000.0));
+    for (column, bags) in schema.categorical.iter().zip(&mut samples.categorical) {
+        for _ in 0..len {
+            let size = match column.hotness {
+                Hotness::Fixed(size) => u64::from(size),
+                Hotness::Ragged { max } => next() % (u64::from(max) + 1),
+            };
+            bags.push((0..size).map(|_| next() % column.rows).collect::<Vec<_>>());
+        }
+    }
+    samples
+}
