@@ -9,5 +9,5 @@ pub mod optimizer;
 pub mod random;
 pub mod table;
 
-pub use optimizer::SparseOptimizer;
+pub use optimizer::UpdateRule;
 pub use table::{Pooling, TableSpec};

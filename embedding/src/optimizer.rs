@@ -1,11 +1,11 @@
-//! What the sparse optimizers mean, element by element.
+//! What the optimizers mean, element by element; dense parameters learn by the same rules.
 //!
-//! A row that no id of the global batch names is untouched: neither weight nor state decays (lazy). A row that several
+//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weight and state. A row that several
 //! ids name is updated once, with the sum of their gradients.
 
-/// A rule by which looked-up rows learn.
+/// A rule by which parameters learn.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SparseOptimizer {
+pub enum UpdateRule {
     /// `w -= lr g`
     Sgd,
     /// `a += g²; w -= lr g / (sqrt(a) + epsilon)`, element by element (Duchi et al., 2011).
@@ -17,8 +17,8 @@ pub enum SparseOptimizer {
     },
 }
 
-impl SparseOptimizer {
-    /// Elements of state beside each row of `dim` elements.
+impl UpdateRule {
+    /// Elements of state for `dim` parameters.
     pub fn state_elements(&self, dim: usize) -> usize {
         match self {
             Self::Sgd => 0,
@@ -34,7 +34,7 @@ impl SparseOptimizer {
         }
     }
 
-    /// Updates one row: `weights[i]` and its state from `gradient[i]`, the sum over the global batch.
+    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch.
     pub fn update(&self, learning_rate: f32, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
         match *self {
             Self::Sgd => {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn adagrad_follows_its_formula_and_survives_zeros() {
-        let rule = SparseOptimizer::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 };
+        let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 };
         let (mut weights, mut state) = ([1.0, 1.0], [0.0, 0.0]);
         rule.update(0.5, &mut weights, &mut state, &[3.0, 0.0]);
         assert_eq!((weights, state), ([0.5, 1.0], [9.0, 0.0]));

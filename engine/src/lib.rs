@@ -1,1 +1,4 @@
-//! Rankine.
+//! Rankine, a training engine for ranking models: DLRM and its family.
+
+pub mod cpu;
+pub mod model;

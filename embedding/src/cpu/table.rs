@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::deduplicate::Route;
 use super::pool::{Bags, FeatureSlot};
-use crate::optimizer::SparseOptimizer;
+use crate::optimizer::UpdateRule;
 use crate::random::UniformField;
 use crate::table::TableSpec;
 
@@ -20,14 +20,14 @@ const ROWS_PER_TASK: usize = 128;
 #[derive(Debug, Clone)]
 pub struct Table {
     spec: TableSpec,
-    optimizer: SparseOptimizer,
+    optimizer: UpdateRule,
     stride: usize,
     data: Vec<f32>,
 }
 
 impl Table {
     /// A table of zeros. Elements are counted in 64 bits; memory is rows x (weights + state), 4 bytes each.
-    pub fn zeroed(spec: TableSpec, optimizer: SparseOptimizer) -> Self {
+    pub fn zeroed(spec: TableSpec, optimizer: UpdateRule) -> Self {
         let stride = (spec.dim + optimizer.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS);
         let data = vec![0.0; spec.rows as usize * stride];
         Self { spec, optimizer, stride, data }
@@ -35,7 +35,7 @@ impl Table {
 
     /// A table as training starts with it: uniform weights within [`TableSpec::initial_bound`], a function of seed,
     /// table number, row and column alone.
-    pub fn initialized(spec: TableSpec, optimizer: SparseOptimizer, seed: u64, number: u32) -> Self {
+    pub fn initialized(spec: TableSpec, optimizer: UpdateRule, seed: u64, number: u32) -> Self {
         let mut table = Self::zeroed(spec, optimizer);
         let field = UniformField::new(seed, number);
         let (bound, dim) = (table.spec.initial_bound(), table.spec.dim);
@@ -92,7 +92,7 @@ impl Table {
 /// All that updating a range of distinct rows takes, but the rows.
 struct UpdateTask<'a> {
     spec: &'a TableSpec,
-    optimizer: SparseOptimizer,
+    optimizer: UpdateRule,
     stride: usize,
     route: &'a Route,
     bags: Bags<'a>,
@@ -198,9 +198,9 @@ mod tests {
             let pooling = if mean { Pooling::Mean } else { Pooling::Sum };
             let spec = TableSpec { name: "C1".into(), rows: 9, dim, pooling };
             let optimizer = if adagrad {
-                SparseOptimizer::Adagrad { initial_accumulator: 0.25, epsilon: 1e-3 }
+                UpdateRule::Adagrad { initial_accumulator: 0.25, epsilon: 1e-3 }
             } else {
-                SparseOptimizer::Sgd
+                UpdateRule::Sgd
             };
             let mut table = Table::initialized(spec, optimizer, seed, 5);
             let mut weights: Vec<Vec<f64>> =
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn any_number_of_threads_gives_the_same_bits() {
         let spec = TableSpec { name: "C1".into(), rows: 1000, dim: 8, pooling: Pooling::Mean };
-        let optimizer = SparseOptimizer::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
+        let optimizer = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
         let ids: Vec<u64> = (0..4000u64).map(|i| i * i * 2_654_435_761 % 1000).collect();
         let offsets: Vec<u32> = (0..=2000).map(|i| i * 2).collect();
         let bags = Bags { offsets: &offsets, ids: &ids };
