@@ -15,6 +15,7 @@ pub mod write;
 
 mod bits;
 mod ordered;
+mod rng;
 #[cfg(test)]
 mod testing;
 

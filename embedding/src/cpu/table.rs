@@ -137,7 +137,12 @@ impl UpdateTask<'_> {
             total.iter_mut().zip(&*run_sum).for_each(|(total, sum)| *total += sum);
         }
         let (weights, state) = row.split_at_mut(dim);
-        self.optimizer.update(self.learning_rate, weights, &mut state[..self.optimizer.state_elements(dim)], total);
+        self.optimizer.update(
+            self.learning_rate,
+            weights,
+            &mut state[..self.optimizer.state_elements(dim)],
+            total,
+        );
     }
 }
 
@@ -160,7 +165,11 @@ mod tests {
         let scale = |bag: &Vec<u64>| if mean { 1.0 / bag.len().max(1) as f64 } else { 1.0 };
         let pooled = bags
             .iter()
-            .map(|bag| (0..dim).map(|i| bag.iter().map(|&row| weights[row as usize][i]).sum::<f64>() * scale(bag)).collect())
+            .map(|bag| {
+                (0..dim)
+                    .map(|i| bag.iter().map(|&row| weights[row as usize][i]).sum::<f64>() * scale(bag))
+                    .collect()
+            })
             .collect();
         let mut sums = vec![vec![0.0; dim]; weights.len()];
         for (bag, gradient) in bags.iter().zip(gradients) {

@@ -20,7 +20,8 @@ impl DotInteraction {
     /// `features` is `[samples, features, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
     /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ...
     pub(super) fn forward(&self, features: &[f32], out: &mut [f32]) {
-        let samples = features.chunks_exact(self.features * self.dim).zip(out.chunks_exact_mut(self.outputs()));
+        let samples =
+            features.chunks_exact(self.features * self.dim).zip(out.chunks_exact_mut(self.outputs()));
         for (features, out) in samples {
             let (passed, products) = out.split_at_mut(self.passed);
             passed.copy_from_slice(&features[..self.passed]);

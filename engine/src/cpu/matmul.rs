@@ -48,7 +48,8 @@ impl<'a> Matrix<'a> {
     /// The transpose.
     pub(super) fn transposed(self) -> Self {
         let Shape { rows, columns, row_stride, column_stride } = self.shape;
-        let shape = Shape { rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride };
+        let shape =
+            Shape { rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride };
         Self { shape, ..self }
     }
 }
@@ -74,7 +75,12 @@ pub(super) enum Write {
 /// `out = a b` or `out += a b`, on the calling thread.
 pub(super) fn matmul(out: MatrixMut<'_>, write: Write, a: Matrix<'_>, b: Matrix<'_>) {
     let (m, n, k) = (out.shape.rows, out.shape.columns, a.shape.columns);
-    assert!(a.shape.rows == m && b.shape.rows == k && b.shape.columns == n, "{out:?} = {:?} {:?}", a.shape, b.shape);
+    assert!(
+        a.shape.rows == m && b.shape.rows == k && b.shape.columns == n,
+        "{out:?} = {:?} {:?}",
+        a.shape,
+        b.shape
+    );
     // SAFETY: each matrix was checked to lie within its slice when it was made, and m, n, k are the shapes of all
     // three. `out` is borrowed mutably, so it overlaps neither `a` nor `b`. Its elements are distinct: a row is no
     // longer than the row stride. `read_dst` is set only where the old contents, initialized floats, are to be added.

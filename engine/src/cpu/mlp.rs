@@ -114,7 +114,8 @@ pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients
         let first = piece * WGRAD_ROWS;
         bias.fill(0.0);
         for (number, tile) in tiles.iter().enumerate() {
-            let columns = Matrix::new(&tile.output_gradients[first..], tile.samples, bias.len(), layer.outputs);
+            let columns =
+                Matrix::new(&tile.output_gradients[first..], tile.samples, bias.len(), layer.outputs);
             matmul(
                 MatrixMut::new(weights, bias.len(), layer.inputs, layer.inputs),
                 if number == 0 { Write::Replace } else { Write::Add },

@@ -138,10 +138,9 @@ impl CpuModel {
                 .for_each(|(parameters, gradients)| rule.update(rates.dense, parameters, &mut [], gradients));
         } else {
             let state = self.state.par_chunks_mut(PARAMETERS_PER_TASK);
-            parameters
-                .zip(state)
-                .zip(gradients)
-                .for_each(|((parameters, state), gradients)| rule.update(rates.dense, parameters, state, gradients));
+            parameters.zip(state).zip(gradients).for_each(|((parameters, state), gradients)| {
+                rule.update(rates.dense, parameters, state, gradients)
+            });
         }
         let (slots, feature_gradients) = (feature_slots(&self.spec), &self.feature_gradients);
         let tables = self.tables.par_iter_mut().zip(&mut self.routes).zip(&batch.categorical).zip(slots);
@@ -165,10 +164,12 @@ impl CpuModel {
         let mut tiles = std::mem::take(&mut self.tiles);
         let mut feature_gradients = std::mem::take(&mut self.feature_gradients);
         let tile_elements = tiles[0].samples.len() * self.spec.feature_elements();
-        tiles.par_iter_mut().zip(feature_gradients.par_chunks_mut(tile_elements)).for_each(|(tile, gradients)| {
-            self.forward(batch, tile);
-            self.backward(batch, total_weight, tile, gradients);
-        });
+        tiles.par_iter_mut().zip(feature_gradients.par_chunks_mut(tile_elements)).for_each(
+            |(tile, gradients)| {
+                self.forward(batch, tile);
+                self.backward(batch, total_weight, tile, gradients);
+            },
+        );
         self.sum_weight_gradients(batch, &tiles);
         let loss_sum: f64 = tiles.iter().map(|tile| tile.loss_sum).sum();
         (self.tiles, self.feature_gradients) = (tiles, feature_gradients);
@@ -270,7 +271,9 @@ impl CpuModel {
                 tasks.push((layer, shares, gradients));
             }
         }
-        tasks.into_par_iter().for_each(|(layer, tiles, gradients)| weight_gradients(layer, &tiles, gradients));
+        tasks
+            .into_par_iter()
+            .for_each(|(layer, tiles, gradients)| weight_gradients(layer, &tiles, gradients));
     }
 }
 
@@ -283,7 +286,8 @@ impl Tile {
 /// Where each table's vector lies among a sample's features.
 fn feature_slots(spec: &ModelSpec) -> Vec<FeatureSlot> {
     let stride = spec.feature_elements();
-    let slot = |number| FeatureSlot { stride, offset: (spec.bottom_features() + number) * spec.embedding_dim };
+    let slot =
+        |number| FeatureSlot { stride, offset: (spec.bottom_features() + number) * spec.embedding_dim };
     (0..spec.tables.len()).map(slot).collect()
 }
 

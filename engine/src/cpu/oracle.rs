@@ -20,7 +20,8 @@ struct Oracle {
 impl Oracle {
     fn of(model: &CpuModel) -> Self {
         let widen = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        let tables = model.tables().iter().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
+        let tables =
+            model.tables().iter().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
         Self {
             spec: model.spec().clone(),
             parameters: widen(model.parameters()),
@@ -33,7 +34,8 @@ impl Oracle {
         layers.fold(input, |x, (_, layer)| {
             let output = |i: usize| {
                 let weights = &self.parameters[layer.weight()][i * layer.inputs..][..layer.inputs];
-                let y = self.parameters[layer.bias()][i] + weights.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>();
+                let y = self.parameters[layer.bias()][i]
+                    + weights.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>();
                 if layer.relu { y.max(0.0) } else { y }
             };
             (0..layer.outputs).map(output).collect()
@@ -99,7 +101,8 @@ fn random_batch(spec: &ModelSpec, samples: usize, one_hot: bool, weighted: bool,
         UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
         values
     };
-    let unit = |stream, len| uniform(stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect::<Vec<f32>>();
+    let unit =
+        |stream, len| uniform(stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect::<Vec<f32>>();
     let bags_of = |(number, table): (usize, &TableSpec)| {
         let mut bags = Bags::default();
         let sizes = unit(100 + number as u32, samples);
@@ -113,7 +116,11 @@ fn random_batch(spec: &ModelSpec, samples: usize, one_hot: bool, weighted: bool,
     Samples {
         len: samples,
         labels: vec![uniform(1, samples).into_iter().map(|value| f32::from(value > 0.0)).collect()],
-        weights: if weighted { unit(2, samples).into_iter().map(|value| value + 0.5).collect() } else { Vec::new() },
+        weights: if weighted {
+            unit(2, samples).into_iter().map(|value| value + 0.5).collect()
+        } else {
+            Vec::new()
+        },
         dense: uniform(3, samples * spec.dense_columns),
         dense_columns: spec.dense_columns,
         categorical: spec.tables.iter().enumerate().map(bags_of).collect(),
@@ -225,7 +232,8 @@ fn any_number_of_threads_gives_the_same_bits() {
             let batch = random_batch(&spec, 777, false, false, 1);
             let rates = LearningRates { dense: 0.01, sparse: 0.01 };
             let losses: Vec<f64> = (0..20).map(|_| model.train_step(&batch, rates)).collect();
-            let rows = model.tables().iter().flat_map(|table| (0..table.spec().rows).map(|row| table.weights(row)));
+            let rows =
+                model.tables().iter().flat_map(|table| (0..table.spec().rows).map(|row| table.weights(row)));
             let rows: Vec<u32> = rows.flatten().map(|weight| weight.to_bits()).collect();
             (losses, model.parameters().to_vec(), rows)
         })
