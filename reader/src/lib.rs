@@ -10,6 +10,7 @@ pub mod error;
 pub mod generate;
 pub mod samples;
 pub mod schema;
+pub mod sealed;
 pub mod statistics;
 pub mod write;
 

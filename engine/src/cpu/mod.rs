@@ -13,4 +13,5 @@ mod model;
 #[cfg(test)]
 mod oracle;
 
+pub(crate) use loss::{bce, sigmoid};
 pub use model::{CpuModel, LearningRates};
