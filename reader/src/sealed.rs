@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// An xxh3 checksum of 64 bits, 16 hexadecimal digits in JSON.
+/// An xxh3 checksum of 64 bits, 16 small hexadecimal digits in JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Checksum(pub u64);
@@ -23,10 +23,10 @@ impl TryFrom<String> for Checksum {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        match u64::from_str_radix(&text, 16) {
-            Ok(sum) if text.len() == 16 => Ok(Self(sum)),
-            _ => Err(format!("'{text}' is not a checksum of 16 hexadecimal digits")),
-        }
+        let sum = u64::from_str_radix(&text, 16).map(Self).ok();
+        // Digits in capitals would be a flipped bit that goes unnoticed.
+        sum.filter(|sum| sum.to_string() == text)
+            .ok_or_else(|| format!("'{text}' is not a checksum of 16 hexadecimal digits"))
     }
 }
 
@@ -105,6 +105,8 @@ mod tests {
             }
         }
         assert!(from_json::<BTreeMap<String, u64>>("other", 3, text.as_bytes()).is_err());
-        assert!(from_json::<BTreeMap<String, u64>>("test", 4, text.as_bytes()).unwrap_err().contains("format 3"));
+        assert!(
+            from_json::<BTreeMap<String, u64>>("test", 4, text.as_bytes()).unwrap_err().contains("format 3")
+        );
     }
 }

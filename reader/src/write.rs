@@ -9,9 +9,7 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::block::{self, BlockId};
-use crate::dataset::{
-    self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest,
-};
+use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
 use crate::error::{Error, IoContext, Result};
 use crate::samples::Samples;
 use crate::schema::Schema;

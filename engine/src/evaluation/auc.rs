@@ -9,7 +9,8 @@ use rayon::prelude::*;
 /// Sorts a copy: eight bytes a sample.
 pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
     assert_eq!(scores.len(), labels.len());
-    let key = |(&score, &label): (&f32, &f32)| u64::from(ascending_bits(score)) << 1 | u64::from(label != 0.0);
+    let key =
+        |(&score, &label): (&f32, &f32)| u64::from(ascending_bits(score)) << 1 | u64::from(label != 0.0);
     let mut keys: Vec<u64> = scores.par_iter().zip(labels).map(key).collect();
     keys.par_sort_unstable();
     let (mut negatives, mut positives, mut ordered_twice) = (0u128, 0u128, 0u128);

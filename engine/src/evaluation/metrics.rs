@@ -84,12 +84,16 @@ mod tests {
 
     #[test]
     fn weights_count_and_one_label_alone_has_no_auc() {
-        let evaluation =
-            Evaluation { logits: vec![0.0, 0.0, 1.0], labels: vec![1.0, 0.0, 0.0], weights: vec![3.0, 1.0, 0.0] };
+        let evaluation = Evaluation {
+            logits: vec![0.0, 0.0, 1.0],
+            labels: vec![1.0, 0.0, 0.0],
+            weights: vec![3.0, 1.0, 0.0],
+        };
         let metrics = evaluation.metrics().unwrap();
         assert!((metrics.log_loss - std::f64::consts::LN_2).abs() < 1e-12);
         assert!((metrics.label_rate - 0.75).abs() < 1e-12);
-        let alone = Evaluation { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
+        let alone =
+            Evaluation { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
         assert_eq!((alone.auc, alone.normalized_entropy, alone.calibration), (None, None, None));
         let broken = Evaluation { logits: vec![f32::NAN], labels: vec![0.0], weights: Vec::new() };
         assert_eq!(broken.metrics(), None);
