@@ -3,3 +3,4 @@
 pub mod cpu;
 pub mod evaluation;
 pub mod model;
+pub mod saved;
