@@ -77,6 +77,7 @@ impl Display for Conflict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     place: String,
+    in_file: bool,
     message: String,
     excerpt: Option<Excerpt>,
     help: Vec<String>,
@@ -90,7 +91,8 @@ impl Problem {
             (SourceName::File(name), Some(at)) => format!("{name}:{}:{}", at.line_number, at.column),
             (SourceName::File(name), None) => name.clone(),
         };
-        Self { place, message, excerpt, help }
+        let in_file = matches!(source.name, SourceName::File(_));
+        Self { place, in_file, message, excerpt, help }
     }
 
     /// `criteo.toml:12:1`, or `--set train.bach_size=5`.
@@ -114,7 +116,8 @@ impl Display for Problem {
         write!(f, "{}: {}", self.place, self.message)?;
         let mut margin = 1;
         if let Some(excerpt) = &self.excerpt {
-            let number = excerpt.line_number.to_string();
+            // The only line of an argument has no number worth telling.
+            let number = if self.in_file { excerpt.line_number.to_string() } else { " ".into() };
             margin = number.len();
             write!(f, "\n{:margin$} |\n{number} | {}\n", "", excerpt.line)?;
             write!(f, "{:margin$} | {}{}", "", excerpt.indent, "^".repeat(excerpt.carets))?;

@@ -98,6 +98,321 @@ fn the_last_set_of_a_key_wins() {
     assert_eq!(job.seed, 2);
 }
 
+#[test]
+fn errors_show_the_place_and_the_way_out() {
+    let cases = [
+        (
+            "batch_size",
+            "bach_size",
+            "\
+job.toml:23:1: unknown key `bach_size` in [train]
+   |
+23 | bach_size = 512
+   | ^^^^^^^^^
+   = did you mean `batch_size`?
+   = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+        ),
+        (
+            "batch_size = 512",
+            "batch_size = 0",
+            "\
+job.toml:23:14: `train.batch_size`: expected a whole number from 1 to 16777216, found 0
+   |
+23 | batch_size = 0
+   |              ^",
+        ),
+        (
+            "batch_size = 512",
+            "",
+            "\
+job.toml:22:1: the key `batch_size` is missing in [train]
+   |
+22 | [train]
+   | ^^^^^^^",
+        ),
+        (
+            "kind = \"adagrad\"",
+            "kind = \"adagard\"",
+            "\
+job.toml:18:8: unknown value `adagard` for `optimizer.sparse.kind`
+   |
+18 | kind = \"adagard\"
+   |        ^^^^^^^^^
+   = did you mean `adagrad`?
+   = known values: sgd, adagrad",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = 24\nepsilon = 1e-8",
+            "\
+job.toml:16:1: the kind `sgd` has no key `epsilon` in [optimizer.dense]
+   |
+16 | epsilon = 1e-8
+   | ^^^^^^^
+   = only with kind `adagrad`",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = 24\nmomentum = 0.9",
+            "\
+job.toml:16:1: unknown key `momentum` in [optimizer.dense]
+   |
+16 | momentum = 0.9
+   | ^^^^^^^^
+   = known keys: kind, learning_rate",
+        ),
+        (
+            "name = \"criteo\"",
+            "\tname = \"a/b\"",
+            "\
+job.toml:1:9: `name`: the name contains a slash, and it names the folders of the job's runs
+  |
+1 | \tname = \"a/b\"
+  | \t       ^^^^^",
+        ),
+        ("name = \"criteo\"", "", "job.toml: the key `name` is missing"),
+        (
+            "name = \"criteo\"",
+            "name = \"\u{e9}\" \u{1b}",
+            "\
+job.toml:1:12: this is not TOML: unexpected key or value, expected newline, `#`
+  |
+1 | name = \"\u{e9}\" \u{fffd}
+  |            ^",
+        ),
+        (
+            "[train]",
+            "[traim]",
+            "\
+job.toml:22:2: unknown key `traim`
+   |
+22 | [traim]
+   |  ^^^^^
+   = did you mean `train`?
+   = known keys: name, seed, data, model, optimizer, train, eval, reader, device",
+        ),
+        (
+            "[64, 16]",
+            "[64, 8]",
+            "\
+job.toml:10:14: the bottom MLP must end with embedding_dim, 16, and ends with 8: its output interacts with the embeddings
+   |
+10 | bottom_mlp = [64, 8]
+   |              ^^^^^^^",
+        ),
+    ];
+    for (piece, replacement, expected) in cases {
+        assert_eq!(errors_with(piece, replacement), expected);
+    }
+}
+
+#[test]
+fn impossible_values_are_refused_in_plain_words() {
+    let cases = [
+        ("batch_size = 512", "batch_size = 512.0", "expected a whole number from 1 to 16777216, found 512.0"),
+        ("batch_size = 512", "batch_size = -1", "expected a whole number from 1 to 16777216, found -1"),
+        ("batch_size = 512", "batch_size = 16777217", "found 16777217"),
+        ("batch_size = 512", "batch_size = \"many\"", "found the string \"many\""),
+        (
+            "batch_size = 512",
+            "batch_size = 1\nepochs = 0",
+            "`train.epochs`: expected a whole number of 1 or more, found 0",
+        ),
+        (
+            "batch_size = 512",
+            "batch_size = 1\nshuffle = 1",
+            "`train.shuffle`: expected true or false, found 1",
+        ),
+        ("learning_rate = 24", "learning_rate = -0.5", "expected a number of 0 or more, found -0.5"),
+        ("learning_rate = 24", "learning_rate = nan", "expected a number of 0 or more, found NaN"),
+        ("learning_rate = 24", "learning_rate = inf", "expected a number of 0 or more, found inf"),
+        ("kind = \"sgd\"", "", "the key `kind` is missing in [optimizer.dense]"),
+        ("kind = \"sgd\"", "kind = 3", "`optimizer.dense.kind`: expected a name, found a number"),
+        ("name = \"criteo\"", "name = \"\"", "the name is empty"),
+        ("name = \"criteo\"", "name = \"..\"", "the name begins with a dot"),
+        ("seed = 7", "seed = -7", "`seed`: expected a whole number of 0 or more, found -7"),
+        ("seed = 7", "seed = 0xfffffffffffffffff", "this number does not fit 64 bits"),
+        ("seed = 7", "seed = 7\nseed = 8", "job.toml:3:1: this is not TOML: duplicate key"),
+        ("dir = \"data/criteo\"", "dir = 1979-05-27", "`data.dir`: expected a path, found a date or time"),
+        ("dir = \"data/criteo\"", "dir = \"\"", "job.toml:5:7: the path is empty"),
+        ("[64, 16]", "[64, 0]", "`model.bottom_mlp`: expected a whole number from 1 to 65536, found 0"),
+        ("[64, 16]", "64", "`model.bottom_mlp`: expected a list, found 64"),
+        (
+            "[train]",
+            "[eval]\ntarget_auc = 0.5\n[train]",
+            "expected a number above 0.5 and up to 1, found 0.5",
+        ),
+        (
+            "[train]",
+            "[eval]\ntarget_auc = 1.5\n[train]",
+            "expected a number above 0.5 and up to 1, found 1.5",
+        ),
+        (
+            "[train]",
+            "[reader]\nmode = \"uring\"\n[train]",
+            "known values: auto, uring-direct, uring-buffered, pread, mmap",
+        ),
+        (
+            "[train]\nbatch_size",
+            "[reader]\nqueue_depth = 0\n[train]\nbatch_size",
+            "expected a whole number from 1 to 1024",
+        ),
+        (
+            "[train]",
+            "[data.generate]\nshape = \"dlrm-dcn\"\nsamples = 3\n[train]",
+            "did you mean `dlrm-dcnv2`?",
+        ),
+        ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
+        (
+            "[optimizer.sparse]",
+            "[optimizer.schedule]\nkind = \"constant\"\npower = 2\n[optimizer.sparse]",
+            "the kind `constant` has no key `power` in [optimizer.schedule]",
+        ),
+    ];
+    for (piece, replacement, expected) in cases {
+        let actual = errors_with(piece, replacement);
+        assert!(actual.contains(expected), "{replacement}\n{actual}");
+    }
+}
+
+#[test]
+fn an_error_of_a_set_names_the_set() {
+    let cases = [
+        (
+            "train.bach_size=5",
+            "\
+--set train.bach_size=5: unknown key `bach_size` in [train]
+  |
+  | train.bach_size=5
+  |       ^^^^^^^^^
+  = did you mean `batch_size`?
+  = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+        ),
+        (
+            "train.batch_size=0",
+            "\
+--set train.batch_size=0: `train.batch_size`: expected a whole number from 1 to 16777216, found 0
+  |
+  | train.batch_size=0
+  |                  ^",
+        ),
+        (
+            "model.bottom_mlp=[3]",
+            "\
+--set model.bottom_mlp=[3]: the bottom MLP must end with embedding_dim, 16, and ends with 3: its output interacts with \
+the embeddings
+  |
+  | model.bottom_mlp=[3]
+  |                  ^^^",
+        ),
+        (
+            "name.x=3",
+            "\
+--set name.x=3: `name`: expected a name, found a table
+  |
+  | name.x=3
+  | ^^^^",
+        ),
+        (
+            "train",
+            "\
+--set train: --set takes KEY=VALUE, such as train.batch_size=1024
+  |
+  | train
+  | ^^^^^",
+        ),
+        ("=3", "--set =3: `` is not a key: write TABLE.KEY=VALUE"),
+        // The set is right, and the file's key no longer is.
+        (
+            "optimizer.sparse.kind=sgd",
+            "\
+job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
+   |
+20 | epsilon = 1e-6
+   | ^^^^^^^
+   = only with kind `adagrad`",
+        ),
+    ];
+    for (set, expected) in cases {
+        assert_eq!(errors(SOUND, &[set]), expected);
+    }
+}
+
+#[test]
+fn all_contradictions_are_told_at_once() {
+    let sets = [
+        "model.embedding_dim=32",
+        "optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }",
+        "eval.target_auc=0.8",
+    ];
+    let expected = "\
+3 problems with the job
+
+job.toml:10:14: the bottom MLP must end with embedding_dim, 32, and ends with 16: its output interacts with the embeddings
+   |
+10 | bottom_mlp = [64, 16]
+   |              ^^^^^^^^
+
+--set optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }: \
+the decay starts at step 9, before the warm-up ends at step 10
+  |
+  | optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }
+  |                                                                                        ^
+
+--set eval.target_auc=0.8: training ends at the first evaluation that reaches the target, so eval.every_steps is needed
+  |
+  | eval.target_auc=0.8
+  |                 ^^^";
+    assert_eq!(errors(SOUND, &sets), expected);
+}
+
+#[test]
+fn a_conflict_found_later_points_at_its_key_or_the_table_around_it() {
+    let file = JobFile::parse("job.toml", SOUND, &NO_SETS).unwrap();
+    let place = |key| file.error(&[Conflict::new(key, "")]).problems()[0].place().to_owned();
+    assert_eq!(place("model.bottom_mlp"), "job.toml:10:14");
+    assert_eq!(place("train.max_steps"), "job.toml:22:1");
+    assert_eq!(place("eval.every_steps"), "job.toml");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Job::load(Path::new("no/such/job.toml"), &NO_SETS).unwrap_err();
+    assert!(error.to_string().starts_with("cannot read the job file no/such/job.toml: "), "{error}");
+    assert!(error.problems().is_empty());
+}
+
+#[test]
+fn deep_nesting_is_an_error_and_no_overflow() {
+    let cases = [
+        format!("{}x = 1", "a.".repeat(100_000)),
+        format!("a = {}", "[".repeat(100_000)),
+        format!("a = {}", "{a=".repeat(100_000)),
+        format!("[{}a]", "a.".repeat(100_000)),
+    ];
+    for text in cases {
+        assert!(errors(&text, &[]).contains("recursion") || errors(&text, &[]).contains("recurse"));
+    }
+    let set = format!("{}x=1", "a.".repeat(100_000));
+    assert!(errors(SOUND, &[&set]).contains("is not a key"));
+}
+
+#[test]
+fn the_jobs_in_configs_are_sound() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let mut jobs = 0;
+    for entry in fs::read_dir(configs).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            if let Err(error) = Job::load(&path, &NO_SETS) {
+                panic!("{error}");
+            }
+            jobs += 1;
+        }
+    }
+    assert!(jobs > 0);
+}
+
 proptest! {
     #[test]
     fn no_text_panics(text in ".*", set in ".*") {
