@@ -1,6 +1,9 @@
 //! Rankine, a training engine for ranking models: DLRM and its family.
+//!
+//! Start at [`job`] for what can be asked of it.
 
 pub mod cpu;
 pub mod evaluation;
+pub mod job;
 pub mod model;
 pub mod saved;
