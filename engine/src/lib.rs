@@ -7,3 +7,4 @@ pub mod evaluation;
 pub mod job;
 pub mod model;
 pub mod saved;
+pub mod training;
