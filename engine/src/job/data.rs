@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rankine_reader::io::IoMode;
 use serde::Deserialize;
 
 use super::values::{Count, NonNegative, QueueDepth, Shape};
@@ -53,43 +54,13 @@ fn default_seed() -> u64 {
 #[serde(deny_unknown_fields, default)]
 pub struct Reader {
     /// The way to the disk. Default `auto`.
-    pub mode: ReadMode,
+    pub mode: IoMode,
     /// Blocks that are read at the same time. Default 16.
     pub queue_depth: QueueDepth,
 }
 
 impl Default for Reader {
     fn default() -> Self {
-        Self { mode: ReadMode::default(), queue_depth: QueueDepth::new(16).expect("a constant in range") }
-    }
-}
-
-/// A way to read blocks. A way that is asked for by name must work, or the job fails; `auto` takes the best that works.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum ReadMode {
-    /// The first of the ways below that works here.
-    #[default]
-    Auto,
-    /// io_uring past the page cache (O_DIRECT): for datasets larger than memory.
-    UringDirect,
-    /// io_uring through the page cache: for datasets that fit in memory, read more than once.
-    UringBuffered,
-    /// A pool of threads that read with `pread`: where io_uring is refused.
-    Pread,
-    /// Memory mapping.
-    Mmap,
-}
-
-impl ReadMode {
-    /// The name in a job file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::UringDirect => "uring-direct",
-            Self::UringBuffered => "uring-buffered",
-            Self::Pread => "pread",
-            Self::Mmap => "mmap",
-        }
+        Self { mode: IoMode::default(), queue_depth: QueueDepth::new(16).expect("a constant in range") }
     }
 }

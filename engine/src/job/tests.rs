@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use rankine_reader::io::IoMode;
 
 use super::*;
 
@@ -61,7 +62,7 @@ fn what_is_not_written_has_its_default() {
     assert_eq!((job.train.epochs.get(), job.train.max_steps, job.train.shuffle), (1, None, true));
     assert_eq!((job.train.log_every_steps.get(), job.train.shuffle_window_blocks.get()), (100, 16));
     assert_eq!((job.eval.every_steps, job.eval.batch_size.get(), job.eval.target_auc), (None, 8192, None));
-    assert_eq!((job.reader.mode, job.reader.queue_depth.get()), (ReadMode::Auto, 16));
+    assert_eq!((job.reader.mode, job.reader.queue_depth.get()), (IoMode::Auto, 16));
     assert_eq!((job.device.kind, job.device.threads), (DeviceKind::Auto, None));
 }
 
@@ -508,11 +509,11 @@ fn any_job() -> impl Strategy<Value = Job> {
             ..Eval::default()
         });
     let mode = prop_oneof![
-        Just(ReadMode::Auto),
-        Just(ReadMode::UringDirect),
-        Just(ReadMode::UringBuffered),
-        Just(ReadMode::Pread),
-        Just(ReadMode::Mmap),
+        Just(IoMode::Auto),
+        Just(IoMode::UringDirect),
+        Just(IoMode::UringBuffered),
+        Just(IoMode::Pread),
+        Just(IoMode::Mmap),
     ];
     let reader = (mode, 1u32..=1024)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });

@@ -72,14 +72,19 @@ pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>
     if dense > 0 && bottom.is_empty() {
         conflict(
             "model.bottom_mlp",
-            format!("the dataset has {dense} dense columns, so a bottom MLP is needed: [64, {dim}], for example"),
+            format!(
+                "the dataset has {dense} dense columns, so a bottom MLP is needed: [64, {dim}], for example"
+            ),
         );
     }
     if dense == 0 && !bottom.is_empty() {
         conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
     }
     if schema.labels.len() != 1 {
-        conflict("model.kind", format!("the dataset has {} labels, and dlrm learns one", schema.labels.len()));
+        conflict(
+            "model.kind",
+            format!("the dataset has {} labels, and dlrm learns one", schema.labels.len()),
+        );
     }
     if schema.categorical.len() + usize::from(dense > 0) < 2 {
         conflict(

@@ -63,8 +63,12 @@ pub fn train(
 /// [`TrainError::Device`] where the operating system refuses them.
 pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> {
     let threads = thread_count(job).get();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|number| format!("rankine-{number}"));
-    let pool = pool.build().map_err(|error| TrainError::Device(format!("cannot start {threads} threads: {error}")))?;
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|number| format!("rankine-{number}"));
+    let pool = pool
+        .build()
+        .map_err(|error| TrainError::Device(format!("cannot start {threads} threads: {error}")))?;
     Ok((pool, threads))
 }
 

@@ -8,15 +8,15 @@ use crate::rng::Rng;
 use crate::samples::Samples;
 
 /// The standard deviation that all dense terms have together, all category effects, and all interactions.
-const DENSE_DEVIATION: f64 = 0.6;
-const CATEGORY_DEVIATION: f64 = 1.0;
-const INTERACTION_DEVIATION: f64 = 0.5;
+const DENSE_DEVIATION: f64 = 0.7;
+const CATEGORY_DEVIATION: f64 = 1.4;
+const INTERACTION_DEVIATION: f64 = 0.4;
 /// Pairs of columns that interact, at most.
 const PAIRS: usize = 4;
 /// About a quarter of the labels are 1, as in Criteo's logs.
-const BIAS: f64 = -1.5;
+const BIAS: f64 = -1.7;
 /// The frequency rank from which on effects fade.
-const FADING_RANK: f64 = 64.0;
+const FADING_RANK: f64 = 16.0;
 /// Effects of equal deviation are uniform in plus or minus sqrt(3).
 const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
@@ -77,7 +77,7 @@ impl Teacher {
     fn effect(&self, kind: u64, column: usize, ranks: &[u64]) -> f64 {
         let one = |&rank: &u64| {
             let mut rng = Rng::from_parts(&[self.seed, 0x7eac_0002, kind, column as u64, rank]);
-            symmetric(&mut rng) / (1.0 + rank as f64 / FADING_RANK).sqrt()
+            symmetric(&mut rng) / (1.0 + rank as f64 / FADING_RANK)
         };
         ranks.iter().map(one).sum::<f64>() / (ranks.len().max(1) as f64).sqrt()
     }
