@@ -120,8 +120,8 @@ impl Calls {
 
     fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {
         let mut value = 0;
-        // SAFETY: the pointer is to a live i32; `device` is a handle that the driver gave, and an attribute that it does
-        // not know is an error.
+        // SAFETY: the pointer is to a live i32; `device` is a handle that the driver gave, and an attribute that it
+        // does not know is an error.
         let status = unsafe { (self.device_get_attribute)(&mut value, attribute, device) };
         self.check("cuDeviceGetAttribute", status)?;
         Ok(value.unsigned_abs())

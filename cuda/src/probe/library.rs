@@ -34,10 +34,10 @@ pub(super) fn load(names: &[&str]) -> Result<Loaded, Vec<Attempt>> {
     Err(attempts)
 }
 
-/// What the loader itself said; it names the file, which is not always the one that was asked for.
+/// What the loader itself said. The file that it names may be another one, which the candidate needs.
 fn loader_words(error: &libloading::Error, candidate: &str) -> String {
     let words = error.source().map_or_else(|| error.to_string(), |source| source.to_string());
-    if words.contains(candidate) { words } else { format!("{candidate}: {words}") }
+    if words.starts_with(candidate) { words } else { format!("{candidate}: {words}") }
 }
 
 impl Loaded {

@@ -42,8 +42,18 @@ pub enum Presence<T> {
 pub struct Attempt {
     /// The name, or the path.
     pub candidate: String,
-    /// The loader's own words.
+    /// The candidate, and the loader's own words about it.
     pub why: String,
+}
+
+impl Attempt {
+    /// Whether there simply is no such file, rather than one that cannot be loaded.
+    pub fn is_absence(&self) -> bool {
+        // Where a file is missing that the candidate needs, the loader names that one instead.
+        self.why
+            .strip_prefix(&self.candidate)
+            .is_some_and(|words| words.starts_with(": cannot open shared object file: No such file"))
+    }
 }
 
 /// A library that could be loaded.
@@ -165,7 +175,7 @@ mod tests {
                 Presence::Missing(attempts) => {
                     assert!(attempts.len() >= 2);
                     assert!(
-                        attempts.iter().all(|attempt| attempt.why.contains(&attempt.candidate)),
+                        attempts.iter().all(|attempt| attempt.why.starts_with(&attempt.candidate)),
                         "{attempts:?}"
                     );
                 }
