@@ -15,9 +15,10 @@ fn rankine() -> Command {
 
 /// Runs the command to its end: its exit code, stdout and stderr.
 fn run(args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = rankine().args(args).output().unwrap();
+    let Output { status, stdout, stderr } = rankine().args(args).output().expect("the command starts");
     let code = status.code().expect("it was not killed");
-    (code, String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
+    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+    (code, text(stdout), text(stderr))
 }
 
 #[test]

@@ -14,6 +14,7 @@ pub struct Driver {
     #[serde(flatten)]
     pub library: Library,
     /// The GPUs in the driver's order (`CUDA_VISIBLE_DEVICES` applies), or why there are none.
+    #[serde(serialize_with = "super::value_or_error")]
     pub devices: Result<Vec<Device>, String>,
 }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 mod driver;
 mod library;
@@ -64,6 +64,7 @@ pub struct Library {
     /// The file, where the system tells it.
     pub path: Option<PathBuf>,
     /// Its version, or why it did not tell it.
+    #[serde(serialize_with = "value_or_error")]
     pub version: Result<Version, String>,
 }
 
@@ -99,8 +100,19 @@ impl fmt::Display for Version {
 }
 
 impl Serialize for Version {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Writes what is known as itself, and what is not as `{"error": "..."}`.
+fn value_or_error<T: Serialize, S: Serializer>(
+    value: &Result<T, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Ok(value) => value.serialize(serializer),
+        Err(why) => serializer.collect_map([("error", why)]),
     }
 }
 

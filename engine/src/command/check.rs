@@ -1,9 +1,6 @@
 //! `rankine check`: is a job sound? Asked without reading data or touching a device.
 
-use std::path::PathBuf;
-
-use rankine::job::JobFile;
-
+use super::job::JobArgs;
 use super::{CommandError, output};
 
 /// Check a job file: every key, every value, and whether they fit together
@@ -17,15 +14,8 @@ Examples:
   rankine check job.toml --set train.batch_size=4096 --set eval.every_steps=500
   rankine check job.toml --effective > everything.toml")]
 pub(crate) struct Args {
-    /// The job file
-    #[arg(value_name = "JOB.toml")]
-    job: PathBuf,
-
-    /// Replace a value of the job file, or add one; may be repeated, and the last one wins
-    ///
-    /// VALUE is TOML. What is not is a string, so names and paths need no quotes.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    sets: Vec<String>,
+    #[command(flatten)]
+    job: JobArgs,
 
     /// Print the job with every default filled in, as TOML
     #[arg(long)]
@@ -33,10 +23,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let job = JobFile::read(&args.job, &args.sets)?.job()?;
+    let job = args.job.read()?.job()?;
     if args.effective {
         output::text(job.to_toml())
     } else {
-        output::text(format_args!("{} is sound: job `{}`\n", args.job.display(), job.name))
+        output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))
     }
 }

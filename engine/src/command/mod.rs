@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod check;
 mod doctor;
 mod error;
+mod job;
 mod log;
 mod output;
 
