@@ -27,10 +27,8 @@ enum Format {
 #[command(after_help = "\
 Examples:
   rankine convert criteo-tsv train.txt --out data/kaggle --split last:0.2 --min-count 10
-  rankine convert criteo-tsv day_*.gz --eval day_23.gz --out data/terabyte --vocabulary hash:5000000
-  rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%
-
-In the second example day_23.gz must not be among the files in front.")]
+  rankine convert criteo-tsv train-*.gz --eval test.gz --out data/terabyte --vocabulary hash:5000000
+  rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%")]
 struct CriteoTsv {
     /// The logs
     #[arg(value_name = "FILE", required = true)]
