@@ -32,7 +32,8 @@ pub(crate) struct Args {
 
     /// The exponent of the power law: the k-th most frequent row has a probability proportional to k^-ALPHA; 0 is
     /// uniform
-    #[arg(long, value_name = "ALPHA", default_value = "1.1", allow_negative_numbers = true, value_parser = super::arguments::non_negative)]
+    #[arg(long, value_name = "ALPHA", default_value = "1.1", allow_negative_numbers = true)]
+    #[arg(value_parser = super::arguments::non_negative)]
     alpha: NonNegative,
 
     /// The seed of samples and labels
