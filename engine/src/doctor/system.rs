@@ -125,7 +125,8 @@ mod tests {
             "MemTotal:       24684084 kB\nMemFree:        22914576 kB\nMemAvailable:   24019904 kB\n";
         assert_eq!(meminfo_bytes(meminfo, "MemAvailable"), Some(24_019_904 * 1024));
         assert_eq!(meminfo_bytes(meminfo, "Mem"), None);
-        let limits = "Max processes   96365   96365   processes\nMax locked memory   8388608   unlimited  bytes\n";
+        let limits =
+            "Max processes   96365   96365   processes\nMax locked memory   8388608   unlimited  bytes\n";
         assert_eq!(locked_memory_limit(limits), Some(LockedMemory::Bytes(8 << 20)));
         assert_eq!(
             locked_memory_limit("Max locked memory  unlimited  unlimited"),
