@@ -114,8 +114,8 @@ impl JobFile {
         }
     }
 
-    /// The kinds of the table at `path` that do have a key, found by asking the types themselves: the table is reduced to
-    /// its kind and the key, and read once a kind.
+    /// The kinds of the table at `path` that do have a key, found by asking the types themselves: the table is reduced
+    /// to its kind and the key, and read once a kind.
     fn kinds_with_key(&self, key: &str, path: &[String]) -> Vec<&'static str> {
         let read_with = |kind: &str| {
             let mut probe = self.root.clone();

@@ -196,7 +196,8 @@ job.toml:22:2: unknown key `traim`
             "[64, 16]",
             "[64, 8]",
             "\
-job.toml:10:14: the bottom MLP must end with embedding_dim, 16, and ends with 8: its output interacts with the embeddings
+job.toml:10:14: the bottom MLP must end with embedding_dim, 16, and ends with 8: its output interacts with \
+the embeddings
    |
 10 | bottom_mlp = [64, 8]
    |              ^^^^^^^",
@@ -256,7 +257,7 @@ fn impossible_values_are_refused_in_plain_words() {
         (
             "[train]\nbatch_size",
             "[reader]\nqueue_depth = 0\n[train]\nbatch_size",
-            "expected a whole number from 1 to 1024",
+            "expected a whole number from 1 to 128",
         ),
         (
             "[train]",
@@ -349,7 +350,8 @@ fn all_contradictions_are_told_at_once() {
     let expected = "\
 3 problems with the job
 
-job.toml:10:14: the bottom MLP must end with embedding_dim, 32, and ends with 16: its output interacts with the embeddings
+job.toml:10:14: the bottom MLP must end with embedding_dim, 32, and ends with 16: its output interacts with \
+the embeddings
    |
 10 | bottom_mlp = [64, 16]
    |              ^^^^^^^^
@@ -423,7 +425,11 @@ proptest! {
 
     /// Nearly sound jobs get further than noise does.
     #[test]
-    fn no_damage_panics(at in 0..SOUND.len(), removed in 0usize..20, inserted in "[a-z_=.\\[\\]{}\"'#0-9\\n\u{e4} -]{0,6}") {
+    fn no_damage_panics(
+        at in 0..SOUND.len(),
+        removed in 0usize..20,
+        inserted in "[a-z_=.\\[\\]{}\"'#0-9\\n\u{e4} -]{0,6}",
+    ) {
         let end = (at + removed).min(SOUND.len());
         let text = format!("{}{inserted}{}", &SOUND[..at], &SOUND[end..]);
         let _ = Job::from_toml("job.toml", &text, &NO_SETS).map_err(|error| error.to_string());
@@ -515,7 +521,7 @@ fn any_job() -> impl Strategy<Value = Job> {
         Just(IoMode::Pread),
         Just(IoMode::Mmap),
     ];
-    let reader = (mode, 1u32..=1024)
+    let reader = (mode, 1u32..=128)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
     let device = (kind, proptest::option::of(1u32..=4096))

@@ -63,8 +63,8 @@ impl Node {
         place.node(Spanned::new(0..0, DeValue::Table(table.into_inner())))
     }
 
-    /// Parses `a.b=VALUE`, the `index`-th `--set`, and puts the value in its place in the tree. What is no TOML value is
-    /// a string, so that paths and names need no quotes.
+    /// Parses `a.b=VALUE`, the `index`-th `--set`, and puts the value in its place in the tree. What is no TOML value
+    /// is a string, so that paths and names need no quotes.
     pub(super) fn set(&mut self, argument: &str, index: usize) -> Result<(), SyntaxError> {
         let source = index + 1;
         let whole = Place { source, offset: 0 };

@@ -10,8 +10,8 @@ use std::fmt::Display;
 
 use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, IntoDeserializer,
-    MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, MapAccess, SeqAccess,
+    Unexpected, VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 
@@ -311,13 +311,5 @@ impl<'de> VariantAccess<'de> for Choice<'de> {
         visitor: V,
     ) -> Result<V::Value, Misfit> {
         visitor.visit_map(Fields::new(self.settings, true)).map_err(|misfit| misfit.at(self.origin))
-    }
-}
-
-impl<'de> IntoDeserializer<'de, Misfit> for &'de Node {
-    type Deserializer = Self;
-
-    fn into_deserializer(self) -> Self {
-        self
     }
 }

@@ -82,7 +82,7 @@ whole_numbers! {
     /// Units in a layer, or elements of an embedding.
     Width(u32) in 1..=65_536: "a whole number from 1 to 65536";
     /// Blocks that are read at the same time.
-    QueueDepth(u32) in 1..=1024: "a whole number from 1 to 1024";
+    QueueDepth(u32) in 1..=128: "a whole number from 1 to 128";
     /// Blocks that are shuffled together.
     WindowBlocks(u32) in 1..=65_536: "a whole number from 1 to 65536";
     /// CPU threads.
