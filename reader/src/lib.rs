@@ -11,9 +11,12 @@ pub mod generate;
 pub mod samples;
 pub mod schema;
 pub mod statistics;
+pub mod vocabulary;
 pub mod write;
 
 mod bits;
+mod escape;
+mod key;
 mod ordered;
 #[cfg(test)]
 mod testing;
@@ -22,3 +25,4 @@ pub use dataset::{Dataset, Part};
 pub use error::{Error, Result};
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
+pub use vocabulary::Vocabulary;
