@@ -15,9 +15,12 @@ pub mod schema;
 pub mod sealed;
 pub mod statistics;
 pub mod stream;
+pub mod vocabulary;
 pub mod write;
 
 mod bits;
+mod escape;
+mod key;
 mod ordered;
 mod rng;
 #[cfg(test)]
@@ -28,3 +31,4 @@ pub use error::{Error, Result};
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
 pub use stream::{Batch, BatchStream, BlockStream, Order, Position, StreamOptions};
+pub use vocabulary::Vocabulary;

@@ -99,7 +99,7 @@ impl Drop for PartialDir {
     }
 }
 
-fn sync_dir(dir: &Path) -> Result<()> {
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).context("sync", dir)
 }
 

@@ -1,0 +1,228 @@
+//! How often each category occurs, within a budget of memory: hash maps that many threads add to, and that go to disk
+//! as sorted runs where they outgrow the budget.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::convert::row::RawKeys;
+use crate::convert::spill::{Run, SpillFile, merge_runs};
+use crate::error::Result;
+use crate::key::{LongMap, ShortKey, ShortMap};
+use crate::vocabulary::Vocabulary;
+
+/// Each column's counts are spread over so many maps, by hash: threads seldom meet in one, and a map that grows needs
+/// little memory at once.
+const SHARDS: usize = 16;
+/// Bytes that a run of long keys is thought to take for each, beyond its own: map entry and allocation.
+const LONG_ENTRY_BYTES: usize = 48;
+
+/// Counts the categories of some columns, from any number of threads: sums do not depend on their order, nor on when
+/// they went to disk.
+#[derive(Debug)]
+pub(crate) struct CategoryCounter {
+    columns: Vec<Vec<Mutex<Shard>>>,
+    /// Bytes of all maps.
+    bytes: AtomicUsize,
+    budget_bytes: usize,
+    spill: SpillFile,
+    /// Held while maps go to disk, so that two threads do not both do it for the same excess.
+    spilling: Mutex<()>,
+    turn: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    short: ShortMap,
+    long: LongMap,
+    short_runs: Vec<Run>,
+    long_runs: Vec<Run>,
+}
+
+impl Shard {
+    fn bytes(&self) -> usize {
+        self.short.allocation_size() + self.long.allocation_size() + self.long.len() * LONG_ENTRY_BYTES
+    }
+}
+
+/// Memory that one thread needs to add its keys, kept between chunks.
+#[derive(Debug, Default)]
+pub(crate) struct Buckets {
+    short: [Vec<ShortKey>; SHARDS],
+    long: [Vec<Box<[u8]>>; SHARDS],
+}
+
+/// A panic in another thread ends the conversion anyway; counts are sound at every point where it could happen.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CategoryCounter {
+    /// Counters of `columns` columns that together take `budget_bytes`, and the growth of one chunk a thread. Beyond
+    /// that they go to a file in `dir`, which is gone once the counter is.
+    pub(crate) fn new(columns: usize, budget_bytes: usize, dir: &Path) -> Result<Self> {
+        let shards = || (0..SHARDS).map(|_| Mutex::default()).collect();
+        Ok(Self {
+            columns: (0..columns).map(|_| shards()).collect(),
+            bytes: AtomicUsize::new(0),
+            budget_bytes,
+            spill: SpillFile::create(dir)?,
+            spilling: Mutex::new(()),
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// Counts a chunk's keys of every column; `keys` has as many entries as there are columns.
+    pub(crate) fn add(&self, keys: &[&RawKeys], buckets: &mut Buckets) -> Result<()> {
+        // Threads begin with different columns.
+        let turn = self.turn.fetch_add(5, Ordering::Relaxed);
+        for number in 0..keys.len() {
+            let column = (turn + number) % keys.len();
+            buckets.fill(keys[column]);
+            self.add_column(&self.columns[column], buckets);
+        }
+        if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
+            let _alone = lock(&self.spilling);
+            if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
+                self.spill_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_column(&self, shards: &[Mutex<Shard>], buckets: &Buckets) {
+        let mut taken = [0; SHARDS];
+        let mut taken_count = 0;
+        for (number, shard) in shards.iter().enumerate() {
+            match shard.try_lock() {
+                Ok(mut shard) => self.add_shard(&mut shard, &buckets.short[number], &buckets.long[number]),
+                Err(TryLockError::WouldBlock) => {
+                    taken[taken_count] = number;
+                    taken_count += 1;
+                }
+                Err(TryLockError::Poisoned(shard)) => {
+                    self.add_shard(&mut shard.into_inner(), &buckets.short[number], &buckets.long[number]);
+                }
+            }
+        }
+        for &number in &taken[..taken_count] {
+            self.add_shard(&mut lock(&shards[number]), &buckets.short[number], &buckets.long[number]);
+        }
+    }
+
+    fn add_shard(&self, shard: &mut Shard, short: &[ShortKey], long: &[Box<[u8]>]) {
+        let before = shard.bytes();
+        for &key in short {
+            *shard.short.entry(key).or_insert(0) += 1;
+        }
+        for key in long {
+            match shard.long.get_mut(key) {
+                Some(count) => *count += 1,
+                None => {
+                    shard.long.insert(key.clone(), 1);
+                }
+            }
+        }
+        // Under the shard's lock, so that a spill takes off what was added; maps only grow here.
+        self.bytes.fetch_add(shard.bytes() - before, Ordering::Relaxed);
+    }
+
+    /// Sends every map to disk. The others go on counting meanwhile: each map is locked for the time that its own part
+    /// takes.
+    fn spill_all(&self) -> Result<()> {
+        for shard in self.columns.iter().flatten() {
+            let mut shard = lock(shard);
+            let bytes = shard.bytes();
+            let (short, long) = (std::mem::take(&mut shard.short), std::mem::take(&mut shard.long));
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            if !short.is_empty() {
+                shard.short_runs.push(self.spill.write_run(short.into_iter().collect())?);
+            }
+            if !long.is_empty() {
+                shard.long_runs.push(self.spill.write_run(long.into_iter().collect())?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The vocabulary of a column; its counts are gone afterwards.
+    pub(crate) fn vocabulary(&self, column: usize, min_count: u64) -> Result<Vocabulary> {
+        let (mut short, mut long, mut rest) = (Vec::new(), Vec::new(), 0);
+        for shard in &self.columns[column] {
+            let shard = std::mem::take(&mut *lock(shard));
+            self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
+            merge_runs(&self.spill, &shard.short_runs, shard.short, |key, count| {
+                if count >= min_count { short.push((key, count)) } else { rest += count }
+            })?;
+            merge_runs(&self.spill, &shard.long_runs, shard.long, |key, count| {
+                if count >= min_count { long.push((key, count)) } else { rest += count }
+            })?;
+        }
+        Ok(Vocabulary::from_kept(short, long, rest))
+    }
+}
+
+impl Buckets {
+    /// Sorts a column's keys by shard.
+    fn fill(&mut self, keys: &RawKeys) {
+        // Bits that neither choose a map's bucket (the lowest) nor tell its entries apart (the highest seven).
+        const SHARD_SHIFT: u32 = 48;
+        self.short.iter_mut().for_each(Vec::clear);
+        self.long.iter_mut().for_each(Vec::clear);
+        for &key in &keys.short {
+            if key != ShortKey::NONE {
+                self.short[(key.mixed() >> SHARD_SHIFT) as usize % SHARDS].push(key);
+            }
+        }
+        for (_, key) in &keys.long {
+            let hash = xxhash_rust::xxh3::xxh3_64(key);
+            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn raw(keys: &[Vec<u8>]) -> RawKeys {
+        let mut raw = RawKeys::default();
+        keys.iter().for_each(|key| raw.push(key));
+        raw
+    }
+
+    proptest! {
+        #[test]
+        fn counts_are_right_whatever_goes_to_disk(
+            chunks in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(prop::sample::select(&b"ab\0"[..]), 0..20), 0..40), 1..8),
+            budget_bytes in prop::sample::select(&[0, 20_000, 1 << 30][..]),
+            min_count in 1..4u64,
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let counter = CategoryCounter::new(2, budget_bytes, dir.path()).unwrap();
+            std::thread::scope(|scope| {
+                for chunks in chunks.chunks(3) {
+                    let counter = &counter;
+                    scope.spawn(move || {
+                        let mut buckets = Buckets::default();
+                        for chunk in chunks {
+                            let reversed: Vec<_> = chunk.iter().map(|key| key.iter().rev().copied().collect()).collect();
+                            counter.add(&[&raw(chunk), &raw(&reversed)], &mut buckets).unwrap();
+                        }
+                    });
+                }
+            });
+            let mut counts = BTreeMap::new();
+            chunks.iter().flatten().for_each(|key| *counts.entry(key.clone()).or_insert(0) += 1);
+            let reversed = counts.iter().map(|(key, &count)| (key.iter().rev().copied().collect::<Vec<u8>>(), count));
+            prop_assert_eq!(counter.vocabulary(1, min_count).unwrap(), Vocabulary::from_counts(reversed, min_count));
+            prop_assert_eq!(counter.vocabulary(0, min_count).unwrap(), Vocabulary::from_counts(counts, min_count));
+            prop_assert_eq!(counter.bytes.load(Ordering::Relaxed), 0);
+            drop(counter);
+            prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+        }
+    }
+}

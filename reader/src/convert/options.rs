@@ -1,0 +1,386 @@
+//! What a conversion is asked for, as types that read themselves from the command line's words.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::convert::{CATEGORICAL_COLUMNS, categorical_name};
+use crate::error::{Error, Result};
+use crate::schema::DenseDtype;
+
+/// Hashed and identity tables have at most so many rows: statistics keep eight bytes a row while converting.
+pub const TABLE_ROWS_MAX: u64 = 1 << 32;
+
+/// What to convert, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ConvertOptions {
+    /// The sources, in the order in which their rows count; plain or gzip, which is seen from their first bytes.
+    pub files: Vec<PathBuf>,
+    /// The dataset's folder, which must not be there yet, or be empty.
+    pub out: PathBuf,
+    /// Which rows of `files` judge the model instead of teaching it.
+    pub split: Split,
+    /// Sources whose rows are the evaluation part; then `split` must be [`Split::None`].
+    pub eval: Vec<PathBuf>,
+    /// How often a category must occur in the training part to get a row of its own in an exact vocabulary.
+    pub min_count: u64,
+    /// What becomes of rows that cannot be read.
+    pub on_bad: OnBad,
+    /// How many of them are too many.
+    pub bad_limit: BadLimit,
+    /// Threads that parse; the result does not depend on their number.
+    pub threads: NonZeroUsize,
+    /// What is done to numbers.
+    pub dense: DenseMode,
+    /// How numbers are stored.
+    pub dense_dtype: DenseDtype,
+    /// How categories become rows, in columns that `columns` does not name.
+    pub vocabulary: VocabularyChoice,
+    /// Columns that differ from `vocabulary`.
+    pub columns: Vec<ColumnVocabulary>,
+    /// Bytes that the counts of categories may take while vocabularies are learnt; beyond it they go to disk for a
+    /// while. The result does not depend on it.
+    pub memory: u64,
+}
+
+impl ConvertOptions {
+    /// The default of everything but sources and folder.
+    pub fn new(files: Vec<PathBuf>, out: PathBuf) -> Self {
+        Self {
+            files,
+            out,
+            split: Split::None,
+            eval: Vec::new(),
+            min_count: 1,
+            on_bad: OnBad::Fail,
+            bad_limit: BadLimit::default(),
+            threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            dense: DenseMode::Log,
+            dense_dtype: DenseDtype::F16,
+            vocabulary: VocabularyChoice::Exact,
+            columns: Vec::new(),
+            memory: 2 << 30,
+        }
+    }
+
+    /// Checks what the types cannot say.
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.files.is_empty() {
+            return Err(Error::invalid("no source: name at least one file to convert"));
+        }
+        if !self.eval.is_empty() && self.split != Split::None {
+            return Err(Error::invalid(format!(
+                "--eval gives the evaluation part files of its own, and --split {} cuts it from the others: \
+                 choose one, and with --eval use --split none",
+                self.split
+            )));
+        }
+        if self.min_count == 0 {
+            return Err(Error::invalid(
+                "--min-count 0 would give rows to categories that never occur: 1 keeps every category seen",
+            ));
+        }
+        for (number, column) in self.columns.iter().enumerate() {
+            if self.columns[..number].iter().any(|other| other.column == column.column) {
+                return Err(Error::invalid(format!(
+                    "--column names {} twice",
+                    categorical_name(column.column)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// How categories of a column, counted from 0, become rows.
+    pub(crate) fn vocabulary_of(&self, column: usize) -> VocabularyChoice {
+        let own = self.columns.iter().find(|own| own.column == column);
+        own.map_or(self.vocabulary, |own| own.vocabulary)
+    }
+}
+
+/// How rows become a training and an evaluation part.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Split {
+    /// All rows train.
+    None,
+    /// The last share of all rows, bad ones counted, evaluates: `round(share * rows)` rows.
+    Last {
+        /// Above 0 and below 1.
+        share: f64,
+    },
+    /// Each row evaluates with this probability, by a hash of the seed and the row's number: the same rows every time.
+    Random {
+        /// Above 0 and below 1.
+        share: f64,
+        /// Another seed chooses other rows.
+        seed: u64,
+    },
+}
+
+impl FromStr for Split {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refuse = |why: &str| {
+            Error::invalid(format!(
+                "'{text}' is no split ({why}): write last:0.2 (the last fifth of the rows evaluates), \
+                 random:0.1:SEED (a tenth of them, drawn by a seed) or none"
+            ))
+        };
+        let share = |text: &str| match text.parse() {
+            Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+            Ok(_) => Err(refuse("the share must be above 0 and below 1")),
+            Err(_) => Err(refuse("the share is no number")),
+        };
+        match text.split(':').collect::<Vec<_>>()[..] {
+            ["none"] => Ok(Self::None),
+            ["last", part] => Ok(Self::Last { share: share(part)? }),
+            ["random", part, seed] => {
+                let seed = seed.parse().map_err(|_| refuse("the seed is no whole number"))?;
+                Ok(Self::Random { share: share(part)?, seed })
+            }
+            ["random", _] => Err(refuse("it lacks a seed")),
+            _ => Err(refuse("it is neither of the three")),
+        }
+    }
+}
+
+impl fmt::Display for Split {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Last { share } => write!(f, "last:{share}"),
+            Self::Random { share, seed } => write!(f, "random:{share}:{seed}"),
+        }
+    }
+}
+
+/// What becomes of a row that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnBad {
+    /// The first one ends the conversion.
+    Fail,
+    /// It is left out, counted, and named in `bad-rows.jsonl`.
+    Skip,
+    /// As with [`OnBad::Skip`], and the line itself goes to `quarantine.tsv`.
+    Quarantine,
+}
+
+impl FromStr for OnBad {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "fail" => Ok(Self::Fail),
+            "skip" => Ok(Self::Skip),
+            "quarantine" => Ok(Self::Quarantine),
+            _ => Err(Error::invalid(format!(
+                "'{text}' is nothing to do with a bad row: fail (stop at the first), skip (leave it out and name it in \
+                 bad-rows.jsonl) or quarantine (as skip, and keep the line in quarantine.tsv)"
+            ))),
+        }
+    }
+}
+
+/// How many bad rows are too many.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BadLimit {
+    /// More than this many.
+    Rows(u64),
+    /// More than so many in a hundred, in `0..=100`.
+    Percent(f64),
+}
+
+impl Default for BadLimit {
+    /// One row in a hundred.
+    fn default() -> Self {
+        Self::Percent(1.0)
+    }
+}
+
+impl BadLimit {
+    /// Whether `bad` of `rows` rows are too many.
+    pub(crate) fn exceeded(self, bad: u64, rows: u64) -> bool {
+        match self {
+            Self::Rows(limit) => bad > limit,
+            Self::Percent(limit) => bad as f64 * 100.0 > limit * rows as f64,
+        }
+    }
+}
+
+impl FromStr for BadLimit {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let limit = match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent = percent.trim_end().parse().ok();
+                percent.filter(|percent| (0.0..=100.0).contains(percent)).map(Self::Percent)
+            }
+            None => text.parse().ok().map(Self::Rows),
+        };
+        limit.ok_or_else(|| {
+            Error::invalid(format!(
+                "'{text}' is no limit: write a number of rows (1000; 0 admits none) or a share of them (1%, up to 100%)"
+            ))
+        })
+    }
+}
+
+impl fmt::Display for BadLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rows(rows) => write!(f, "{rows}"),
+            Self::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// What is done to the numbers of dense columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DenseMode {
+    /// `sign(x) ln(1 + |x|)`, then standardized by the training part; a missing number becomes the mean.
+    Log,
+    /// `ln(max(x, 0) + 1)` as MLPerf has it; a missing number becomes 0.
+    Mlperf,
+}
+
+impl FromStr for DenseMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "log" => Ok(Self::Log),
+            "mlperf" => Ok(Self::Mlperf),
+            _ => Err(Error::invalid(format!(
+                "'{text}' is no treatment of numbers: log (signed logarithm, standardized by the training part) or \
+                 mlperf (ln(max(x, 0) + 1))"
+            ))),
+        }
+    }
+}
+
+impl fmt::Display for DenseMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Log => "log",
+            Self::Mlperf => "mlperf",
+        })
+    }
+}
+
+impl FromStr for DenseDtype {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "f16" => Ok(Self::F16),
+            "f32" => Ok(Self::F32),
+            _ => Err(Error::invalid(format!("'{text}' is no storage type of numbers: f16 or f32"))),
+        }
+    }
+}
+
+/// How the categories of a column become rows of its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum VocabularyChoice {
+    /// A list learnt from the training part.
+    Exact,
+    /// By [`crate::vocabulary::hash_row`].
+    Hash {
+        /// Rows of the table.
+        rows: u64,
+    },
+    /// The category is the row's number, in decimal digits.
+    Identity {
+        /// Rows of the table.
+        rows: u64,
+    },
+}
+
+impl FromStr for VocabularyChoice {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refuse = |why: String| {
+            Error::invalid(format!(
+                "'{text}' is no vocabulary ({why}): write exact (learnt from the training part), hash:ROWS, or \
+                 identity:ROWS (categories are row numbers already)"
+            ))
+        };
+        let rows = |text: &str| match text.parse() {
+            Ok(rows) if (1..=TABLE_ROWS_MAX).contains(&rows) => Ok(rows),
+            _ => Err(refuse(format!("ROWS is a number from 1 to {TABLE_ROWS_MAX}"))),
+        };
+        match text.split_once(':') {
+            None if text == "exact" => Ok(Self::Exact),
+            Some(("hash", count)) => Ok(Self::Hash { rows: rows(count)? }),
+            Some(("identity", count)) => Ok(Self::Identity { rows: rows(count)? }),
+            None if text == "hash" || text == "identity" => Err(refuse("it lacks the table's rows".into())),
+            _ => Err(refuse("it is neither of the three".into())),
+        }
+    }
+}
+
+/// A column that has a vocabulary of its own kind: `C3=hash:100000`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColumnVocabulary {
+    /// The column, counted from 0: `C1` is 0.
+    pub column: usize,
+    /// How its categories become rows.
+    pub vocabulary: VocabularyChoice,
+}
+
+impl FromStr for ColumnVocabulary {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let refuse = |why: &str| {
+            Error::invalid(format!("'{text}' does not describe a column ({why}): write C3=hash:100000"))
+        };
+        let (name, vocabulary) = text.split_once('=').ok_or_else(|| refuse("it has no ="))?;
+        let column = (0..CATEGORICAL_COLUMNS)
+            .find(|&column| categorical_name(column) == name)
+            .ok_or_else(|| refuse("categorical columns are C1 to C26"))?;
+        Ok(Self { column, vocabulary: vocabulary.parse()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_become_options() {
+        assert_eq!("last:0.2".parse::<Split>().unwrap(), Split::Last { share: 0.2 });
+        assert_eq!("random:0.1:7".parse::<Split>().unwrap(), Split::Random { share: 0.1, seed: 7 });
+        assert_eq!("random:0.1:7".parse::<Split>().unwrap().to_string(), "random:0.1:7");
+        assert_eq!("none".parse::<Split>().unwrap(), Split::None);
+        assert_eq!("1%".parse::<BadLimit>().unwrap(), BadLimit::default());
+        assert_eq!("0".parse::<BadLimit>().unwrap(), BadLimit::Rows(0));
+        assert_eq!("quarantine".parse::<OnBad>().unwrap(), OnBad::Quarantine);
+        assert_eq!("hash:10".parse::<VocabularyChoice>().unwrap(), VocabularyChoice::Hash { rows: 10 });
+        let own = ColumnVocabulary { column: 25, vocabulary: VocabularyChoice::Identity { rows: 4 } };
+        assert_eq!("C26=identity:4".parse::<ColumnVocabulary>().unwrap(), own);
+    }
+
+    #[test]
+    fn refusals_teach() {
+        fn refusal<T: FromStr<Err = Error> + fmt::Debug>(text: &str) -> String {
+            text.parse::<T>().unwrap_err().to_string()
+        }
+        assert!(refusal::<Split>("last:1").contains("above 0 and below 1"));
+        assert!(refusal::<Split>("last:nan").contains("above 0 and below 1"));
+        assert!(refusal::<Split>("random:0.5").contains("lacks a seed"));
+        assert!(refusal::<Split>("first:0.5").contains("random:0.1:SEED"));
+        assert!(refusal::<BadLimit>("101%").contains("up to 100%"));
+        assert!(refusal::<BadLimit>("-1").contains("a number of rows"));
+        assert!(refusal::<OnBad>("ignore").contains("quarantine"));
+        assert!(refusal::<VocabularyChoice>("hash").contains("lacks the table's rows"));
+        assert!(refusal::<VocabularyChoice>("hash:0").contains("from 1 to"));
+        assert!(refusal::<ColumnVocabulary>("C27=exact").contains("C1 to C26"));
+        assert!(refusal::<ColumnVocabulary>("C2").contains("no ="));
+        assert!(refusal::<DenseMode>("ln").contains("mlperf"));
+    }
+}

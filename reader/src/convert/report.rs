@@ -1,0 +1,100 @@
+//! What a conversion did, for people and programs: `conversion.json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::convert::BadReason;
+use crate::schema::VocabularyKind;
+
+/// The file that holds a conversion's report.
+pub const REPORT_NAME: &str = "conversion.json";
+
+/// How a converted dataset came to be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conversion {
+    /// The format of the source: `criteo-tsv`.
+    pub format: String,
+    /// The sources, as they were named, in order.
+    pub files: Vec<String>,
+    /// The sources of the evaluation part, where it has its own.
+    pub eval: Vec<String>,
+    /// How rows became parts, as it was asked for.
+    pub split: String,
+    /// What was done to numbers, as it was asked for.
+    pub dense_mode: String,
+    /// What became of the rows.
+    pub rows: RowCounts,
+}
+
+/// What became of the rows of the source.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RowCounts {
+    /// All rows.
+    pub read: u64,
+    /// Rows in the dataset.
+    pub kept: u64,
+    /// Rows that are not.
+    pub bad: u64,
+    /// Rows of the training part.
+    pub train: u64,
+    /// Rows of the evaluation part.
+    pub eval: u64,
+}
+
+/// What a conversion did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConversionReport {
+    /// What is also in the dataset's manifest.
+    #[serde(flatten)]
+    pub conversion: Conversion,
+    /// How many rows are bad for each reason; reasons that did not occur are absent.
+    pub bad_by_reason: BTreeMap<BadReason, u64>,
+    /// Categorical columns by name, in their order.
+    #[serde(serialize_with = "as_map")]
+    pub columns: Vec<(String, CategoricalReport)>,
+    /// Dense columns by name, in their order.
+    #[serde(serialize_with = "as_map")]
+    pub dense: Vec<(String, DenseReport)>,
+}
+
+/// A map keeps the columns' order, which one sorted by name (C1, C10, C11, ...) would not.
+fn as_map<V: Serialize, S: Serializer>(columns: &[(String, V)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(columns.iter().map(|(name, report)| (name, report)))
+}
+
+/// What became of a categorical column.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CategoricalReport {
+    /// How categories became rows.
+    pub vocabulary: VocabularyKind,
+    /// Rows of the table.
+    pub rows: u64,
+    /// For exact columns.
+    #[serde(flatten)]
+    pub exact: Option<ExactReport>,
+}
+
+/// What became of a column that has an exact vocabulary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ExactReport {
+    /// Categories that have rows of their own.
+    pub kept_categories: u64,
+    /// Training rows whose category has none.
+    pub oov_lookups_train: u64,
+    /// Evaluation rows whose category has none.
+    pub oov_lookups_eval: u64,
+}
+
+/// What became of a dense column.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct DenseReport {
+    /// Subtracted from the logarithm.
+    pub mean: f64,
+    /// Divides what is left.
+    pub deviation: f64,
+    /// Training rows without a number here.
+    pub missing: u64,
+}

@@ -1,0 +1,483 @@
+//! A line becomes a row: a label, numbers and categories, or the reason why it is none.
+
+use crate::convert::{BadReason, LINE_BYTES_MAX};
+use crate::error::{Error, Result};
+use crate::escape::excerpt;
+use crate::key::ShortKey;
+use crate::schema::{Schema, VocabularyKind};
+
+/// The longest category of hexadecimal digits.
+const HEX_DIGITS_MAX: usize = 16;
+
+/// What the categories of a column may look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CategoryRule {
+    /// Nothing, or up to 16 hexadecimal digits.
+    Hex,
+    /// Decimal digits of a number below `rows`.
+    Row { rows: u64 },
+}
+
+/// Reads lines of a schema's columns: label, numbers, categories, with tabs between them.
+#[derive(Debug, Clone)]
+pub struct RowParser {
+    /// The names of label, numbers and categories.
+    names: Vec<String>,
+    dense_columns: usize,
+    rules: Vec<CategoryRule>,
+    line_bytes_max: usize,
+}
+
+/// Why a line is no row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// What is wrong.
+    pub reason: BadReason,
+    /// The number of the field that is to blame, where it is one.
+    pub field: Option<usize>,
+}
+
+/// Rows as they were read, column by column.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RawRows {
+    labels: Vec<bool>,
+    dense: Vec<Vec<Option<i64>>>,
+    categories: Vec<RawCategories>,
+}
+
+/// The categories of one column.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum RawCategories {
+    Keys(RawKeys),
+    /// They are row numbers already.
+    Rows(Vec<u64>),
+}
+
+/// Categories that are looked up by their bytes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct RawKeys {
+    /// One a row; [`ShortKey::NONE`] where the category is among the long ones.
+    pub(crate) short: Vec<ShortKey>,
+    /// Row and bytes of categories that are no short keys.
+    pub(crate) long: Vec<(u32, Box<[u8]>)>,
+}
+
+impl RawRows {
+    /// No rows yet, of the columns that the parser reads.
+    pub fn new(parser: &RowParser) -> Self {
+        let column = |rule: &CategoryRule| match rule {
+            CategoryRule::Hex => RawCategories::Keys(RawKeys::default()),
+            CategoryRule::Row { .. } => RawCategories::Rows(Vec::new()),
+        };
+        Self {
+            labels: Vec::new(),
+            dense: vec![Vec::new(); parser.dense_columns],
+            categories: parser.rules.iter().map(column).collect(),
+        }
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.labels.len()
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty()
+    }
+
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    pub(crate) fn labels(&self) -> &[bool] {
+        &self.labels
+    }
+
+    /// The numbers of each dense column.
+    pub(crate) fn dense(&self) -> &[Vec<Option<i64>>] {
+        &self.dense
+    }
+
+    pub(crate) fn categories(&self) -> &[RawCategories] {
+        &self.categories
+    }
+
+    fn truncate(&mut self, rows: usize) {
+        self.labels.truncate(rows);
+        self.dense.iter_mut().for_each(|values| values.truncate(rows));
+        for column in &mut self.categories {
+            match column {
+                RawCategories::Rows(ids) => ids.truncate(rows),
+                RawCategories::Keys(keys) => {
+                    keys.short.truncate(rows);
+                    while keys.long.pop_if(|(row, _)| *row as usize >= rows).is_some() {}
+                }
+            }
+        }
+    }
+}
+
+impl RawKeys {
+    pub(crate) fn push(&mut self, category: &[u8]) {
+        match ShortKey::new(category) {
+            Some(key) => self.short.push(key),
+            None => {
+                self.long.push((self.short.len() as u32, category.into()));
+                self.short.push(ShortKey::NONE);
+            }
+        }
+    }
+}
+
+impl RowParser {
+    /// A parser of rows whose columns are a schema's: its one label, its dense columns, its categorical columns.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the schema has more labels, weights, or bags of other than one category.
+    pub fn new(schema: &Schema) -> Result<Self> {
+        let one_hot = schema.categorical.iter().all(|column| column.hotness.admits(1));
+        if schema.labels.len() != 1 || schema.weight.is_some() || !one_hot {
+            return Err(Error::invalid(
+                "rows of text have one label, no weight and one category a column; this dataset's schema differs",
+            ));
+        }
+        let rules = schema.categorical.iter().map(|column| match column.vocabulary {
+            VocabularyKind::Identity => CategoryRule::Row { rows: column.rows },
+            VocabularyKind::Exact { .. } | VocabularyKind::Hash => CategoryRule::Hex,
+        });
+        Ok(Self {
+            names: schema.names().map(str::to_owned).collect(),
+            dense_columns: schema.dense.len(),
+            rules: rules.collect(),
+            line_bytes_max: LINE_BYTES_MAX,
+        })
+    }
+
+    pub(crate) fn with_line_bytes_max(mut self, line_bytes_max: usize) -> Self {
+        self.line_bytes_max = line_bytes_max;
+        self
+    }
+
+    /// The name of a column, counted from 0 with the label as the first.
+    pub fn name(&self, field: usize) -> &str {
+        self.names.get(field).map_or("", String::as_str)
+    }
+
+    /// Appends the row that a line (without its end) holds; nothing where it holds none.
+    ///
+    /// # Errors
+    /// The first fault of the line; the number of its fields comes first, then its columns in their order.
+    #[inline]
+    pub fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
+        let before = rows.len();
+        if line.len() <= self.line_bytes_max && self.push_usual(line, rows).is_some() {
+            return Ok(());
+        }
+        rows.truncate(before);
+        self.push_any(line, rows)
+    }
+
+    /// Appends a row of the usual form, in one pass over its bytes. `None`, with parts of a row appended, for all
+    /// else; then [`RowParser::push_any`] decides.
+    #[inline]
+    fn push_usual(&self, line: &[u8], rows: &mut RawRows) -> Option<()> {
+        rows.labels.push(match line {
+            [b'0', b'\t', ..] => false,
+            [b'1', b'\t', ..] => true,
+            _ => return None,
+        });
+        let mut rest = line.get(2..)?;
+        for values in &mut rows.dense {
+            let (value, behind) = split_usual_number(rest)?;
+            values.push(value);
+            rest = behind;
+        }
+        let (last, columns) = rows.categories.split_last_mut()?;
+        let (last_rule, rules) = self.rules.split_last()?;
+        for (column, rule) in columns.iter_mut().zip(rules) {
+            if let (RawCategories::Keys(keys), Some((&[first @ .., b'\t'], behind))) =
+                (&mut *column, rest.split_first_chunk::<9>())
+                && is_hex(first)
+            {
+                keys.short.push(ShortKey::of_eight(first));
+                rest = behind;
+            } else {
+                let (category, behind) = split_field(rest)?;
+                push_category(*rule, category, column)?;
+                rest = behind;
+            }
+        }
+        if memchr::memchr(b'\t', rest).is_some() {
+            return None;
+        }
+        push_category(*last_rule, rest, last)
+    }
+
+    /// Appends any row: what a row is, is defined here.
+    #[cold]
+    fn push_any(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
+        let fault = |reason, field| Err(Fault { reason, field });
+        if line.len() > self.line_bytes_max {
+            return fault(BadReason::LineTooLong, None);
+        }
+        if fields(line).count() != self.names.len() {
+            return fault(BadReason::FieldCount, None);
+        }
+        let before = rows.len();
+        for (number, field) in fields(line).enumerate() {
+            let (accepted, reason) = if number == 0 {
+                let label = matches!(field, b"0" | b"1").then(|| rows.labels.push(field == b"1"));
+                (label, BadReason::Label)
+            } else if number <= self.dense_columns {
+                let value = parse_number(field);
+                (value.map(|value| rows.dense[number - 1].push(value)), BadReason::Number)
+            } else {
+                let column = number - 1 - self.dense_columns;
+                let reason = match self.rules[column] {
+                    CategoryRule::Hex => BadReason::Category,
+                    CategoryRule::Row { .. } => BadReason::RowNumber,
+                };
+                (push_category(self.rules[column], field, &mut rows.categories[column]), reason)
+            };
+            if accepted.is_none() {
+                rows.truncate(before);
+                return fault(reason, Some(number));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is wrong with a line, in words.
+    pub fn describe(&self, fault: Fault, line: &[u8]) -> String {
+        let field = fault.field.and_then(|field| fields(line).nth(field)).unwrap_or(line);
+        let shown = excerpt(field);
+        let column =
+            |field: usize| field.checked_sub(1 + self.dense_columns).map(|column| self.rules[column]);
+        match fault.reason {
+            BadReason::LineTooLong => {
+                format!("the line is longer than {} bytes, and begins with {shown}", self.line_bytes_max)
+            }
+            BadReason::FieldCount => format!(
+                "{} fields instead of {} (a label, {} numbers and {} categories, with tabs between them) in {shown}",
+                fields(line).count(),
+                self.names.len(),
+                self.dense_columns,
+                self.rules.len()
+            ),
+            BadReason::Label => format!("{shown} is no label: 0 or 1"),
+            BadReason::Number => format!("{shown} is no number: nothing, or an integer of 64 bits"),
+            BadReason::Category => {
+                format!("{shown} is no category: nothing, or up to {HEX_DIGITS_MAX} hexadecimal digits")
+            }
+            BadReason::RowNumber => match fault.field.and_then(column) {
+                Some(CategoryRule::Row { rows }) => format!("{shown} is no row number below {rows}"),
+                _ => format!("{shown} is no row number"),
+            },
+        }
+    }
+}
+
+fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|&byte| byte == b'\t')
+}
+
+/// The field before the first tab, and what is behind the tab.
+fn split_field(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let tab = line.iter().position(|&byte| byte == b'\t')?;
+    Some((&line[..tab], &line[tab + 1..]))
+}
+
+/// A number of up to 18 digits, which cannot overflow, and what is behind the tab that ends it.
+#[inline]
+fn split_usual_number(line: &[u8]) -> Option<(Option<i64>, &[u8])> {
+    const DIGITS_MAX: usize = 18;
+    let negative = line.first() == Some(&b'-');
+    let digits = if negative { &line[1..] } else { line };
+    let mut value = 0;
+    for (count, &byte) in digits.iter().enumerate().take(DIGITS_MAX + 1) {
+        let digit = byte.wrapping_sub(b'0');
+        if digit < 10 {
+            // The last round is lost on a number that is too long, and may wrap.
+            value = i64::wrapping_add(i64::wrapping_mul(value, 10), i64::from(digit));
+        } else if byte == b'\t' && (count > 0 || !negative) {
+            let value = if negative { -value } else { value };
+            return Some(((count > 0).then_some(value), &digits[count + 1..]));
+        } else {
+            return None;
+        }
+    }
+    None
+}
+
+/// Nothing, or an integer: `-` where it is negative, and digits.
+fn parse_number(field: &[u8]) -> Option<Option<i64>> {
+    match field {
+        [] => Some(None),
+        [b'+', ..] => None,
+        _ => Some(Some(std::str::from_utf8(field).ok()?.parse().ok()?)),
+    }
+}
+
+/// Appends a category that follows its column's rule.
+fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories) -> Option<()> {
+    match (rule, column) {
+        (CategoryRule::Hex, RawCategories::Keys(keys)) => {
+            let hex = category.len() <= HEX_DIGITS_MAX && category.iter().all(u8::is_ascii_hexdigit);
+            hex.then(|| keys.push(category))
+        }
+        (CategoryRule::Row { rows }, RawCategories::Rows(ids)) => {
+            let digits = category.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(category).ok().filter(|_| digits)?;
+            let id = text.parse().ok().filter(|&id: &u64| id < rows)?;
+            ids.push(id);
+            Some(())
+        }
+        // The rows were made for another parser.
+        _ => None,
+    }
+}
+
+/// Whether eight bytes are hexadecimal digits, all at once: the top bit of each byte of a sum tells whether that byte
+/// reached a bound; below 128 no sum carries into the next byte.
+#[inline]
+fn is_hex(bytes: [u8; 8]) -> bool {
+    const fn each(byte: u8) -> u64 {
+        u64::from_ne_bytes([byte; 8])
+    }
+    const fn at_least(word: u64, bound: u8) -> u64 {
+        word + each(0x80 - bound)
+    }
+    let word = u64::from_ne_bytes(bytes);
+    if word & each(0x80) != 0 {
+        return false;
+    }
+    let lower = word | each(0x20);
+    let digit = at_least(word, b'0') & !at_least(word, b'9' + 1);
+    let letter = at_least(lower, b'a') & !at_least(lower, b'f' + 1);
+    (digit | letter) & each(0x80) == each(0x80)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::testing::{GOOD_LINE, schema, with_field};
+    use proptest::prelude::*;
+
+    fn fault_of(line: &[u8], parser: &RowParser) -> Option<(BadReason, Option<usize>, String)> {
+        let mut rows = RawRows::new(parser);
+        parser.push(GOOD_LINE.as_bytes(), &mut rows).unwrap();
+        let good = rows.clone();
+        let fault = parser.push(line, &mut rows).err()?;
+        assert_eq!(rows, good, "nothing of a bad row may stay");
+        Some((fault.reason, fault.field, parser.describe(fault, line)))
+    }
+
+    #[test]
+    fn every_fault_has_its_name_and_column() {
+        let mut schema = schema();
+        schema.categorical[25].vocabulary = VocabularyKind::Identity;
+        schema.categorical[25].rows = 64;
+        let parser = RowParser::new(&schema).unwrap().with_line_bytes_max(4000);
+        let good = with_field(GOOD_LINE, 39, "63");
+        let parser_hex = RowParser::new(&crate::convert::testing::schema()).unwrap();
+        assert_eq!(fault_of(GOOD_LINE.as_bytes(), &parser_hex), None);
+        let check = |field: usize, value: &str, expected: Option<(BadReason, &str)>| {
+            let line = with_field(&good, field, value);
+            let mut rows = RawRows::new(&parser);
+            let fault = parser.push(line.as_bytes(), &mut rows).err();
+            let found = fault.map(|fault| {
+                assert_eq!(fault.field, Some(field));
+                (fault.reason, parser.describe(fault, line.as_bytes()))
+            });
+            match (found, expected) {
+                (None, None) => {}
+                (Some((reason, why)), Some((expected, text))) if reason == expected && why.contains(text) => {
+                }
+                (found, expected) => panic!("{value:?} in {field}: {found:?}, not {expected:?}"),
+            }
+        };
+        check(0, "2", Some((BadReason::Label, "'2' is no label")));
+        check(0, "", Some((BadReason::Label, "''")));
+        check(1, "1.5", Some((BadReason::Number, "'1.5' is no number")));
+        check(1, "-", Some((BadReason::Number, "'-'")));
+        check(1, "+1", Some((BadReason::Number, "'+1'")));
+        check(1, "9223372036854775808", Some((BadReason::Number, "64 bits")));
+        check(1, "-9223372036854775808", None);
+        check(1, "9223372036854775807", None);
+        check(13, "", None);
+        check(14, "", None);
+        check(14, "0123456789abcdeF", None);
+        check(14, "0123456789abcdef0", Some((BadReason::Category, "up to 16")));
+        check(14, "68fd1e6g", Some((BadReason::Category, "'68fd1e6g'")));
+        check(38, " 8fd1e64", Some((BadReason::Category, "' 8fd1e64'")));
+        check(39, "0", None);
+        check(39, "64", Some((BadReason::RowNumber, "'64' is no row number below 64")));
+        check(39, "", Some((BadReason::RowNumber, "''")));
+        check(39, "+1", Some((BadReason::RowNumber, "'+1'")));
+        check(39, "99999999999999999999999", Some((BadReason::RowNumber, "below 64")));
+        let (reason, field, why) = fault_of(b"", &parser_hex).unwrap();
+        assert_eq!((reason, field), (BadReason::FieldCount, None));
+        assert!(why.starts_with("1 fields instead of 40"), "{why}");
+        let long = format!("{good}{}", "a".repeat(4000));
+        let mut rows = RawRows::new(&parser);
+        assert_eq!(parser.push(long.as_bytes(), &mut rows).unwrap_err().reason, BadReason::LineTooLong);
+    }
+
+    #[test]
+    fn eight_hexadecimal_digits_are_told_from_all_else() {
+        for at in 0..8 {
+            for byte in 0..=255 {
+                let mut bytes = *b"09afAF5c";
+                bytes[at] = byte;
+                assert_eq!(is_hex(bytes), byte.is_ascii_hexdigit(), "{byte} at {at}");
+            }
+        }
+    }
+
+    fn any_field() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[0-9a-f]{8}",
+            "-?[0-9]{0,20}",
+            "[0-9a-fA-F]{0,17}",
+            Just(String::new()),
+            "[01]",
+            "[ -~\t]{0,9}"
+        ]
+    }
+
+    proptest! {
+        /// The quick way reads exactly what the plain way reads.
+        #[test]
+        fn both_ways_agree(
+            changes in prop::collection::vec((0..40usize, any_field()), 0..4),
+            cut in prop::option::of(any::<prop::sample::Index>()),
+        ) {
+            let mut line = GOOD_LINE.to_owned();
+            for (field, value) in changes {
+                line = with_field(&line, field, &value);
+            }
+            if let Some(cut) = cut {
+                line.truncate(cut.index(line.len() + 1));
+            }
+            let parser = RowParser::new(&schema()).unwrap();
+            let (mut quick, mut plain) = (RawRows::new(&parser), RawRows::new(&parser));
+            let verdicts = (parser.push(line.as_bytes(), &mut quick), parser.push_any(line.as_bytes(), &mut plain));
+            prop_assert_eq!(verdicts.0, verdicts.1);
+            if parser.push_usual(line.as_bytes(), &mut RawRows::new(&parser)).is_some() {
+                prop_assert!(verdicts.1.is_ok());
+            }
+            prop_assert_eq!(quick, plain);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(line in prop::collection::vec(any::<u8>(), 0..200)) {
+            let parser = RowParser::new(&schema()).unwrap();
+            let mut rows = RawRows::new(&parser);
+            if let Err(fault) = parser.push(&line, &mut rows) {
+                prop_assert!(rows.is_empty() && !parser.describe(fault, &line).is_empty());
+            }
+        }
+    }
+}

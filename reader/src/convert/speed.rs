@@ -1,0 +1,93 @@
+//! How fast conversion is, on a log as large as asked for. Not part of a usual test run:
+//!
+//! `RANKINE_SPEED_MB=500 cargo test --release -p rankine-reader speed -- --ignored --nocapture`
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{ConvertOptions, Limits, convert_within};
+
+/// Distinct categories of each column, about those of Criteo's log.
+const CATEGORIES: [u64; 26] = [
+    1460, 583, 10_131_227, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683, 8_351_593, 3194, 27, 14992, 5_461_306, 10,
+    5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+];
+
+/// Lines whose categories follow a power law of exponent 1.1, as hexadecimal digits, until the file has `bytes`.
+fn write_log(path: &Path, bytes: u64) -> u64 {
+    let mut state = 1u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 11
+    };
+    let mut unit = move || next() as f64 / (1u64 << 53) as f64;
+    let mut out = BufWriter::new(File::create(path).unwrap());
+    let mut written = 0;
+    let mut line = Vec::new();
+    while written < bytes {
+        line.clear();
+        write!(line, "{}", u8::from(unit() < 0.25)).unwrap();
+        for _ in 0..13 {
+            line.push(b'\t');
+            if unit() < 0.85 {
+                write!(line, "{}", (unit() * 14.0 - 3.0).exp() as i64).unwrap();
+            }
+        }
+        for (column, &categories) in CATEGORIES.iter().enumerate() {
+            line.push(b'\t');
+            // The inverse of the continuous distribution of density k^-1.1 over 1 to n + 1.
+            let tail = ((categories + 1) as f64).powf(-0.1);
+            let rank = (1.0 - unit() * (1.0 - tail)).powf(-10.0) as u64;
+            let key = (rank * 26 + column as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            if rank != 3 {
+                write!(line, "{key:08x}").unwrap();
+            }
+        }
+        line.push(b'\n');
+        out.write_all(&line).unwrap();
+        written += line.len() as u64;
+    }
+    out.flush().unwrap();
+    written
+}
+
+#[test]
+#[ignore = "takes a while and half a gigabyte of disk"]
+fn speed_of_conversion() {
+    let megabytes = std::env::var("RANKINE_SPEED_MB").map_or(100, |text| text.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log.tsv");
+    let bytes = write_log(&log, megabytes * 1_000_000);
+    for (threads, memory) in [(1, 2 << 30), (2, 2 << 30), (2, 64 << 20)] {
+        let out = dir.path().join(format!("{threads}-{memory}"));
+        let options = ConvertOptions {
+            threads: NonZeroUsize::new(threads).unwrap(),
+            memory,
+            min_count: 2,
+            ..ConvertOptions::new(vec![log.clone()], out.clone())
+        };
+        let start = Instant::now();
+        let passes = std::sync::Mutex::new(Vec::<(&'static str, f64)>::new());
+        let progress = |pass: &'static str, _: u64, _: u64| {
+            let mut passes = passes.lock().unwrap();
+            let now = start.elapsed().as_secs_f64();
+            match passes.last_mut() {
+                Some(last) if last.0 == pass => last.1 = now,
+                _ => passes.push((pass, now)),
+            }
+        };
+        let report = convert_within(&options, Limits::default(), &progress).unwrap();
+        let seconds = start.elapsed().as_secs_f64();
+        println!(
+            "{threads} threads, {} MiB for counts: {:.0} MB/s, {:.0} thousand rows/s, {seconds:.2} s; passes end at {:.2?}",
+            memory >> 20,
+            bytes as f64 / 1e6 / seconds,
+            report.conversion.rows.read as f64 / 1e3 / seconds,
+            passes.into_inner().unwrap()
+        );
+        std::fs::remove_dir_all(out).unwrap();
+    }
+}

@@ -1,0 +1,127 @@
+//! Categories as keys of hash maps: those of up to 15 bytes, which is nearly all of them, need no allocation.
+
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use hashbrown::HashMap;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// A map from short keys.
+pub(crate) type ShortMap = HashMap<ShortKey, u64, BuildHasherDefault<KeyHasher>>;
+/// A map from keys of any length.
+pub(crate) type LongMap = HashMap<Box<[u8]>, u64, BuildHasherDefault<KeyHasher>>;
+
+/// Up to 15 bytes and their number, big-endian: the order of keys is the order of their bytes. Two words rather than
+/// one `u128`, whose alignment would make an entry of a map 32 bytes instead of 24.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ShortKey {
+    head: u64,
+    /// Bytes 8 to 14, then the length.
+    tail: u64,
+}
+
+impl ShortKey {
+    /// The longest short key.
+    pub(crate) const BYTES_MAX: usize = 15;
+    /// A key that no bytes make.
+    pub(crate) const NONE: Self = Self { head: 0, tail: 0xff };
+
+    /// The key, where it is short.
+    pub(crate) fn new(bytes: &[u8]) -> Option<Self> {
+        let mut padded = [0; 16];
+        padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        if bytes.len() > Self::BYTES_MAX {
+            return None;
+        }
+        padded[Self::BYTES_MAX] = bytes.len() as u8;
+        Some(Self::from_padded(padded))
+    }
+
+    /// The key of exactly eight bytes.
+    #[inline]
+    pub(crate) fn of_eight(bytes: [u8; 8]) -> Self {
+        Self { head: u64::from_be_bytes(bytes), tail: 8 }
+    }
+
+    /// The bytes, zeros up to 15, and the length as the sixteenth.
+    pub(crate) fn to_padded(self) -> [u8; 16] {
+        (u128::from(self.head) << 64 | u128::from(self.tail)).to_be_bytes()
+    }
+
+    /// What [`ShortKey::to_padded`] gave.
+    pub(crate) fn from_padded(padded: [u8; 16]) -> Self {
+        let both = u128::from_be_bytes(padded);
+        Self { head: (both >> 64) as u64, tail: both as u64 }
+    }
+
+    /// Hands the bytes to `take`.
+    pub(crate) fn with_bytes<R>(self, take: impl FnOnce(&[u8]) -> R) -> R {
+        let padded = self.to_padded();
+        take(&padded[..usize::from(padded[Self::BYTES_MAX]).min(Self::BYTES_MAX)])
+    }
+
+    /// A well-mixed hash: the two halves of a 128-bit product.
+    #[inline]
+    pub(crate) fn mixed(self) -> u64 {
+        const HEAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        const TAIL: u64 = 0xd6e8_feb8_6659_fd93;
+        let product = u128::from(self.head ^ HEAD) * u128::from(self.tail.wrapping_mul(HEAD) ^ TAIL);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+impl Hash for ShortKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.mixed());
+    }
+}
+
+/// Takes a short key's own hash as it is, and hashes other bytes with xxh3.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = xxh3_64_with_seed(bytes, self.0);
+    }
+
+    #[inline]
+    fn write_u64(&mut self, mixed: u64) {
+        self.0 ^= mixed;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn short_keys_keep_bytes_and_their_order(
+            one in prop::collection::vec(any::<u8>(), 0..20),
+            other in prop::collection::vec(0..3u8, 0..20),
+        ) {
+            for bytes in [&one, &other] {
+                let key = ShortKey::new(bytes);
+                prop_assert_eq!(key.is_some(), bytes.len() <= ShortKey::BYTES_MAX);
+                if let Some(key) = key {
+                    prop_assert_ne!(key, ShortKey::NONE);
+                    key.with_bytes(|back| assert_eq!(back, bytes));
+                    prop_assert_eq!(ShortKey::from_padded(key.to_padded()), key);
+                }
+                if let Ok(eight) = <[u8; 8]>::try_from(&bytes[..]) {
+                    prop_assert_eq!(key, Some(ShortKey::of_eight(eight)));
+                }
+            }
+            if let (Some(a), Some(b)) = (ShortKey::new(&one), ShortKey::new(&other)) {
+                prop_assert_eq!(a.cmp(&b), one.cmp(&other));
+            }
+        }
+    }
+}

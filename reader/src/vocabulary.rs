@@ -1,0 +1,276 @@
+//! Which row of its table a raw category has: learnt by conversion, kept beside the dataset, used again for scoring.
+
+use std::cmp::Reverse;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::escape::{escape, unescape};
+use crate::key::{LongMap, ShortKey, ShortMap};
+
+/// The row of every category that an exact vocabulary does not list.
+pub const OUT_OF_VOCABULARY: u64 = 0;
+/// What stands for [`OUT_OF_VOCABULARY`] in a vocabulary's file. No category is written like this.
+const OUT_OF_VOCABULARY_TEXT: &[u8] = b"\\*";
+/// Pieces in which a vocabulary's text is handed out.
+const PIECE_BYTES: usize = 1 << 16;
+
+/// The folder of a dataset that holds its vocabularies.
+pub const FOLDER: &str = "vocabulary";
+
+/// The path of a column's vocabulary below the dataset's folder, with forward slashes.
+pub fn file_name(column: &str) -> String {
+    format!("{FOLDER}/{column}.tsv")
+}
+
+/// The row of a category in a hashed table: `xxh3_64(category) % rows`, with the seed 0.
+///
+/// # Panics
+/// Where `rows` is 0.
+pub fn hash_row(category: &[u8], rows: u64) -> u64 {
+    xxh3_64(category) % rows
+}
+
+/// The categories of one column that have rows of their own: 1, 2, ... by falling count, equal counts by their bytes.
+/// Row 0 stands for all others.
+///
+/// Takes 40 to 70 bytes a category of up to 15 bytes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Vocabulary {
+    short: ShortMap,
+    long: LongMap,
+    /// How often each row was looked up in training.
+    counts: Vec<u64>,
+}
+
+impl Vocabulary {
+    /// The vocabulary of distinct categories and their counts in training; those below `min_count` have no row.
+    ///
+    /// # Panics
+    /// Where a category occurs twice.
+    pub fn from_counts<K: AsRef<[u8]>>(counts: impl IntoIterator<Item = (K, u64)>, min_count: u64) -> Self {
+        let (mut short, mut long, mut rest) = (Vec::new(), Vec::new(), 0);
+        for (category, count) in counts {
+            let category = category.as_ref();
+            if count < min_count {
+                rest += count;
+                continue;
+            }
+            match ShortKey::new(category) {
+                Some(key) => short.push((key, count)),
+                None => long.push((category.into(), count)),
+            }
+        }
+        Self::from_kept(short, long, rest)
+    }
+
+    /// The vocabulary of exactly these categories; `rest` look-ups of training went to others.
+    pub(crate) fn from_kept(
+        mut short: Vec<(ShortKey, u64)>,
+        mut long: Vec<(Box<[u8]>, u64)>,
+        rest: u64,
+    ) -> Self {
+        short.sort_unstable_by_key(|&(key, count)| (Reverse(count), key));
+        long.sort_unstable_by(|a, b| (Reverse(a.1), &a.0).cmp(&(Reverse(b.1), &b.0)));
+        let kept = short.len() + long.len();
+        let mut vocabulary = Self {
+            short: ShortMap::with_capacity_and_hasher(short.len(), Default::default()),
+            long: LongMap::with_capacity_and_hasher(long.len(), Default::default()),
+            counts: Vec::with_capacity(kept + 1),
+        };
+        vocabulary.counts.push(rest);
+        let mut long = long.into_iter().peekable();
+        for (key, count) in short {
+            let comes_before = |(other, other_count): &(Box<[u8]>, u64)| {
+                key.with_bytes(|bytes| (Reverse(*other_count), &other[..]) < (Reverse(count), bytes))
+            };
+            while let Some((other, count)) = long.next_if(comes_before) {
+                vocabulary.append_long(other, count);
+            }
+            vocabulary.append_short(key, count);
+        }
+        for (key, count) in long {
+            vocabulary.append_long(key, count);
+        }
+        assert_eq!(vocabulary.short.len() + vocabulary.long.len(), kept, "categories are distinct");
+        vocabulary
+    }
+
+    /// Gives the next row to a category; whether it had none yet.
+    fn append_short(&mut self, key: ShortKey, count: u64) -> bool {
+        let fresh = self.short.insert(key, self.rows()).is_none();
+        self.counts.push(count);
+        fresh
+    }
+
+    fn append_long(&mut self, key: Box<[u8]>, count: u64) -> bool {
+        let fresh = self.long.insert(key, self.rows()).is_none();
+        self.counts.push(count);
+        fresh
+    }
+
+    /// Rows of the table, that of all other categories included.
+    pub fn rows(&self) -> u64 {
+        self.counts.len() as u64
+    }
+
+    /// The row of a category, where it has one of its own; [`OUT_OF_VOCABULARY`] stands for it where not.
+    pub fn row(&self, category: &[u8]) -> Option<u64> {
+        match ShortKey::new(category) {
+            Some(key) => self.short.get(&key).copied(),
+            None => self.long.get(category).copied(),
+        }
+    }
+
+    /// The row of a short category, [`OUT_OF_VOCABULARY`] where it has none.
+    #[inline]
+    pub(crate) fn row_of_short(&self, key: &ShortKey) -> u64 {
+        self.short.get(key).copied().unwrap_or(OUT_OF_VOCABULARY)
+    }
+
+    /// How often each row was looked up in training.
+    pub fn counts(&self) -> &[u64] {
+        &self.counts
+    }
+
+    /// Writes the text of the vocabulary in pieces, a line a row in the rows' order: category, tab, count. The first
+    /// line, of category `\*`, stands for all others. Categories are escaped: `\\`, `\t`, `\n`, `\r`, and `\xNN` for
+    /// control characters and bytes that are not UTF-8.
+    ///
+    /// # Errors
+    /// The first error of `put`.
+    pub fn to_tsv<E>(&self, mut put: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+        #[derive(Clone, Copy)]
+        enum Key<'a> {
+            Others,
+            Short(ShortKey),
+            Long(&'a [u8]),
+        }
+        let mut keys = vec![Key::Others; self.counts.len()];
+        self.short.iter().for_each(|(&key, &row)| keys[row as usize] = Key::Short(key));
+        self.long.iter().for_each(|(key, &row)| keys[row as usize] = Key::Long(key));
+        let mut text = String::with_capacity(PIECE_BYTES + 1024);
+        for (key, count) in keys.iter().zip(&self.counts) {
+            match key {
+                Key::Others => text.push_str("\\*"),
+                Key::Short(key) => key.with_bytes(|bytes| escape(bytes, &mut text)),
+                Key::Long(bytes) => escape(bytes, &mut text),
+            }
+            text.push('\t');
+            text.push_str(&count.to_string());
+            text.push('\n');
+            if text.len() >= PIECE_BYTES {
+                put(text.as_bytes())?;
+                text.clear();
+            }
+        }
+        put(text.as_bytes())
+    }
+
+    /// Reads what [`Vocabulary::to_tsv`] wrote; any bytes are safe.
+    ///
+    /// # Errors
+    /// What is wrong and in which line.
+    pub fn from_tsv(text: &[u8]) -> Result<Self, String> {
+        let mut vocabulary =
+            Self { short: ShortMap::default(), long: LongMap::default(), counts: Vec::new() };
+        let text = text.strip_suffix(b"\n").ok_or("it does not end with a line feed")?;
+        let mut bytes = Vec::new();
+        for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            let refuse = |what: &str| format!("line {}: {what}", number + 1);
+            let tab = memchr::memrchr(b'\t', line).ok_or_else(|| refuse("no tab before the count"))?;
+            let (key, count) = (&line[..tab], &line[tab + 1..]);
+            let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok());
+            let count = count.ok_or_else(|| refuse("no count behind the tab"))?;
+            if number == 0 {
+                if key != OUT_OF_VOCABULARY_TEXT {
+                    return Err(refuse("the first row is \\*, which stands for all categories not listed"));
+                }
+                vocabulary.counts.push(count);
+                continue;
+            }
+            bytes.clear();
+            unescape(key, &mut bytes).map_err(|what| refuse(&what))?;
+            let fresh = match ShortKey::new(&bytes) {
+                Some(key) => vocabulary.append_short(key, count),
+                None => vocabulary.append_long(bytes.as_slice().into(), count),
+            };
+            if !fresh {
+                return Err(refuse("the category is listed twice"));
+            }
+        }
+        Ok(vocabulary)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text_of(vocabulary: &Vocabulary) -> Vec<u8> {
+        let mut text = Vec::new();
+        vocabulary
+            .to_tsv(|piece| {
+                text.extend_from_slice(piece);
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+        text
+    }
+
+    #[test]
+    fn rows_go_by_count_then_bytes() {
+        let long = "a-category-of-more-than-15-bytes";
+        let counts = [("b", 3), ("", 7), ("rare", 1), ("a", 3), (long, 3), ("\t\\", 2)];
+        let vocabulary = Vocabulary::from_counts(counts, 2);
+        assert_eq!(vocabulary.rows(), 6);
+        let row = |key: &str| vocabulary.row(key.as_bytes());
+        assert_eq!(
+            [row(""), row("a"), row(long), row("b"), row("\t\\")],
+            [Some(1), Some(2), Some(3), Some(4), Some(5)]
+        );
+        assert_eq!((row("rare"), row("never"), vocabulary.counts()[0]), (None, None, 1));
+        let text = format!("\\*\t1\n\t7\na\t3\n{long}\t3\nb\t3\n\\t\\\\\t2\n");
+        assert_eq!(String::from_utf8(text_of(&vocabulary)).unwrap(), text);
+    }
+
+    #[test]
+    fn a_hashed_row_is_plain_xxh3() {
+        // The reference value of XXH3 (64 bits, seed 0) for no bytes.
+        assert_eq!(hash_row(b"", u64::MAX), 0x2d06_8005_38d3_94c2);
+        assert_eq!(hash_row(b"68fd1e64", 1000), xxh3_64(b"68fd1e64") % 1000);
+    }
+
+    #[test]
+    fn what_is_no_vocabulary_is_refused_with_its_line() {
+        for (text, what) in [
+            ("", "does not end"),
+            ("a\t1\n", "line 1: the first row"),
+            ("\\*\t1\nb\n", "line 2: no tab"),
+            ("\\*\t1\nb\t-1\n", "line 2: no count"),
+            ("\\*\t1\n\\q\t1\n", "line 2: a backslash"),
+            ("\\*\t1\na\t1\na\t1\n", "line 3: the category is listed twice"),
+        ] {
+            let refusal = Vocabulary::from_tsv(text.as_bytes()).unwrap_err();
+            assert!(refusal.contains(what), "{text:?}: {refusal}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_vocabulary_comes_back(
+            counts in prop::collection::btree_map(prop::collection::vec(any::<u8>(), 0..24), 0..5u64, 0..40),
+        ) {
+            let vocabulary = Vocabulary::from_counts(counts, 1);
+            prop_assert_eq!(Vocabulary::from_tsv(&text_of(&vocabulary)).unwrap(), vocabulary);
+        }
+
+        #[test]
+        fn arbitrary_bytes_do_not_panic(
+            text in prop::collection::vec(prop_oneof![any::<u8>(), prop::sample::select(&b"\\*\t\n1x"[..])], 0..80),
+        ) {
+            let _ = Vocabulary::from_tsv(&text);
+            let _ = Vocabulary::from_tsv(&[b"\\*\t0\n", &text[..], b"\n"].concat());
+        }
+    }
+}
