@@ -4,6 +4,7 @@
 //! from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows nothing of
 //! models or devices: it fills buffers that it is handed.
 
+pub mod bench;
 pub mod block;
 pub mod convert;
 pub mod dataset;
@@ -15,6 +16,7 @@ pub mod schema;
 pub mod sealed;
 pub mod statistics;
 pub mod stream;
+pub mod verify;
 pub mod vocabulary;
 pub mod write;
 

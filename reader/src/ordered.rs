@@ -10,7 +10,7 @@ use crossbeam_channel::bounded;
 use crate::error::Result;
 
 /// Items in flight a thread: one at work, one waiting, and one done that waits for an earlier one.
-const IN_FLIGHT_PER_THREAD: usize = 3;
+pub(crate) const IN_FLIGHT_PER_THREAD: usize = 3;
 
 /// Calls `work` on each item of `source`, on `threads` threads, and `sink` on each result, on this thread, in the order
 /// of the source. A bounded number of items is in flight, so memory is bounded whatever the source.

@@ -148,3 +148,41 @@ pub(crate) fn origin() -> crate::dataset::Origin {
     let spec = GenerateSpec { shape, rows_cap: None, samples: 1, eval_samples: 0, alpha: 1.1, seed: 0 };
     crate::dataset::Origin::Generated(Generation { spec, auc_achievable: None })
 }
+
+/// A dataset of at least so many bytes in `dir`, made unless it is there; its columns are like Criteo's.
+pub(crate) fn large_dataset(dir: &std::path::Path, bytes: u64) -> std::path::PathBuf {
+    let path = dir.join(format!("rankine-bench-{bytes}"));
+    if crate::Dataset::exists(&path) {
+        return path;
+    }
+    let column = |number: u32| Categorical {
+        name: format!("C{number}"),
+        rows: 10 << (number % 17),
+        hotness: Hotness::Fixed(1),
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Identity,
+    };
+    let dense =
+        |number| Dense { name: format!("I{number}"), transform: DenseTransform::plain(DenseFunction::None) };
+    let schema = Schema {
+        labels: vec![Label { name: "click".into() }],
+        weight: None,
+        dense: (0..13).map(dense).collect(),
+        dense_dtype: DenseDtype::F16,
+        categorical: (0..26).map(column).collect(),
+    };
+    let home = crate::write::PartialDir::create(&path).unwrap();
+    let block_samples = schema.default_block_samples();
+    let mut writer = crate::write::DatasetWriter::new(&home, schema.clone(), block_samples).unwrap();
+    let encoder = writer.encoder();
+    let samples = samples_of(&schema, block_samples as usize, 1);
+    // The same samples in each block: what is measured does not look at them.
+    let id = crate::block::BlockId { dataset: 0, part: crate::Part::Train, index: 0 };
+    let block_bytes = crate::block::encode(&schema, id, &samples).unwrap().len() as u64;
+    for index in 0..bytes.div_ceil(block_bytes) {
+        writer.push_block(&encoder.encode(crate::Part::Train, index, &samples).unwrap()).unwrap();
+    }
+    writer.finish(origin()).unwrap();
+    home.publish().unwrap();
+    path
+}

@@ -1,11 +1,18 @@
 //! `rankine convert`: from click logs to a dataset.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
-use rankine_reader::convert::{BadLimit, ColumnVocabulary, DenseMode, OnBad, Split, VocabularyChoice};
+use rankine_reader::convert::{
+    self, BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, VocabularyChoice,
+    convert_criteo,
+};
 use rankine_reader::schema::DenseDtype;
+
+use super::progress::Progress;
+use super::{CommandError, arguments, output};
 
 /// Convert click logs to a dataset
 #[derive(Debug, clap::Args)]
@@ -42,8 +49,8 @@ struct CriteoTsv {
     #[arg(long, value_name = "SPLIT", default_value = "none", conflicts_with = "eval")]
     split: Split,
 
-    /// Logs whose rows are all for evaluation; may be repeated
-    #[arg(long, value_name = "FILE")]
+    /// Logs whose rows are all for evaluation; name the other logs before them
+    #[arg(long, value_name = "FILE", num_args = 1..)]
     eval: Vec<PathBuf>,
 
     /// How often a category must occur in training to get a row of its own; rarer ones share row 0
@@ -81,4 +88,52 @@ struct CriteoTsv {
     /// CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let Format::CriteoTsv(args) = args.format;
+    let options = ConvertOptions {
+        files: args.files,
+        out: args.out,
+        split: args.split,
+        eval: args.eval,
+        min_count: args.min_count.get(),
+        on_bad: args.on_bad,
+        bad_limit: args.bad_limit,
+        threads: arguments::thread_count(args.threads),
+        dense: args.dense,
+        dense_dtype: args.dense_dtype,
+        vocabulary: args.vocabulary,
+        columns: args.columns,
+        memory: args.memory,
+    };
+    let bars = Bars(Mutex::new(None));
+    let report = convert_criteo(&options, &bars)?;
+    drop(bars);
+    let rows = &report.conversion.rows;
+    output::text(format_args!(
+        "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n",
+        rows.read,
+        rows.kept,
+        rows.train,
+        rows.eval,
+        rows.bad,
+        options.out.display()
+    ))
+}
+
+/// A bar for each pass over the logs, and the pass that it belongs to.
+struct Bars(Mutex<Option<(&'static str, Progress)>>);
+
+impl convert::Progress for Bars {
+    fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {
+        // A panic elsewhere must not hide behind one about a bar.
+        let mut bar = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if bar.as_ref().is_none_or(|(shown, _)| *shown != pass) {
+            *bar = Some((pass, Progress::new(pass, "bytes", bytes_total, false)));
+        }
+        if let Some((_, progress)) = bar.as_mut() {
+            progress.at(bytes_done);
+        }
+    }
 }

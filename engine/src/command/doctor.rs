@@ -1,6 +1,6 @@
 //! `rankine doctor`: what this machine offers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rankine::doctor;
 
@@ -26,6 +26,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let report = doctor::doctor(&doctor::Options { dir: &args.dir, read_probe: None });
+    let probe = |dir: &Path| {
+        let rungs = rankine_reader::io::probe(dir).into_iter();
+        rungs.map(|(rung, outcome)| (rung.to_string(), outcome)).collect()
+    };
+    let report = doctor::doctor(&doctor::Options { dir: &args.dir, read_probe: Some(&probe) });
     if args.json { output::json(&report) } else { output::text(report) }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io;
 
 use rankine::job::JobError;
+use rankine::saved::SavedModelError;
+use rankine::training::TrainError;
 
 use super::Exit;
 
@@ -80,6 +82,30 @@ impl From<rankine_reader::Error> for CommandError {
             rankine_reader::Error::Invalid(_) => Exit::Usage,
         };
         Self::new(exit, error)
+    }
+}
+
+impl From<SavedModelError> for CommandError {
+    fn from(error: SavedModelError) -> Self {
+        match error {
+            SavedModelError::Write(error) => error.into(),
+            SavedModelError::Read { .. } => Self::new(Exit::Failed, error),
+            SavedModelError::Damaged { .. } => Self::new(Exit::BadData, error),
+            SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
+        }
+    }
+}
+
+impl From<TrainError> for CommandError {
+    fn from(error: TrainError) -> Self {
+        match error {
+            TrainError::Data(error) => error.into(),
+            TrainError::Saved(error) => error.into(),
+            TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
+                Self::new(Exit::Usage, error)
+            }
+            TrainError::Write { .. } | TrainError::Diverged { .. } => Self::new(Exit::Failed, error),
+        }
     }
 }
 

@@ -2,15 +2,27 @@
 
 use std::path::PathBuf;
 
-use rankine_reader::Part;
+use rankine::job::Job;
+use rankine::saved::SavedModel;
+use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
+use rankine_reader::dataset::Origin;
+use rankine_reader::io::IoOptions;
+use rankine_reader::{Dataset, Part};
+use serde::Serialize;
+
+use super::metrics::MetricsText;
+use super::progress::Progress;
+use super::{CommandError, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
+///
+/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine eval --run runs/criteo-1 --data data/criteo
   rankine eval --run runs/criteo-1 --data data/criteo --part train
-  rankine eval --run runs/criteo-1 --data data/tomorrow --json | jq .auc")]
+  rankine eval --run runs/criteo-1 --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
     /// The folder of the run that trained the model
     #[arg(long, value_name = "DIR")]
@@ -27,4 +39,50 @@ pub(crate) struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Serialize)]
+struct Outcome {
+    #[serde(flatten)]
+    metrics: rankine::evaluation::Metrics,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auc_achievable: Option<f64>,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let model_dir = RunDir::model_path(&args.run);
+    let saved = SavedModel::open(&model_dir)?;
+    let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
+    let dataset = Dataset::open(&args.data)?;
+    saved.check_dataset(&dataset)?;
+    let options = EvaluationOptions {
+        batch_size: job.eval.batch_size.get() as usize,
+        io: IoOptions { mode: job.reader.mode, depth: job.reader.queue_depth.get() },
+    };
+    let (pool, _) = training::thread_pool(&job)?;
+    let mut watcher = Watcher(None);
+    let metrics = pool.install(|| {
+        let mut model = saved.load(&model_dir)?;
+        training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
+    })?;
+    drop(watcher);
+    let auc_achievable = match &dataset.manifest().origin {
+        Origin::Generated(generation) if args.part == Part::Eval => generation.auc_achievable,
+        _ => None,
+    };
+    if args.json {
+        output::json(&Outcome { metrics, auc_achievable })
+    } else {
+        output::text(MetricsText { metrics: &metrics, auc_achievable })
+    }
+}
+
+struct Watcher(Option<Progress>);
+
+impl Observer for Watcher {
+    fn observe(&mut self, event: Event<'_>) {
+        if let Event::Evaluating { samples, total } = event {
+            self.0.get_or_insert_with(|| Progress::new("evaluating", "samples", total, false)).at(samples);
+        }
+    }
 }

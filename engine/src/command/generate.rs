@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use rankine::job::{Count, NonNegative, Shape, ThreadCount};
+use rankine::job::{Count, NonNegative, ThreadCount};
+use rankine_reader::dataset::Origin;
+use rankine_reader::generate::{self, GenerateSpec, Shape};
+
+use super::progress::Progress;
+use super::{CommandError, arguments, output};
 
 /// Make a synthetic dataset: ids by a power law, labels by a hidden model
 ///
@@ -16,7 +21,7 @@ Examples:
 pub(crate) struct Args {
     /// The columns: dlrm, dlrm-dcnv2, or the path of a shape file
     #[arg(long, value_name = "SHAPE")]
-    shape: Shape,
+    shape: String,
 
     /// Give tables with more rows this many [default: as many as the shape says]
     #[arg(long, value_name = "N", value_parser = super::arguments::count)]
@@ -47,4 +52,24 @@ pub(crate) struct Args {
     /// CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let spec = GenerateSpec {
+        shape: Shape::load(&args.shape)?,
+        rows_cap: args.rows_cap.map(Count::get),
+        samples: args.samples.get(),
+        eval_samples: args.eval_samples,
+        alpha: args.alpha.get(),
+        seed: args.seed,
+    };
+    let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, false);
+    let threads = arguments::thread_count(args.threads);
+    let manifest = generate::generate(&spec, &args.out, threads, |samples| progress.at(samples))?;
+    drop(progress);
+    let Origin::Generated(generation) = &manifest.origin else { return Ok(()) };
+    if let Some(auc) = generation.auc_achievable {
+        output::text(format_args!("achievable AUC  {auc:.5}\n"))?;
+    }
+    output::text(format_args!("dataset         {}\n", args.out.display()))
 }

@@ -8,12 +8,19 @@ use std::process;
 
 use clap::{Parser, Subcommand};
 
+mod arguments;
 mod check;
+mod convert;
 mod doctor;
 mod error;
+mod eval;
+mod generate;
 mod job;
 mod log;
+mod metrics;
 mod output;
+mod progress;
+mod train;
 
 use error::CommandError;
 
@@ -27,8 +34,8 @@ struct Cli {
 
 const AFTER_HELP: &str = "\
 A first run, from nothing:
-  rankine doctor                          what this machine offers
-  rankine check configs/synthetic.toml    is the job sound?
+  rankine doctor                           what this machine offers
+  rankine train configs/quickstart.toml    makes its own data, trains, evaluates
 
 Environment:
   RANKINE_LOG   error, warn, info (the default), debug or trace: how much is told on stderr
@@ -42,7 +49,11 @@ Exit codes:
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Train(train::Args),
+    Eval(eval::Args),
     Check(check::Args),
+    Generate(generate::Args),
+    Convert(convert::Args),
     Doctor(doctor::Args),
 }
 
@@ -70,7 +81,11 @@ impl From<Exit> for process::ExitCode {
 pub(crate) fn main() -> Exit {
     let cli = Cli::parse();
     let result = log::init().and_then(|()| match cli.command {
+        Command::Train(args) => train::run(args),
+        Command::Eval(args) => eval::run(args),
         Command::Check(args) => check::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Convert(args) => convert::run(args),
         Command::Doctor(args) => doctor::run(args),
     });
     match result {

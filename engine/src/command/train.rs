@@ -2,26 +2,124 @@
 
 use std::path::PathBuf;
 
+use rankine::training::{self, Event, Observer, TrainError, TrainOptions};
+
 use super::job::JobArgs;
+use super::metrics::MetricsText;
+use super::progress::Progress;
+use super::{CommandError, output};
 
 /// Train the model of a job file
 ///
-/// What the run leaves behind is in its folder: the effective job, the log of losses and evaluations, and the model.
+/// What the run leaves behind is in its folder: the effective job, the log of losses and evaluations, the summary, and
+/// the model.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  rankine train configs/synthetic.toml
+  rankine train configs/quickstart.toml
   rankine train job.toml --set train.max_steps=1000 --set eval.every_steps=200
   rankine train job.toml --set optimizer.sparse.learning_rate=0.05 --run-dir runs/rate-0.05")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// The run's folder, which must not be there yet [default: a new one in runs/, named after the job]
+    /// The run's folder, which must be empty or not there yet [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
     quiet: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let file = args.job.read()?;
+    let job = file.job()?;
+    let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
+    let outcome = training::train(&job, TrainOptions { run_dir: args.run_dir.as_deref() }, &mut watcher);
+    drop(watcher);
+    let (summary, run) = outcome.map_err(|error| match error {
+        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
+        error => CommandError::from(error),
+    })?;
+    if let Some(eval) = &summary.eval {
+        output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
+    }
+    let train = &summary.train;
+    output::text(format_args!(
+        "trained             {} samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
+        train.samples,
+        train.seconds,
+        train.samples_per_second,
+        run.display()
+    ))
+}
+
+/// Shows on stderr what a run does.
+struct Watcher {
+    quiet: bool,
+    phase: Phase,
+    /// Kept while an evaluation is shown in its place.
+    training: Option<Progress>,
+}
+
+enum Phase {
+    Waiting,
+    Generating(Progress),
+    Evaluating(Progress),
+}
+
+impl Observer for Watcher {
+    fn observe(&mut self, event: Event<'_>) {
+        let quiet = self.quiet;
+        match event {
+            Event::Generating { samples, total } => {
+                if !matches!(self.phase, Phase::Generating(_)) {
+                    self.phase = Phase::Generating(Progress::new("generating", "samples", total, quiet));
+                }
+                if let Phase::Generating(progress) = &mut self.phase {
+                    progress.at(samples);
+                }
+            }
+            Event::Started { spec, samples } => {
+                self.phase = Phase::Waiting;
+                let training = Progress::new("training", "samples", samples, quiet);
+                training.tell(&format!(
+                    "training {} tables and {} dense parameters on the CPU ({} embedding parameters)",
+                    spec.tables.len(),
+                    spec.dense_parameters(),
+                    spec.embedding_parameters()
+                ));
+                self.training = Some(training);
+            }
+            Event::Step(progress) => {
+                self.phase = Phase::Waiting;
+                if let Some(training) = &mut self.training {
+                    training.at(progress.samples);
+                    training.message(format!("loss {:.4}", progress.loss));
+                }
+            }
+            Event::Report(progress) => {
+                if let Some(training) = &mut self.training {
+                    let words = format!("step {}  loss {:.4}", progress.step, progress.loss);
+                    training.line(progress.samples, &words);
+                }
+            }
+            Event::Evaluating { samples, total } => {
+                if !matches!(self.phase, Phase::Evaluating(_)) {
+                    self.phase = Phase::Evaluating(Progress::new("evaluating", "samples", total, quiet));
+                }
+                if let Phase::Evaluating(progress) = &mut self.phase {
+                    progress.at(samples);
+                }
+            }
+            Event::Evaluated { step, metrics } => {
+                self.phase = Phase::Waiting;
+                if let Some(training) = &self.training {
+                    let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
+                    training.tell(&format!("step {step}: AUC {auc}, log loss {:.5}", metrics.log_loss));
+                }
+            }
+        }
+    }
 }

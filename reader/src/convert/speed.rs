@@ -12,8 +12,8 @@ use super::{ConvertOptions, Limits, convert_within};
 
 /// Distinct categories of each column, about those of Criteo's log.
 const CATEGORIES: [u64; 26] = [
-    1460, 583, 10_131_227, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683, 8_351_593, 3194, 27, 14992, 5_461_306, 10,
-    5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
+    1460, 583, 10_131_227, 2_202_608, 305, 24, 12517, 633, 3, 93145, 5683, 8_351_593, 3194, 27, 14992,
+    5_461_306, 10, 5652, 2173, 4, 7_046_547, 18, 15, 286_181, 105, 142_572,
 ];
 
 /// Lines whose categories follow a power law of exponent 1.1, as hexadecimal digits, until the file has `bytes`.

@@ -50,15 +50,13 @@ pub(super) trait Backend: Send {
     fn wait(&mut self) -> io::Result<Completion>;
 }
 
-/// Says what an errno of setting up or trying a rung means, and what to do about it.
+/// Says what an errno of a trial read means, and what to do about it.
 pub(super) fn explain(error: &io::Error) -> String {
     let hint = match error.raw_os_error() {
-        Some(libc::ENOSYS) => ": this kernel or sandbox has no io_uring",
-        Some(libc::EPERM) => ": io_uring is refused (seccomp, or the sysctl kernel.io_uring_disabled)",
-        Some(libc::ENOMEM) => ": not enough locked memory; raise RLIMIT_MEMLOCK (ulimit -l)",
-        Some(libc::EMFILE) => ": too many open files; raise RLIMIT_NOFILE (ulimit -n)",
+        Some(libc::EMFILE | libc::ENFILE) => ": too many open files, raise RLIMIT_NOFILE (ulimit -n)",
         Some(libc::EINVAL | libc::EOPNOTSUPP) => ": this file system does not support it",
+        Some(libc::EFAULT) => ": the kernel cannot read into this memory",
         _ => "",
     };
-    format!("{error}{hint}")
+    format!("its trial read failed: {error}{hint}")
 }

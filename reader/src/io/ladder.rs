@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::backend::{Backend, ReadOp, explain};
+use super::mapped::MappedFile;
 use super::options::{IoOptions, Rung};
 use super::pool::PoolBackend;
 use super::slab::{SLAB_ALIGN, SlabRing};
+use super::uring::{UringBackend, UringSetup};
 use crate::error::{Error, IoContext, Result};
 
 /// A rung that works.
@@ -29,10 +31,10 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
     let wanted = options.mode.rung();
     let mut refused = Vec::new();
     for rung in Rung::ALL.into_iter().filter(|&rung| wanted.is_none_or(|wanted| wanted == rung)) {
-        match open(rung, paths, ring, options.depth).and_then(|opened| try_out(opened, ring)) {
+        match attempt(rung, paths, ring, options.depth) {
             Ok(opened) => {
-                let refused = refused.join("; ");
-                tracing::info!(%rung, depth = options.depth, notes = opened.note, refused, "reading");
+                let (note, refused) = (opened.note, refused.join("; "));
+                tracing::info!(%rung, depth = options.depth, note, refused, "reading {}", first.display());
                 return Ok(Chosen { rung, backend: opened.backend });
             }
             Err(why) => refused.push(format!("{rung} is refused: {why}")),
@@ -41,37 +43,56 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
     Err(Error::invalid(format!("cannot read {}: {}", first.display(), refused.join("; "))))
 }
 
-/// A backend that has not read anything yet.
-struct Opened {
-    backend: Box<dyn Backend>,
-    /// What it had to do without.
-    note: String,
+/// A backend whose trial read worked.
+pub(super) struct Opened {
+    pub(super) backend: Box<dyn Backend>,
+    /// What it has to do without, and why; empty where it lacks nothing.
+    pub(super) note: String,
 }
 
-fn open(rung: Rung, paths: &Arc<[PathBuf]>, ring: &SlabRing, depth: u32) -> Result<Opened, String> {
-    let pool = |backend: io::Result<Box<dyn Backend>>| {
-        let backend = backend.map_err(|error| format!("cannot start threads: {error}"))?;
-        Ok(Opened { backend, note: String::new() })
+/// Sets a rung up and reads with it.
+///
+/// # Errors
+/// What refused it.
+pub(super) fn attempt(
+    rung: Rung,
+    paths: &Arc<[PathBuf]>,
+    ring: &SlabRing,
+    depth: u32,
+) -> Result<Opened, String> {
+    let uring = |direct, fixed_buffers, note| {
+        let setup = UringSetup { direct, fixed_buffers };
+        let backend = UringBackend::new(Arc::clone(paths), ring, depth, setup)?;
+        try_out(Box::new(backend), note, ring)
+    };
+    let threads = |backend: io::Result<Box<dyn Backend>>| {
+        try_out(backend.map_err(|error| format!("cannot start threads: {error}"))?, String::new(), ring)
     };
     match rung {
-        Rung::Pread => pool(
-            PoolBackend::<File>::new(Arc::clone(paths), ring.slabs(), depth)
-                .map(|backend| Box::new(backend) as _),
-        ),
-        _ => Err("it is not built in".into()),
+        Rung::UringDirect => uring(true, true, String::new())
+            .or_else(|why| uring(true, false, format!("without registered buffers: {why}"))),
+        Rung::UringBuffered => uring(false, false, String::new()),
+        Rung::Pread => {
+            let pool = PoolBackend::<File>::new(Arc::clone(paths), ring.slabs(), depth);
+            threads(pool.map(|backend| Box::new(backend) as _))
+        }
+        Rung::Mmap => {
+            let pool = PoolBackend::<MappedFile>::new(Arc::clone(paths), ring.slabs(), depth);
+            threads(pool.map(|backend| Box::new(backend) as _))
+        }
     }
 }
 
 /// Reads the first page of the first file. What is refused (direct I/O on a file system without it, above all) is often
 /// refused only now, as the result of a read.
-fn try_out(mut opened: Opened, ring: &SlabRing) -> Result<Opened, String> {
+fn try_out(mut backend: Box<dyn Backend>, note: String, ring: &SlabRing) -> Result<Opened, String> {
     let slab = ring.try_take().ok_or("every slab of its ring is in use")?;
     let op =
         ReadOp { slab: slab.index(), file: 0, offset: 0, into: slab.address(), bytes: SLAB_ALIGN as u32 };
     // SAFETY: a slab holds SLAB_ALIGN bytes at least, and `slab` is the one permit to them. It is given up only once the
     // completion was returned, or never: see below.
-    unsafe { opened.backend.start(&op) }.map_err(|error| explain(&error))?;
-    let completion = match opened.backend.wait() {
+    unsafe { backend.start(&op) }.map_err(|error| explain(&error))?;
+    let completion = match backend.wait() {
         Ok(completion) => completion,
         Err(error) => {
             // The read may be in flight still, so this slab must never be free again.
@@ -81,8 +102,8 @@ fn try_out(mut opened: Opened, ring: &SlabRing) -> Result<Opened, String> {
     };
     match completion.result {
         // An empty or unreadable file is the file's fault. The reader will come to it and name the place.
-        Ok(_) => Ok(opened),
-        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(opened),
+        Ok(_) => Ok(Opened { backend, note }),
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(Opened { backend, note }),
         Err(error) => Err(explain(&error)),
     }
 }

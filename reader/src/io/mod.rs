@@ -6,12 +6,18 @@
 
 mod backend;
 mod ladder;
+mod mapped;
 mod options;
 mod pool;
+mod probe;
 mod reads;
 mod slab;
+#[cfg(test)]
+mod tests;
+mod uring;
 mod window;
 
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
+pub use probe::probe;
 pub use reads::{ReadRequest, Reads};
 pub use slab::{AlignedMemory, SLAB_ALIGN, Slab, SlabMemory, SlabRing};

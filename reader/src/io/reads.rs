@@ -67,7 +67,8 @@ impl Reads {
         Self::start(files, requests, ring, options.depth, chosen.rung, chosen.backend)
     }
 
-    fn start(
+    /// Starts to read with a backend that works.
+    pub(super) fn start(
         files: Arc<[PathBuf]>,
         requests: impl Iterator<Item = ReadRequest> + Send + 'static,
         ring: SlabRing,
@@ -139,10 +140,18 @@ fn drive(
     out: &Sender<Result<Slab>>,
     stop: &Receiver<Infallible>,
 ) {
-    let mut done = BTreeMap::new();
+    let mut done: BTreeMap<u64, Result<Slab>> = BTreeMap::new();
     let (mut next_in, mut next_out) = (0, 0);
     let mut planned = true;
     loop {
+        // First of all: the wait for a slab below ends only when the consumer has got what it can let go of.
+        while let Some(result) = done.remove(&next_out) {
+            next_out += 1;
+            let last = result.is_err();
+            if out.send(result).is_err() || last {
+                return;
+            }
+        }
         while planned && flight.in_flight < depth {
             let slab = match ring.try_take() {
                 Some(slab) => slab,
@@ -163,18 +172,11 @@ fn drive(
             }
             next_in += 1;
         }
-        while let Some(result) = done.remove(&next_out) {
-            next_out += 1;
-            let last = result.is_err();
-            if out.send(result).is_err() || last {
+        if flight.in_flight == 0 {
+            if done.is_empty() {
                 return;
             }
-        }
-        if flight.in_flight == 0 {
-            if planned {
-                continue;
-            }
-            return;
+            continue;
         }
         match flight.wait() {
             Ok(Some((number, result))) => {

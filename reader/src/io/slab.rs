@@ -135,6 +135,11 @@ impl SlabRing {
         (0..self.shared.slabs).map(|index| self.shared.address(index))
     }
 
+    /// What keeps the memory from being freed.
+    pub(super) fn keep_alive(&self) -> KeepAlive {
+        KeepAlive { _shared: Arc::clone(&self.shared) }
+    }
+
     /// A free slab, where there is one.
     pub(super) fn try_take(&self) -> Option<VacantSlab> {
         let index = self.free.try_recv().ok()?;
@@ -178,6 +183,11 @@ impl Shared {
         // SAFETY: index < slabs, and slabs * slab_bytes lie within the memory.
         unsafe { self.memory.as_ptr().add(index as usize * self.slab_bytes) }
     }
+}
+
+/// Keeps the memory of a ring alive.
+pub(super) struct KeepAlive {
+    _shared: Arc<Shared>,
 }
 
 /// The permit to write into a slab. It belongs to whoever reads; dropped, the slab is free again.

@@ -153,7 +153,7 @@ impl BlockStream {
         }
         let index = window.blocks[place];
         let location = self.part.blocks[index as usize];
-        let checked = check(&self.part, u64::from(index), &slab);
+        let checked = check_block(&self.part, u64::from(index), &slab);
         Some(match checked {
             Ok(layout) => Ok(PackedBlock { slab, layout, part: Arc::clone(&self.part), window, place }),
             Err(what) => Err(Error::damaged(self.path(&location), location.offset, what)),
@@ -166,7 +166,7 @@ impl BlockStream {
 }
 
 /// Checks that `bytes` are the block that the index has there, undamaged.
-pub(crate) fn check(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, String> {
+pub(crate) fn check_block(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, String> {
     let block = Block::parse(bytes, &part.schema)?;
     // The block is whole, but may be a whole block of another time: the index knows which one it listed.
     let listed = part.blocks[index as usize].checksum;

@@ -14,6 +14,7 @@ mod plan;
 use crate::io::IoOptions;
 
 pub use batches::{Batch, BatchStream};
+pub(crate) use blocks::check_block;
 pub use blocks::{BlockStream, PackedBlock};
 pub use plan::{Plan, Window};
 

@@ -1,0 +1,98 @@
+//! Which rungs work in a folder: for whoever wonders why reading is slow here.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::ladder;
+use super::options::Rung;
+use super::reads::{ReadRequest, Reads};
+use super::slab::SlabRing;
+
+/// Bytes of the file that is tried: several reads' worth.
+const PROBE_BYTES: usize = 256 * 1024;
+const READ_BYTES: usize = 64 * 1024;
+const DEPTH: u32 = 2;
+
+/// Tries every rung on a small file that it makes in `dir` and removes again, and says what refused those that do not
+/// work. Where not even the file can be made, that is every rung's reason.
+pub fn probe(dir: &Path) -> Vec<(Rung, Result<(), String>)> {
+    let file = TemporaryFile::create(dir);
+    let outcome = |rung| match &file {
+        Ok(file) => try_rung(rung, file),
+        Err(why) => Err(why.clone()),
+    };
+    Rung::ALL.map(|rung| (rung, outcome(rung))).into()
+}
+
+fn try_rung(rung: Rung, file: &TemporaryFile) -> Result<(), String> {
+    let ring = SlabRing::allocate(DEPTH as usize + 1, READ_BYTES).map_err(|error| error.to_string())?;
+    let paths: Arc<[PathBuf]> = [file.path.clone()].into();
+    let opened = ladder::attempt(rung, &paths, &ring, DEPTH)?;
+    let requests = (0..PROBE_BYTES / READ_BYTES).map(|number| ReadRequest {
+        file: 0,
+        offset: (number * READ_BYTES) as u64,
+        bytes: READ_BYTES as u32,
+    });
+    let reads = Reads::start(paths, requests, ring, DEPTH, rung, opened.backend)
+        .map_err(|error| error.to_string())?;
+    let mut expected = file.bytes.chunks_exact(READ_BYTES);
+    for slab in reads {
+        let slab = slab.map_err(|error| error.to_string())?;
+        if expected.next() != Some(slab.bytes()) {
+            return Err("it reads other bytes than were written".into());
+        }
+    }
+    Ok(())
+}
+
+struct TemporaryFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+}
+
+impl TemporaryFile {
+    fn create(dir: &Path) -> Result<Self, String> {
+        let path = dir.join(format!(".rankine-probe-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..PROBE_BYTES).map(|at| (at ^ (at >> 8)) as u8).collect();
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path);
+        let error = |error| format!("cannot write {}: {error}", path.display());
+        // From here on the file is removed, whatever comes of it.
+        let (mut file, made) = (file.map_err(error)?, Self { path: path.clone(), bytes });
+        file.write_all(&made.bytes).and_then(|()| File::sync_all(&file)).map_err(error)?;
+        Ok(made)
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_probed_and_left_clean() {
+        let dir = tempfile::tempdir().unwrap();
+        let probed = probe(dir.path());
+        assert_eq!(probed.iter().map(|(rung, _)| *rung).collect::<Vec<_>>(), Rung::ALL);
+        for (rung, outcome) in &probed {
+            if let Err(why) = outcome {
+                assert!(!matches!(rung, Rung::Pread | Rung::Mmap), "{rung} works anywhere: {why}");
+                eprintln!("{rung}: refused: {why}");
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_every_rungs_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let probed = probe(&dir.path().join("missing"));
+        assert!(probed.iter().all(|(_, outcome)| outcome.as_ref().unwrap_err().contains("missing")));
+    }
+}

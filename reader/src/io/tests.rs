@@ -1,0 +1,364 @@
+//! The reader over a disk that misbehaves on request, and every rung over real files.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+
+use super::backend::{Backend, Completion, ReadOp};
+use super::*;
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+
+/// What the disk does to a read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    Errno(i32),
+    Short(u32),
+    /// The backend itself breaks: no more completions.
+    Lost,
+}
+
+/// A disk whose byte at any place is known, that answers in any order and fails on request.
+struct FakeDisk {
+    rng: Rng,
+    granularity: u32,
+    pending: Vec<ReadOp>,
+    /// How often each (file, offset) was asked for, and what to do about it.
+    asked: BTreeMap<(u32, u64), u32>,
+    fault: Box<dyn FnMut(&ReadOp, u32) -> Fault + Send>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+// SAFETY: only the pointers of pending reads are not `Send` by themselves, and whoever started these reads vouches for
+// the bytes behind them wherever they are written.
+unsafe impl Send for FakeDisk {}
+
+fn byte_at(file: u32, offset: u64) -> u8 {
+    (offset.wrapping_mul(31) ^ (offset >> 12) ^ u64::from(file) * 101) as u8
+}
+
+impl Backend for FakeDisk {
+    fn granularity(&self) -> u32 {
+        self.granularity
+    }
+
+    unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()> {
+        assert!(op.offset.is_multiple_of(u64::from(self.granularity)));
+        assert!(self.pending.iter().all(|pending| pending.slab != op.slab), "one read a slab");
+        self.pending.push(*op);
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn wait(&mut self) -> io::Result<Completion> {
+        let op = self.pending.swap_remove(self.rng.below(self.pending.len() as u64) as usize);
+        let asked = self.asked.entry((op.file, op.offset)).or_default();
+        *asked += 1;
+        let bytes = match (self.fault)(&op, *asked) {
+            Fault::None => op.bytes,
+            Fault::Short(bytes) => bytes.min(op.bytes),
+            Fault::Errno(errno) => {
+                self.in_flight.fetch_sub(1, Ordering::SeqCst);
+                return Ok(Completion { slab: op.slab, result: Err(io::Error::from_raw_os_error(errno)) });
+            }
+            Fault::Lost => {
+                self.pending.push(op);
+                return Err(io::Error::other("lost"));
+            }
+        };
+        for at in 0..bytes {
+            // SAFETY: `start`'s caller vouches for `op.bytes` bytes until this read's completion is returned.
+            unsafe { op.into.add(at as usize).write(byte_at(op.file, op.offset + u64::from(at))) };
+        }
+        self.in_flight.fetch_sub(1, Ordering::SeqCst);
+        Ok(Completion { slab: op.slab, result: Ok(bytes) })
+    }
+}
+
+const FILES: u32 = 3;
+const READ: u32 = 3 * 4096;
+
+fn plan(reads: u64) -> impl Iterator<Item = ReadRequest> + Send + 'static {
+    (0..reads).map(|number| ReadRequest {
+        file: (number % u64::from(FILES)) as u32,
+        offset: number * 2 * u64::from(READ),
+        bytes: READ - 4096 * (number % 3) as u32,
+    })
+}
+
+struct Started {
+    reads: Reads,
+    in_flight: Arc<AtomicUsize>,
+}
+
+fn start(
+    reads: u64,
+    slabs: usize,
+    depth: u32,
+    granularity: u32,
+    fault: impl FnMut(&ReadOp, u32) -> Fault + Send + 'static,
+) -> Started {
+    let in_flight = Arc::new(AtomicUsize::new(0));
+    let disk = FakeDisk {
+        rng: Rng::new(reads),
+        granularity,
+        pending: Vec::new(),
+        asked: BTreeMap::new(),
+        fault: Box::new(fault),
+        in_flight: Arc::clone(&in_flight),
+    };
+    let files: Arc<[PathBuf]> = (0..FILES).map(|file| PathBuf::from(format!("file{file}"))).collect();
+    let ring = SlabRing::allocate(slabs, READ as usize).unwrap();
+    let reads = Reads::start(files, plan(reads), ring, depth, Rung::Pread, Box::new(disk)).unwrap();
+    Started { reads, in_flight }
+}
+
+/// Takes everything and checks bytes and order; returns how many slabs came, and the error that ended them.
+fn check(reads: &mut Reads) -> (u64, Option<Error>) {
+    let mut count = 0;
+    for (number, (slab, request)) in reads.by_ref().zip(plan(u64::MAX / READ as u64 / 2)).enumerate() {
+        let slab = match slab {
+            Ok(slab) => slab,
+            Err(error) => {
+                assert!(reads.next().is_none(), "nothing comes after an error");
+                return (count, Some(error));
+            }
+        };
+        assert_eq!((slab.request(), slab.number()), (request, number as u64));
+        assert_eq!(slab.len(), request.bytes as usize);
+        let right = |(at, &byte): (usize, &u8)| byte == byte_at(request.file, request.offset + at as u64);
+        assert!(slab.iter().enumerate().all(right));
+        count += 1;
+    }
+    (count, None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn what_can_be_put_right_is_put_right(
+        seed in any::<u64>(),
+        reads in 0..60u64,
+        slabs in 1..9usize,
+        depth in 1..12u32,
+        direct in any::<bool>(),
+    ) {
+        let granularity = if direct { 4096 } else { 1 };
+        let mut started = start(reads, slabs, depth, granularity, move |op, asked| {
+            // A read is put off ten times at most, however the draws fall: 20 in a row would be an error.
+            let mut rng = Rng::from_parts(&[seed, op.offset, u64::from(asked)]);
+            match rng.below(6) {
+                0 if asked < 10 => Fault::Errno(libc::EINTR),
+                1 if asked < 3 => Fault::Errno(libc::EAGAIN),
+                2 => Fault::Short(granularity + rng.below(u64::from(op.bytes)) as u32),
+                _ => Fault::None,
+            }
+        });
+        let (count, error) = check(&mut started.reads);
+        prop_assert!(error.is_none(), "{error:?}");
+        prop_assert_eq!(count, reads);
+        prop_assert_eq!(started.in_flight.load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn a_disk_error_comes_in_its_place_and_says_where() {
+    for errno in [libc::EIO, libc::ENXIO, libc::EBADF] {
+        let at = 7 * 2 * u64::from(READ);
+        let fault = move |op: &ReadOp, _| if op.offset == at { Fault::Errno(errno) } else { Fault::None };
+        let mut started = start(50, 8, 8, 1, fault);
+        let (count, error) = check(&mut started.reads);
+        let error = error.unwrap().to_string();
+        assert_eq!(count, 7, "everything before it arrives");
+        assert!(error.contains("file1") && error.contains(&format!("at byte {at}")), "{error}");
+        assert!(error.contains(&io::Error::from_raw_os_error(errno).to_string()), "{error}");
+        assert_eq!(started.in_flight.load(Ordering::SeqCst), 0, "the reads behind it were waited for");
+    }
+}
+
+#[test]
+fn the_end_of_a_file_is_damage() {
+    // The file ends in the middle of a page: a direct read comes short there twice.
+    let end = 4 * 2 * u64::from(READ) + 5000;
+    for granularity in [1, 4096] {
+        let fault = move |op: &ReadOp, _| {
+            if op.offset + u64::from(op.bytes) > end && op.offset < end + u64::from(READ) {
+                Fault::Short(end.saturating_sub(op.offset) as u32)
+            } else {
+                Fault::None
+            }
+        };
+        let mut started = start(50, 8, 3, granularity, fault);
+        let (count, error) = check(&mut started.reads);
+        assert_eq!(count, 4);
+        match error.unwrap() {
+            Error::Damaged { offset, path, .. } => {
+                assert_eq!((offset, path), (Some(end), PathBuf::from("file1")));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+#[test]
+fn a_read_that_is_put_off_for_ever_is_an_error() {
+    let mut started = start(3, 2, 2, 1, |_, _| Fault::Errno(libc::EINTR));
+    let (count, error) = check(&mut started.reads);
+    assert_eq!(count, 0);
+    assert!(error.unwrap().to_string().contains("at byte 0"));
+}
+
+#[test]
+fn a_reader_dropped_early_waits_for_its_reads() {
+    for taken in [0, 1, 5] {
+        let mut started = start(1000, 6, 6, 1, |_, _| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            Fault::None
+        });
+        for _ in 0..taken {
+            started.reads.next().unwrap().unwrap();
+        }
+        let held = started.reads.next();
+        drop(started.reads);
+        assert_eq!(started.in_flight.load(Ordering::SeqCst), 0);
+        drop(held);
+    }
+}
+
+#[test]
+fn a_reader_that_waits_for_slabs_stops_at_once() {
+    let mut started = start(1000, 2, 2, 1, |_, _| Fault::None);
+    let held: Vec<_> = started.reads.by_ref().take(2).map(|slab| slab.unwrap()).collect();
+    let ring = started.reads.close();
+    assert!(ring.try_take().is_none(), "both are held still");
+    drop(held);
+    assert!(ring.try_take().is_some());
+}
+
+#[test]
+fn buffers_of_reads_that_are_lost_are_never_used_again() {
+    let started = start(10, 4, 4, 1, |_, asked| if asked > 0 { Fault::Lost } else { Fault::None });
+    let mut reads = started.reads;
+    let error = reads.find_map(Result::err).unwrap();
+    assert!(error.to_string().contains("lost"), "{error}");
+    let ring = reads.close();
+    let free = std::iter::from_fn(|| ring.try_take()).take(5).collect::<Vec<_>>().len();
+    assert_eq!(free + started.in_flight.load(Ordering::SeqCst), 4);
+    assert!(free < 4);
+}
+
+#[test]
+fn requests_that_cannot_be_are_errors() {
+    let good = ReadRequest { file: 0, offset: 0, bytes: 4096 };
+    for bad in [
+        ReadRequest { bytes: 16384, ..good },
+        ReadRequest { bytes: 0, ..good },
+        ReadRequest { bytes: 100, ..good },
+        ReadRequest { offset: 512, ..good },
+        ReadRequest { offset: u64::MAX - 4095, ..good },
+        ReadRequest { file: 1, ..good },
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, [1; 8192]).unwrap();
+        let ring = SlabRing::allocate(2, 8192).unwrap();
+        let options = IoOptions { mode: IoMode::Pread, depth: 1 };
+        let mut reads = Reads::open([path], [good, bad, good].into_iter(), ring, &options).unwrap();
+        assert!(reads.next().unwrap().is_ok());
+        assert!(matches!(reads.next(), Some(Err(Error::Invalid(_)))), "{bad:?}");
+        assert!(reads.next().is_none());
+    }
+}
+
+/// The options for each rung that works here; others are named and left out.
+fn rungs(dir: &std::path::Path) -> Vec<Rung> {
+    let works = |(rung, outcome): (Rung, Result<(), String>)| match outcome {
+        Ok(()) => Some(rung),
+        Err(why) => {
+            eprintln!("skipped: {rung} is refused here: {why}");
+            None
+        }
+    };
+    probe(dir).into_iter().filter_map(works).collect()
+}
+
+#[test]
+fn every_rung_reads_the_same_from_more_files_than_may_be_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<PathBuf> =
+        (0..window::OPEN_FILES_MAX + 44).map(|file| dir.path().join(file.to_string())).collect();
+    for (number, path) in files.iter().enumerate() {
+        let bytes: Vec<u8> = (0..12288).map(|at| byte_at(number as u32, at)).collect();
+        fs::write(path, bytes).unwrap();
+    }
+    for rung in rungs(dir.path()) {
+        let ring = SlabRing::allocate(20, 8192).unwrap();
+        let count = files.len() as u64;
+        // Every file several times, neighbours far apart.
+        let requests = (0..3 * count).map(move |number| ReadRequest {
+            file: (number * 7 % count) as u32,
+            offset: 4096 * (number % 2),
+            bytes: 4096 * (1 + number as u32 % 2),
+        });
+        let expected = requests.clone();
+        let mut reads =
+            Reads::open(files.clone(), requests, ring, &IoOptions { mode: rung.into(), depth: 16 }).unwrap();
+        assert_eq!(reads.rung(), rung);
+        for request in expected {
+            let slab = reads.next().unwrap().unwrap();
+            assert_eq!(slab.request(), request);
+            let right = |(at, &byte): (usize, &u8)| byte == byte_at(request.file, request.offset + at as u64);
+            assert!(slab.iter().enumerate().all(right), "{rung}");
+        }
+        assert!(reads.next().is_none());
+    }
+}
+
+#[test]
+fn every_rung_names_the_end_of_a_file_cut_short() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    for length in [0, 1, 4096, 10000, 16384] {
+        fs::write(&path, vec![3; length]).unwrap();
+        for rung in rungs(dir.path()) {
+            let ring = SlabRing::allocate(3, 8192).unwrap();
+            let requests = (0..4).map(|number| ReadRequest { file: 0, offset: 8192 * number, bytes: 8192 });
+            let options = IoOptions { mode: rung.into(), depth: 2 };
+            let mut reads = Reads::open([path.clone()], requests, ring, &options).unwrap();
+            let good = reads.by_ref().map_while(|slab| {
+                slab.map_err(|error| match error {
+                    Error::Damaged { offset, .. } => assert_eq!(offset, Some(length as u64), "{rung}"),
+                    other => panic!("{rung}: {other}"),
+                })
+                .ok()
+            });
+            assert_eq!(good.count(), length / 8192, "{rung}");
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let missing = PathBuf::from("/nowhere/at/all");
+    for mode in IoMode::ALL {
+        let ring = SlabRing::allocate(1, 4096).unwrap();
+        let options = IoOptions { mode, depth: 1 };
+        let error = Reads::open([missing.clone()], std::iter::empty(), ring, &options).unwrap_err();
+        assert!(matches!(error, Error::Io { doing: "open", .. }), "{error}");
+    }
+}
+
+#[test]
+fn depths_out_of_bounds_are_refused() {
+    for depth in [0, DEPTH_MAX + 1] {
+        let ring = SlabRing::allocate(1, 4096).unwrap();
+        let options = IoOptions { depth, ..IoOptions::default() };
+        assert!(Reads::open([PathBuf::from("/")], std::iter::empty(), ring, &options).is_err());
+    }
+}

@@ -1,0 +1,289 @@
+//! Is a dataset what was written? Every byte of it is read and checked, and every sample decoded.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Serialize;
+
+use crate::dataset::{Dataset, DatasetPart, MANIFEST_NAME, Part};
+use crate::error::{Error, Result};
+use crate::io::{IoOptions, Reads, Slab, SlabRing};
+use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
+use crate::samples::Samples;
+use crate::statistics;
+use crate::stream::{BlockStream, check_block};
+
+/// Damages that are described; further ones are counted.
+pub const DAMAGES_MAX: usize = 20;
+/// Reads of a part that the disk may fail until the rest of the part is left alone: a dying disk takes seconds for each.
+const FAILED_READS_MAX: usize = 20;
+
+/// What became of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct VerifyReport {
+    /// What was read of the parts that are there.
+    pub parts: Vec<PartReport>,
+    /// Files beside the parts that were read.
+    pub files: usize,
+    /// The first [`DAMAGES_MAX`] damages, part by part in the order of blocks.
+    pub damages: Vec<Damage>,
+    /// Damages beyond those.
+    pub damages_more: u64,
+}
+
+/// What was read of a part, the damaged blocks included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PartReport {
+    /// Which part.
+    pub part: Part,
+    /// Blocks read.
+    pub blocks: u64,
+    /// Samples decoded from them.
+    pub samples: u64,
+    /// Bytes read.
+    pub bytes: u64,
+}
+
+/// Something that is not as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file, where one can be named.
+    pub path: Option<PathBuf>,
+    /// Where in the file, in bytes, where that can be said.
+    pub offset: Option<u64>,
+    /// What is wrong, in full: it names file and place itself.
+    pub what: String,
+}
+
+impl From<&Error> for Damage {
+    fn from(error: &Error) -> Self {
+        let (path, offset) = match error {
+            Error::Io { path, .. } => (Some(path.clone()), None),
+            Error::Damaged { path, offset, .. } => (Some(path.clone()), *offset),
+            Error::Invalid(_) => (None, None),
+        };
+        Self { path, offset, what: error.to_string() }
+    }
+}
+
+impl VerifyReport {
+    /// Whether nothing is damaged.
+    pub fn is_whole(&self) -> bool {
+        self.damages.is_empty()
+    }
+
+    fn add(&mut self, error: &Error) {
+        if self.damages.len() < DAMAGES_MAX {
+            self.damages.push(error.into());
+        } else {
+            self.damages_more += 1;
+        }
+    }
+}
+
+/// Reads and checks everything: the index of each part, each block (its checksum, the index's word for it, every id and
+/// bag), the sums of labels in the manifest, and the files beside the parts. `threads` threads check while one reads.
+///
+/// # Errors
+/// [`Error::Invalid`] where checking cannot start. Damages are no errors but what the report is for.
+pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    for file in &dataset.manifest().files {
+        report.files += 1;
+        if let Err(error) = dataset.checked_file(&file.name) {
+            report.add(&error);
+        }
+    }
+    let lists_statistics = dataset.manifest().files.iter().any(|file| file.name == statistics::FILE_NAME);
+    if lists_statistics
+        && report.is_whole()
+        && let Err(error) = dataset.statistics()
+    {
+        report.add(&error);
+    }
+    for (&part, manifest) in &dataset.manifest().parts {
+        let part = match dataset.part(part) {
+            Ok(part) => Arc::new(part),
+            Err(error) => {
+                report.add(&error);
+                continue;
+            }
+        };
+        let before = report.damages.len();
+        let positives = verify_part(&part, threads, &mut report)?;
+        if report.damages.len() == before && positives != manifest.positives {
+            let what = format!(
+                "it says that the {} part has {:?} positive labels, and there are {positives:?}",
+                part.part, manifest.positives
+            );
+            report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
+        }
+    }
+    Ok(report)
+}
+
+/// What is known of one block.
+struct Checked {
+    index: usize,
+    /// Samples that are 1, one number a label column.
+    positives: Result<Vec<u64>>,
+}
+
+/// Checks the blocks of a part; returns the samples whose label is 1, one number a label column.
+fn verify_part(
+    part: &Arc<DatasetPart>,
+    threads: NonZeroUsize,
+    report: &mut VerifyReport,
+) -> Result<Vec<u64>> {
+    let mut positives = vec![0; part.schema.labels.len()];
+    let mut read = PartReport { part: part.part, blocks: 0, samples: 0, bytes: 0 };
+    let spare = Mutex::new(Vec::new());
+    let io = IoOptions::default();
+    let (slabs, slab_bytes) = BlockStream::ring_for(part, &io);
+    let mut ring = SlabRing::allocate(slabs + threads.get() * IN_FLIGHT_PER_THREAD, slab_bytes)?;
+    let (mut next, mut failed_reads) = (0, 0);
+    while next < part.blocks.len() && failed_reads < FAILED_READS_MAX {
+        let (first, of) = (next, Arc::clone(part));
+        let requests = (first..part.blocks.len()).map(move |index| of.blocks[index].into());
+        let mut reads = Reads::open(part.files.clone(), requests, ring, &io)?;
+        let source = (first..).zip(&mut reads).map(Ok);
+        let work = |(index, slab): (usize, Result<Slab>)| {
+            let positives = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
+            Ok(Checked { index, positives })
+        };
+        ordered_map(threads, source, work, |checked| {
+            next = checked.index + 1;
+            read.blocks += 1;
+            read.bytes += u64::from(part.blocks[checked.index].bytes);
+            match checked.positives {
+                Ok(found) => {
+                    read.samples += part.samples_of(checked.index as u64);
+                    positives.iter_mut().zip(found).for_each(|(sum, found)| *sum += found);
+                }
+                Err(error) => report.add(&error),
+            }
+            Ok(())
+        })?;
+        // A reader ends with the first read that fails: the next one goes on behind it.
+        failed_reads += 1;
+        ring = reads.close();
+    }
+    if next < part.blocks.len() {
+        let left = part.blocks.len() - next;
+        let path = &part.files[part.blocks[next].file as usize];
+        let what = format!("{left} blocks from here on were not read, after {failed_reads} failed reads");
+        report.add(&Error::damaged(path, part.blocks[next].offset, what));
+    }
+    report.parts.push(read);
+    Ok(positives)
+}
+
+fn verify_block(
+    part: &DatasetPart,
+    index: usize,
+    bytes: &[u8],
+    spare: &Mutex<Vec<Samples>>,
+) -> Result<Vec<u64>> {
+    let location = part.blocks[index];
+    let path: &Path = &part.files[location.file as usize];
+    // Nothing is broken where a thread has panicked with the lock held: these are buffers to reuse.
+    let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
+    let used = lock().pop();
+    let mut samples = used.unwrap_or_else(|| Samples::new(&part.schema));
+    samples.clear();
+    check_block(part, index as u64, bytes)
+        .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
+        .map_err(|what| Error::damaged(path, location.offset, what))?;
+    let positives =
+        samples.labels.iter().map(|labels| labels.iter().filter(|&&label| label == 1.0).count() as u64);
+    let positives = positives.collect();
+    lock().push(samples);
+    Ok(positives)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::testing;
+
+    const THREADS: NonZeroUsize = NonZeroUsize::new(3).unwrap();
+
+    fn check(dir: &Path) -> VerifyReport {
+        verify(&Dataset::open(dir).unwrap(), THREADS).unwrap()
+    }
+
+    #[test]
+    fn a_whole_dataset_is_read_to_the_end() {
+        let dataset = testing::dataset(1000, 64);
+        let report = check(&dataset.dir());
+        assert!(report.is_whole(), "{report:?}");
+        assert_eq!(report.files, 1);
+        let counts: Vec<_> = report.parts.iter().map(|part| (part.part, part.blocks, part.samples)).collect();
+        assert_eq!(counts, [(Part::Train, 16, 1000), (Part::Eval, 2, 100)]);
+        let bytes = fs::metadata(dataset.dir().join("train/00000.blocks")).unwrap().len();
+        assert_eq!(report.parts[0].bytes, bytes);
+    }
+
+    #[test]
+    fn each_damage_is_named_and_the_rest_is_still_read() {
+        let dataset = testing::dataset(1000, 64);
+        let opened = Dataset::open(&dataset.dir()).unwrap();
+        let train = opened.part(Part::Train).unwrap();
+        let path = &train.files[0];
+        let mut bytes = fs::read(path).unwrap();
+        for block in [2, 9] {
+            bytes[train.blocks[block].offset as usize + 300] ^= 1;
+        }
+        fs::write(path, &bytes).unwrap();
+        let report = check(&dataset.dir());
+        let places: Vec<_> =
+            report.damages.iter().map(|damage| (damage.path.as_deref(), damage.offset)).collect();
+        assert_eq!(
+            places,
+            [2, 9].map(|block: usize| (Some(path.as_path()), Some(train.blocks[block].offset)))
+        );
+        assert_eq!((report.parts[0].blocks, report.parts[0].samples), (16, 1000 - 2 * 64));
+
+        // Every block: so many are described, and the rest counted.
+        for block in &train.blocks {
+            bytes[block.offset as usize] ^= 1;
+        }
+        fs::write(path, &bytes).unwrap();
+        let statistics = dataset.dir().join(statistics::FILE_NAME);
+        let mut side = fs::read(&statistics).unwrap();
+        *side.last_mut().unwrap() ^= 1;
+        fs::write(&statistics, side).unwrap();
+        let report = check(&dataset.dir());
+        assert_eq!(report.damages.len(), 17);
+        assert_eq!(report.damages_more, 0);
+        assert_eq!(report.damages[0].path.as_deref(), Some(statistics.as_path()));
+    }
+
+    #[test]
+    fn damages_past_the_limit_are_counted() {
+        let dataset = testing::dataset(1000, 20);
+        let train = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
+        let mut bytes = fs::read(&train.files[0]).unwrap();
+        for block in &train.blocks {
+            bytes[block.offset as usize + 70] ^= 1;
+        }
+        fs::write(&train.files[0], &bytes).unwrap();
+        let report = check(&dataset.dir());
+        assert_eq!((report.damages.len(), report.damages_more), (DAMAGES_MAX, 30));
+    }
+
+    #[test]
+    fn a_part_cut_short_does_not_hide_the_other() {
+        let dataset = testing::dataset(1000, 64);
+        let path = dataset.dir().join("train/00000.blocks");
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+        let report = check(&dataset.dir());
+        assert_eq!(report.damages.len(), 1);
+        assert_eq!(report.damages[0].path.as_deref(), Some(path.as_path()));
+        assert_eq!(report.parts.iter().map(|part| part.part).collect::<Vec<_>>(), [Part::Eval]);
+    }
+}
