@@ -1,1 +1,13 @@
-//! Rankine's embedding tables: storage, look-up, de-duplication and sparse optimizers.
+//! Rankine's embedding tables: what they are, how their rows are looked up, and what the sparse optimizers mean.
+//!
+//! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the numbers that depend on
+//! nothing but their place; all three are the same on every device. [`cpu`] has the bodies: it is the executable
+//! specification that other back ends are tested against. Ids come in as plain arrays, so no reader is needed here.
+
+pub mod cpu;
+pub mod optimizer;
+pub mod random;
+pub mod table;
+
+pub use optimizer::UpdateRule;
+pub use table::{Pooling, TableSpec};

@@ -1,1 +1,11 @@
-//! Rankine.
+//! Rankine, a training engine for ranking models: DLRM and its family.
+//!
+//! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
+
+pub mod cpu;
+pub mod doctor;
+pub mod evaluation;
+pub mod job;
+pub mod model;
+pub mod saved;
+pub mod training;

@@ -2,6 +2,8 @@
 //!
 //! `docs/dataset-format.md` gives the layout byte by byte; the constants here are its source.
 
+use std::borrow::Cow;
+
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use xxhash_rust::xxh3::xxh3_64;
@@ -183,9 +185,27 @@ fn start_stream(out: &mut Vec<u8>) -> u32 {
 #[derive(Debug)]
 pub struct Block<'a> {
     bytes: &'a [u8],
+    layout: Cow<'a, BlockLayout>,
+}
+
+/// What a block's header and descriptors say, apart from its bytes: for whoever owns these and keeps both together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockLayout {
     id: BlockId,
     samples: usize,
     streams: Vec<Stream>,
+}
+
+impl BlockLayout {
+    /// Which block it is.
+    pub fn id(&self) -> BlockId {
+        self.id
+    }
+
+    /// The block again, without another check: `bytes` are those that this is the layout of, or decoding may panic.
+    pub(crate) fn with_bytes<'a>(&'a self, bytes: &'a [u8]) -> Block<'a> {
+        Block { bytes, layout: Cow::Borrowed(self) }
+    }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -244,15 +264,15 @@ impl<'a> Block<'a> {
         }
         let streams =
             (0..stream_count).map(|number| parse_stream(bytes, number)).collect::<Result<Vec<_>, _>>()?;
-        let block = Self { bytes, id, samples, streams };
+        let block = Self { bytes, layout: Cow::Owned(BlockLayout { id, samples, streams }) };
         block.check_counts(schema)?;
         Ok(block)
     }
 
     /// Every column must have a value a sample; bag sizes are summed when they are decoded.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
-        let bag_streams = self.streams.len() - 3 * schema.categorical.len();
-        let (flat, bags) = self.streams.split_at(bag_streams);
+        let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
+        let (flat, bags) = self.layout.streams.split_at(bag_streams);
         let dense_kind = match schema.dense_dtype {
             DenseDtype::F16 => StreamKind::F16,
             DenseDtype::F32 => StreamKind::F32,
@@ -261,16 +281,16 @@ impl<'a> Block<'a> {
             .chain(std::iter::repeat_n(StreamKind::F32, schema.weight.iter().len()))
             .chain(std::iter::repeat_n(dense_kind, schema.dense.len()));
         for (number, (stream, kind)) in flat.iter().zip(kinds).enumerate() {
-            if stream.count as usize != self.samples || stream.kind != kind {
+            if stream.count as usize != self.layout.samples || stream.kind != kind {
                 return Err(format!(
                     "stream {number} has {} values of kind {:?}, the schema wants {} of kind {kind:?}",
-                    stream.count, stream.kind, self.samples
+                    stream.count, stream.kind, self.layout.samples
                 ));
             }
         }
         for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
             let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
-            if !packed || streams[0].count as usize != self.samples {
+            if !packed || streams[0].count as usize != self.layout.samples {
                 return Err(format!("column {} does not have a bag a sample", column.name));
             }
         }
@@ -279,18 +299,23 @@ impl<'a> Block<'a> {
 
     /// Which block this is.
     pub fn id(&self) -> BlockId {
-        self.id
+        self.layout.id
+    }
+
+    /// What its header and descriptors say.
+    pub(crate) fn into_layout(self) -> BlockLayout {
+        self.layout.into_owned()
     }
 
     /// The number of samples.
     pub fn samples(&self) -> usize {
-        self.samples
+        self.layout.samples
     }
 
     /// The streams, in the schema's order: labels, weight, dense columns, then sizes, starts and ids of each
     /// categorical column.
     pub fn streams(&self) -> &[Stream] {
-        &self.streams
+        &self.layout.streams
     }
 
     /// Appends all samples.
@@ -299,7 +324,7 @@ impl<'a> Block<'a> {
     /// What is wrong: an id that is not below its table's rows, a bag of a size that its column does not admit, bag
     /// sizes that do not sum to the number of ids. `out` then holds parts of samples and must be cleared.
     pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), String> {
-        let mut streams = self.streams.iter();
+        let mut streams = self.layout.streams.iter();
         let mut next = || streams.next().expect("as many streams as the schema has, checked at parse");
         for labels in &mut out.labels {
             let before = labels.len();
@@ -314,10 +339,10 @@ impl<'a> Block<'a> {
         }
         let columns = schema.dense.len();
         let first = out.dense.len();
-        out.dense.resize(first + self.samples * columns, 0.0);
+        out.dense.resize(first + self.layout.samples * columns, 0.0);
         let mut halves =
-            vec![f16::ZERO; if schema.dense_dtype == DenseDtype::F16 { self.samples } else { 0 }];
-        let mut floats = vec![0.0; self.samples];
+            vec![f16::ZERO; if schema.dense_dtype == DenseDtype::F16 { self.layout.samples } else { 0 }];
+        let mut floats = vec![0.0; self.layout.samples];
         for column in 0..columns {
             let bytes = self.stream_bytes(next());
             match schema.dense_dtype {
@@ -339,7 +364,7 @@ impl<'a> Block<'a> {
             self.decode_bags(column, sizes, ids, bags)
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
-        out.len += self.samples;
+        out.len += self.layout.samples;
         Ok(())
     }
 
@@ -353,7 +378,7 @@ impl<'a> Block<'a> {
         let before = bags.ids.len();
         let mut end = before as u64;
         let mut refused = None;
-        bags.offsets.reserve(self.samples);
+        bags.offsets.reserve(self.layout.samples);
         self.unpack(sizes, |size| {
             if !column.hotness.admits(size) {
                 refused = Some(size);

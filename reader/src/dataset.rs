@@ -5,17 +5,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::Conversion;
 use crate::error::{Error, IoContext, Result};
 use crate::generate::Generation;
 use crate::schema::Schema;
+use crate::sealed::{self, Checksum};
 use crate::statistics::{self, TableStatistics};
 
 /// The file that makes a folder a dataset.
 pub const MANIFEST_NAME: &str = "dataset.json";
+const KIND: &str = "rankine dataset";
 /// The version of the dataset as a whole.
 pub const FORMAT: u32 = 1;
 /// The index of a part's blocks, in the part's folder.
@@ -122,37 +123,6 @@ pub struct FileManifest {
     pub xxh3: Checksum,
 }
 
-/// An xxh3 checksum of 64 bits, 16 hexadecimal digits in JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Checksum(pub u64);
-
-impl TryFrom<String> for Checksum {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match u64::from_str_radix(&text, 16) {
-            Ok(sum) if text.len() == 16 => Ok(Self(sum)),
-            _ => Err(format!("'{text}' is not a checksum of 16 hexadecimal digits")),
-        }
-    }
-}
-
-impl From<Checksum> for String {
-    fn from(sum: Checksum) -> Self {
-        format!("{:016x}", sum.0)
-    }
-}
-
-/// The outer layer of `dataset.json`: the manifest and a checksum of its exact bytes.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Envelope {
-    rankine_dataset: u32,
-    xxh3: Checksum,
-    manifest: Box<RawValue>,
-}
-
 impl Manifest {
     /// A number that every block of the dataset carries, so that a block of another schema is not taken for one of
     /// this one: the checksum of the schema as JSON.
@@ -162,33 +132,11 @@ impl Manifest {
 
     /// The text of `dataset.json`.
     pub(crate) fn to_json(&self) -> String {
-        let manifest = serde_json::to_string_pretty(self).expect("a manifest is plain data");
-        let envelope = Envelope {
-            rankine_dataset: FORMAT,
-            xxh3: Checksum(xxh3_64(manifest.as_bytes())),
-            manifest: RawValue::from_string(manifest).expect("it was just serialized"),
-        };
-        serde_json::to_string_pretty(&envelope).expect("an envelope is plain data") + "\n"
+        sealed::to_json(KIND, FORMAT, self)
     }
 
     fn from_json(text: &[u8]) -> Result<Self, String> {
-        let envelope: Envelope = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        if envelope.rankine_dataset != FORMAT {
-            return Err(format!(
-                "it is a dataset of format {}, this program reads {FORMAT}: convert it again, or use the Rankine that \
-                 wrote it",
-                envelope.rankine_dataset
-            ));
-        }
-        let actual = xxh3_64(envelope.manifest.get().as_bytes());
-        if actual != envelope.xxh3.0 {
-            return Err(format!(
-                "its checksum is {actual:016x} and should be {}",
-                String::from(envelope.xxh3)
-            ));
-        }
-        let manifest: Self =
-            serde_json::from_str(envelope.manifest.get()).map_err(|error| error.to_string())?;
+        let manifest: Self = sealed::from_json(KIND, FORMAT, text)?;
         manifest.schema.validate().map_err(|error| error.to_string())?;
         if manifest.block_samples == 0 {
             return Err("its blocks have no samples".into());

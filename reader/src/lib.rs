@@ -1,16 +1,20 @@
 //! Rankine's dataset format, and everything that makes or reads it: converters, the generator, io_uring.
 //!
-//! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. The reader
-//! knows nothing of models or devices: it fills buffers that it is handed.
+//! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. [`stream`] goes
+//! from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows nothing of
+//! models or devices: it fills buffers that it is handed.
 
 pub mod block;
 pub mod convert;
 pub mod dataset;
 pub mod error;
 pub mod generate;
+pub mod io;
 pub mod samples;
 pub mod schema;
+pub mod sealed;
 pub mod statistics;
+pub mod stream;
 pub mod vocabulary;
 pub mod write;
 
@@ -18,6 +22,7 @@ mod bits;
 mod escape;
 mod key;
 mod ordered;
+mod rng;
 #[cfg(test)]
 mod testing;
 
@@ -25,4 +30,5 @@ pub use dataset::{Dataset, Part};
 pub use error::{Error, Result};
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
+pub use stream::{Batch, BatchStream, BlockStream, Order, Position, StreamOptions};
 pub use vocabulary::Vocabulary;

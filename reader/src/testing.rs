@@ -73,3 +73,78 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     }
     samples
 }
+
+/// Every file below a folder, by its relative path.
+pub(crate) fn tree_bytes(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let mut files = std::collections::BTreeMap::new();
+    let mut folders = vec![dir.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.insert(path.strip_prefix(dir).unwrap().to_owned(), std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    files
+}
+
+/// A dataset in a temporary folder, and what was written into its training part.
+pub(crate) struct TestDataset {
+    home: tempfile::TempDir,
+    pub(crate) schema: Schema,
+    pub(crate) samples: Samples,
+}
+
+impl TestDataset {
+    pub(crate) fn dir(&self) -> std::path::PathBuf {
+        self.home.path().join("data")
+    }
+}
+
+/// A dataset of two labels, weights, dense and all kinds of categorical columns. The first dense column is the sample's
+/// number. The evaluation part is a tenth of the training part.
+pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
+    let column = |name: &str, rows, hotness| Categorical {
+        name: name.into(),
+        rows,
+        hotness,
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Identity,
+    };
+    let dense =
+        |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };
+    let schema = Schema {
+        labels: vec![Label { name: "click".into() }, Label { name: "buy".into() }],
+        weight: Some("weight".into()),
+        dense: vec![dense("number"), dense("other")],
+        dense_dtype: DenseDtype::F32,
+        categorical: vec![
+            column("C0", 1 << 20, Hotness::Fixed(1)),
+            column("C1", 1000, Hotness::Fixed(3)),
+            column("C2", 50, Hotness::Ragged { max: 4 }),
+        ],
+    };
+    let mut train = samples_of(&schema, samples, 1);
+    for (number, row) in train.dense.chunks_mut(2).enumerate() {
+        row[0] = number as f32;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let dir = crate::write::PartialDir::create(&home.path().join("data")).unwrap();
+    let mut writer = crate::write::DatasetWriter::new(&dir, schema.clone(), block_samples).unwrap();
+    writer.push(crate::Part::Train, &train).unwrap();
+    writer.push(crate::Part::Eval, &samples_of(&schema, samples.div_ceil(10), 2)).unwrap();
+    writer.finish(origin()).unwrap();
+    dir.publish().unwrap();
+    TestDataset { home, schema, samples: train }
+}
+
+/// Where a dataset might come from.
+pub(crate) fn origin() -> crate::dataset::Origin {
+    use crate::generate::{GenerateSpec, Generation, Shape};
+    let shape = Shape::load("dlrm").unwrap();
+    let spec = GenerateSpec { shape, rows_cap: None, samples: 1, eval_samples: 0, alpha: 1.1, seed: 0 };
+    crate::dataset::Origin::Generated(Generation { spec, auc_achievable: None })
+}

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::block::{self, BlockId};
-use crate::dataset::{
-    self, BlocksFile, Checksum, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest,
-};
+use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
 use crate::error::{Error, IoContext, Result};
 use crate::samples::Samples;
 use crate::schema::Schema;
+use crate::sealed::Checksum;
 use crate::statistics::{self, TableCounter};
 
 /// A file of blocks is closed, and the next begun, once it has this length.
@@ -104,15 +103,19 @@ pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).context("sync", dir)
 }
 
-/// Writes a whole file, durably, and returns what the manifest says of it.
-pub(crate) fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<FileManifest> {
+/// Writes a whole file, durably, and returns what a manifest says of it. `name` is the path below `dir`, with forward
+/// slashes; its folder must be there.
+///
+/// # Errors
+/// [`Error::Io`], also where the file is there already.
+pub fn write_file(dir: &Path, name: &str, bytes: &[u8]) -> Result<FileManifest> {
     let mut file = CheckedFile::create(dir, name)?;
     file.write(bytes)?;
     file.finish()
 }
 
 /// A file that is written once, from front to back, and checksummed meanwhile.
-pub(crate) struct CheckedFile {
+pub struct CheckedFile {
     path: PathBuf,
     name: String,
     out: BufWriter<File>,
@@ -131,20 +134,31 @@ impl std::fmt::Debug for CheckedFile {
 
 impl CheckedFile {
     /// `name` is the path below `dir`, with forward slashes; its folder must be there.
-    pub(crate) fn create(dir: &Path, name: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// [`Error::Io`], also where the file is there already.
+    pub fn create(dir: &Path, name: &str) -> Result<Self> {
         let path = dir.join(name);
         let file = File::create_new(&path).context("create", &path)?;
         let out = BufWriter::with_capacity(1 << 20, file);
         Ok(Self { path, name: name.to_owned(), out, hash: Box::default(), bytes: 0 })
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
         self.out.write_all(bytes).context("write", &self.path)
     }
 
-    pub(crate) fn finish(self) -> Result<FileManifest> {
+    /// Makes the file durable.
+    ///
+    /// # Errors
+    /// [`Error::Io`], also for what the disk had refused of earlier writes.
+    pub fn finish(self) -> Result<FileManifest> {
         let file = self.out.into_inner().map_err(std::io::IntoInnerError::into_error);
         file.and_then(|file| file.sync_all()).context("write", &self.path)?;
         Ok(FileManifest { name: self.name, bytes: self.bytes, xxh3: Checksum(self.hash.digest()) })

@@ -1,11 +1,297 @@
-//! Synthetic data.
+//! Synthetic datasets of any size: ids by a power law, labels by a teacher whose achievable AUC is known.
+//!
+//! Every sample is a function of the seed, its part and its number, and every block is made by one thread from its
+//! samples: the same bytes for any number of threads, and memory for a few blocks (and the frequency counters, eight
+//! bytes a row). Functions of libm come from the crate of that name, so that all machines make the same bytes.
 
+mod power_law;
+mod shape;
+mod teacher;
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use half::f16;
 use serde::{Deserialize, Serialize};
+
+use crate::dataset::{Manifest, Origin, Part};
+use crate::error::{Error, Result};
+use crate::ordered::ordered_map;
+use crate::rng::Rng;
+use crate::samples::Samples;
+use crate::schema::{DenseFunction, Hotness, Schema};
+use crate::write::{DatasetWriter, PartialDir};
+
+use power_law::PowerLaw;
+pub use shape::Shape;
+use teacher::Teacher;
+
+/// What to generate.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerateSpec {
+    /// Columns and tables.
+    pub shape: Shape,
+    /// No table has more rows than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows_cap: Option<u64>,
+    /// Samples of the training part.
+    pub samples: u64,
+    /// Samples of the evaluation part; 0 for none.
+    pub eval_samples: u64,
+    /// The exponent of the power law of ids.
+    pub alpha: f64,
+    /// Where all random numbers come from.
+    pub seed: u64,
+}
 
 /// How a generated dataset came to be.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Generation {
-    /// The AUC of the teacher's own probabilities on the evaluation part.
+    /// What was asked for.
+    pub spec: GenerateSpec,
+    /// The AUC of the teacher's own logits on the evaluation part: no model can be expected to do better. Absent where
+    /// that part lacks one of the labels.
     pub auc_achievable: Option<f64>,
+}
+
+/// Generates a dataset into a folder that must not be there yet. `progress` is told the samples done so far.
+///
+/// # Errors
+/// [`Error::Invalid`] for a spec that cannot be, or a folder that is there already; [`Error::Io`].
+pub fn generate(
+    spec: &GenerateSpec,
+    dir: &Path,
+    threads: NonZeroUsize,
+    mut progress: impl FnMut(u64),
+) -> Result<Manifest> {
+    if spec.samples == 0 {
+        return Err(Error::invalid("a dataset needs at least one training sample"));
+    }
+    if !(0.0..=10.0).contains(&spec.alpha) {
+        return Err(Error::invalid(format!("alpha {} is not within 0 to 10", spec.alpha)));
+    }
+    if spec.rows_cap == Some(0) {
+        return Err(Error::invalid("a cap of 0 rows leaves no table"));
+    }
+    let partial = PartialDir::create(dir)?;
+    let schema = spec.shape.schema(spec.rows_cap);
+    let block_samples = schema.default_block_samples();
+    let generator = Generator::new(spec, schema.clone());
+    let mut writer = DatasetWriter::new(&partial, schema, block_samples)?;
+    let encoder = writer.encoder();
+    let histogram = ScoreHistogram::new();
+    let mut done = 0;
+    for (part, samples) in [(Part::Train, spec.samples), (Part::Eval, spec.eval_samples)] {
+        let blocks = (0..samples.div_ceil(u64::from(block_samples))).map(Ok);
+        let work = |block: u64| {
+            let first = block * u64::from(block_samples);
+            let range = first..samples.min(first + u64::from(block_samples));
+            let samples = generator.samples(part, range, |logit, label| {
+                if part == Part::Eval {
+                    histogram.add(logit, label);
+                }
+            });
+            Ok((samples.len as u64, encoder.encode(part, block, &samples)?))
+        };
+        ordered_map(threads, blocks, work, |(samples, block)| {
+            done += samples;
+            progress(done);
+            writer.push_block(&block)
+        })?;
+    }
+    let generation = Generation { spec: spec.clone(), auc_achievable: histogram.auc() };
+    let manifest = writer.finish(Origin::Generated(generation))?;
+    partial.publish()?;
+    Ok(manifest)
+}
+
+/// Makes samples one by one.
+struct Generator {
+    seed: u64,
+    schema: Schema,
+    laws: Vec<PowerLaw>,
+    dense: Vec<LogCount>,
+    teacher: Teacher,
+}
+
+/// A dense feature: `ln(1 + count)` of a count whose logarithm has this mean and deviation.
+#[derive(Debug, Clone, Copy)]
+struct LogCount {
+    mean: f64,
+    deviation: f64,
+}
+
+impl Generator {
+    fn new(spec: &GenerateSpec, schema: Schema) -> Self {
+        let mut rng = Rng::from_parts(&[spec.seed, 0xde_75e0]);
+        let log_count =
+            |_| LogCount { mean: 1.0 + 3.0 * rng.unit_f64(), deviation: 0.8 + 0.7 * rng.unit_f64() };
+        let dense: Vec<LogCount> = (0..schema.dense.len()).map(log_count).collect();
+        let moments: Vec<_> = dense.iter().map(|dense| (dense.mean, dense.deviation)).collect();
+        Self {
+            seed: spec.seed,
+            laws: schema.categorical.iter().map(|column| PowerLaw::new(column.rows, spec.alpha)).collect(),
+            teacher: Teacher::new(spec.seed, &moments, schema.categorical.len()),
+            dense,
+            schema,
+        }
+    }
+
+    /// The samples of a range of a part; `judge` gets the teacher's logit and the label of each.
+    fn samples(&self, part: Part, range: std::ops::Range<u64>, mut judge: impl FnMut(f64, bool)) -> Samples {
+        let mut samples = Samples::new(&self.schema);
+        let mut ranks = vec![Vec::new(); self.laws.len()];
+        for number in range {
+            let mut rng = Rng::from_parts(&[self.seed, part as u64, number]);
+            for dense in &self.dense {
+                samples.dense.push(dense.draw(&mut rng));
+            }
+            let columns = self.schema.categorical.iter().zip(&self.laws).zip(&mut samples.categorical);
+            for (((column, law), bags), ranks) in columns.zip(&mut ranks) {
+                let ids = match column.hotness {
+                    Hotness::Fixed(ids) => ids,
+                    Hotness::Ragged { max } => rng.below(u64::from(max) + 1) as u32,
+                };
+                ranks.clear();
+                ranks.extend((0..ids).map(|_| law.rank(rng.unit_f64())));
+                bags.push(ranks.iter().map(|&rank| law.row(rank)));
+            }
+            samples.len += 1;
+            let logit = self.teacher.logit(&samples, &ranks);
+            let label = rng.unit_f64() < 1.0 / (1.0 + libm::exp(-logit));
+            samples.labels[0].push(f32::from(u8::from(label)));
+            judge(logit, label);
+        }
+        samples
+    }
+}
+
+impl LogCount {
+    /// The stored value, rounded to the half precision in which it is stored: the teacher sees what the model will.
+    fn draw(&self, rng: &mut Rng) -> f32 {
+        // A sum of four uniform numbers is near enough to normal, and the same on every machine.
+        let normal = ((0..4).map(|_| rng.unit_f64()).sum::<f64>() - 2.0) * SQRT_3;
+        let count = libm::floor(libm::exp(self.mean + self.deviation * normal));
+        f16::from_f64(DenseFunction::MlperfLog.apply(count)).to_f32()
+    }
+}
+
+const SQRT_3: f64 = 1.732_050_807_568_877_2;
+
+/// Positive and negative labels by the teacher's logit, in bins so fine that ties within one matter to the sixth digit
+/// of the AUC at most: bounded memory for any number of samples.
+struct ScoreHistogram {
+    bins: Vec<[AtomicU64; 2]>,
+}
+
+impl ScoreHistogram {
+    const BINS: usize = 1 << 20;
+    /// Logits beyond this distance from 0 share the outermost bins.
+    const RANGE: f64 = 32.0;
+
+    fn new() -> Self {
+        Self { bins: (0..Self::BINS).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect() }
+    }
+
+    fn add(&self, logit: f64, label: bool) {
+        let unit = (logit / Self::RANGE + 1.0) / 2.0;
+        let bin = ((unit * Self::BINS as f64) as usize).min(Self::BINS - 1);
+        self.bins[bin][usize::from(label)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn auc(&self) -> Option<f64> {
+        let (mut negatives, mut positives, mut ordered) = (0u128, 0u128, 0u128);
+        for [negative, positive] in &self.bins {
+            let (n, p) =
+                (u128::from(negative.load(Ordering::Relaxed)), u128::from(positive.load(Ordering::Relaxed)));
+            // Twice the pairs in right order; a tie counts half.
+            ordered += p * (2 * negatives + n);
+            negatives += n;
+            positives += p;
+        }
+        let pairs = 2 * negatives * positives;
+        (pairs > 0).then(|| ordered as f64 / pairs as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset;
+    use crate::testing::tree_bytes;
+
+    fn small(shape: Shape, samples: u64) -> GenerateSpec {
+        GenerateSpec { shape, rows_cap: Some(1000), samples, eval_samples: samples / 4, alpha: 1.1, seed: 3 }
+    }
+
+    #[test]
+    fn any_number_of_threads_gives_the_same_bytes() {
+        let temp = tempfile::tempdir().unwrap();
+        let mut shape = Shape::load("dlrm").unwrap();
+        shape.hotness = (0..26).map(|column| 1 + column % 3).collect();
+        shape.ragged = true;
+        let spec = small(shape, 40_000);
+        let trees = [1, 2, 5].map(|threads| {
+            let dir = temp.path().join(format!("threads-{threads}"));
+            generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), |_| ()).unwrap();
+            tree_bytes(&dir)
+        });
+        assert!(trees[0].len() > 5);
+        assert_eq!(trees[0], trees[1]);
+        assert_eq!(trees[0], trees[2]);
+    }
+
+    #[test]
+    fn a_full_sized_sample_takes_at_most_76_bytes() {
+        let shape = Shape::load("dlrm").unwrap();
+        let schema = shape.schema(None);
+        let spec = GenerateSpec { rows_cap: None, ..small(shape, u64::from(schema.default_block_samples())) };
+        // The counters of 188 million rows would take 1.5 GB: write the blocks alone.
+        let generator = Generator::new(&spec, schema.clone());
+        let samples = generator.samples(Part::Train, 0..spec.samples, |_, _| ());
+        let id = crate::block::BlockId { dataset: 0, part: Part::Train, index: 0 };
+        let bytes = crate::block::encode(&schema, id, &samples).unwrap().len();
+        let per_sample = bytes as f64 / spec.samples as f64;
+        assert!(per_sample <= 76.0, "{per_sample} bytes a sample");
+    }
+
+    #[test]
+    fn labels_follow_the_teacher() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("data");
+        let spec = small(Shape::load("dlrm").unwrap(), 20_000);
+        let manifest = generate(&spec, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
+        let Origin::Generated(generation) = &manifest.origin else { panic!("{:?}", manifest.origin) };
+        let auc = generation.auc_achievable.unwrap();
+        assert!((0.75..0.9).contains(&auc), "{auc}");
+        let train = &manifest.parts[&Part::Train];
+        let rate = train.positives[0] as f64 / train.samples as f64;
+        assert!((0.15..0.4).contains(&rate), "{rate}");
+        let dataset = Dataset::open(&dir).unwrap();
+        assert_eq!(dataset.manifest(), &manifest);
+        assert_eq!((dataset.samples(Part::Train), dataset.samples(Part::Eval)), (20_000, 5000));
+        let statistics = dataset.statistics().unwrap();
+        assert!(statistics.iter().all(|table| table.lookups == 20_000));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_leaves_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let dir = temp.path().join("data");
+        let good = small(Shape::load("dlrm").unwrap(), 100);
+        for bad in [
+            GenerateSpec { samples: 0, ..good.clone() },
+            GenerateSpec { alpha: f64::NAN, ..good.clone() },
+            GenerateSpec { rows_cap: Some(0), ..good.clone() },
+        ] {
+            assert!(generate(&bad, &dir, NonZeroUsize::MIN, |_| ()).is_err());
+        }
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
+        generate(&good, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
+        let again = generate(&good, &dir, NonZeroUsize::MIN, |_| ()).unwrap_err().to_string();
+        assert!(again.contains("is there already"), "{again}");
+    }
 }

@@ -1,0 +1,148 @@
+//! The driver's library, and the GPUs that it shows to this process.
+
+use std::ffi::{CStr, c_char};
+
+use serde::Serialize;
+
+use super::library::Loaded;
+use super::{Library, Version};
+
+/// The driver and its GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Driver {
+    /// The library; its version is the newest CUDA that the driver serves.
+    #[serde(flatten)]
+    pub library: Library,
+    /// The GPUs in the driver's order (`CUDA_VISIBLE_DEVICES` applies), or why there are none.
+    #[serde(serialize_with = "super::value_or_error")]
+    pub devices: Result<Vec<Device>, String>,
+}
+
+/// A GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// The product's name.
+    pub name: String,
+    /// All of its memory.
+    pub memory_bytes: u64,
+    /// Compute capability, major and minor: 9 and 0 for Hopper.
+    pub compute_capability: (u32, u32),
+}
+
+/// `CUresult`, an enum of the size of an int; 0 is success.
+type Status = i32;
+
+/// More GPUs than any machine has: what a driver gone wrong may claim.
+const DEVICES_MAX: i32 = 1024;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` of cuda.h.
+const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
+/// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR` of cuda.h.
+const COMPUTE_CAPABILITY_MINOR: i32 = 76;
+
+/// Asks the driver for its version and its GPUs.
+pub(super) fn ask(loaded: Loaded) -> Driver {
+    let calls = Calls::of(&loaded);
+    let version = calls.as_ref().map_err(String::clone).and_then(Calls::version);
+    let devices = calls.and_then(|calls| calls.devices());
+    Driver { library: loaded.describe(c"cuInit", version), devices }
+}
+
+/// The functions that are used here, typed as cuda.h declares them. A `CUdevice` is an int.
+struct Calls {
+    init: unsafe extern "C" fn(u32) -> Status,
+    driver_get_version: unsafe extern "C" fn(*mut i32) -> Status,
+    get_error_string: unsafe extern "C" fn(Status, *mut *const c_char) -> Status,
+    device_get_count: unsafe extern "C" fn(*mut i32) -> Status,
+    device_get: unsafe extern "C" fn(*mut i32, i32) -> Status,
+    device_get_name: unsafe extern "C" fn(*mut c_char, i32, i32) -> Status,
+    device_total_mem: unsafe extern "C" fn(*mut usize, i32) -> Status,
+    device_get_attribute: unsafe extern "C" fn(*mut i32, i32, i32) -> Status,
+}
+
+impl Calls {
+    fn of(loaded: &Loaded) -> Result<Self, String> {
+        // SAFETY: each name has the type that cuda.h gives it, since CUDA 3.2 for `cuDeviceTotalMem_v2` and longer for
+        // the others; a name whose type changes gets a new suffix.
+        unsafe {
+            Ok(Self {
+                init: loaded.symbol(c"cuInit")?,
+                driver_get_version: loaded.symbol(c"cuDriverGetVersion")?,
+                get_error_string: loaded.symbol(c"cuGetErrorString")?,
+                device_get_count: loaded.symbol(c"cuDeviceGetCount")?,
+                device_get: loaded.symbol(c"cuDeviceGet")?,
+                device_get_name: loaded.symbol(c"cuDeviceGetName")?,
+                device_total_mem: loaded.symbol(c"cuDeviceTotalMem_v2")?,
+                device_get_attribute: loaded.symbol(c"cuDeviceGetAttribute")?,
+            })
+        }
+    }
+
+    fn version(&self) -> Result<Version, String> {
+        let mut number = 0;
+        // SAFETY: the pointer is to a live i32, and this call may come before `cuInit`.
+        let status = unsafe { (self.driver_get_version)(&mut number) };
+        self.check("cuDriverGetVersion", status)?;
+        Ok(Version::of_driver(number.unsigned_abs()))
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, String> {
+        // SAFETY: 0 is the only value allowed; the call may be repeated, from any thread.
+        self.check("cuInit", unsafe { (self.init)(0) })?;
+        let mut count = 0;
+        // SAFETY: the driver is initialized, and the pointer is to a live i32.
+        self.check("cuDeviceGetCount", unsafe { (self.device_get_count)(&mut count) })?;
+        (0..count.min(DEVICES_MAX)).map(|ordinal| self.device(ordinal)).collect()
+    }
+
+    /// A GPU below the count. The driver is initialized.
+    fn device(&self, ordinal: i32) -> Result<Device, String> {
+        let mut device = 0;
+        // SAFETY: the driver is initialized, and the pointer is to a live i32; an ordinal out of range is an error.
+        self.check("cuDeviceGet", unsafe { (self.device_get)(&mut device, ordinal) })?;
+
+        let mut name = [0; 256];
+        // SAFETY: the buffer is live, and as long as is said; `device` is a handle that the driver gave.
+        let status = unsafe { (self.device_get_name)(name.as_mut_ptr(), name.len() as i32, device) };
+        self.check("cuDeviceGetName", status)?;
+        let name = name.map(|c| c as u8);
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+
+        let mut memory_bytes = 0;
+        // SAFETY: the pointer is to a live usize; `device` is a handle that the driver gave.
+        let status = unsafe { (self.device_total_mem)(&mut memory_bytes, device) };
+        self.check("cuDeviceTotalMem", status)?;
+
+        let compute_capability = (
+            self.attribute(COMPUTE_CAPABILITY_MAJOR, device)?,
+            self.attribute(COMPUTE_CAPABILITY_MINOR, device)?,
+        );
+        Ok(Device { name, memory_bytes: memory_bytes as u64, compute_capability })
+    }
+
+    fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {
+        let mut value = 0;
+        // SAFETY: the pointer is to a live i32; `device` is a handle that the driver gave, and an attribute that it
+        // does not know is an error.
+        let status = unsafe { (self.device_get_attribute)(&mut value, attribute, device) };
+        self.check("cuDeviceGetAttribute", status)?;
+        Ok(value.unsigned_abs())
+    }
+
+    /// Turns a status into an error in the driver's own words.
+    fn check(&self, call: &str, status: Status) -> Result<(), String> {
+        if status == 0 {
+            return Ok(());
+        }
+        let mut words = std::ptr::null();
+        // SAFETY: the pointer is to a live pointer; the call may come before `cuInit`, and sets null for a status that
+        // it does not know.
+        unsafe { (self.get_error_string)(status, &mut words) };
+        let words = if words.is_null() {
+            "an error without words".into()
+        } else {
+            // SAFETY: not null, so it is a string constant of the library, which is never unloaded.
+            unsafe { CStr::from_ptr(words) }.to_string_lossy()
+        };
+        Err(format!("{call}: {words} (error {status})"))
+    }
+}

@@ -1,0 +1,202 @@
+//! Which GPU libraries this machine has, where, in which version, and why not.
+//!
+//! The answer is for a person who wonders why a GPU is not used, so every absence keeps the loader's own words for
+//! every name that was tried. Nothing here panics, and nothing stays initialized but the driver, which `cuInit` does
+//! not offer to undo.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+mod driver;
+mod library;
+
+pub use driver::{Device, Driver};
+
+use library::Loaded;
+
+/// What was found of the three libraries.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// The driver's library and the GPUs that it shows.
+    pub driver: Presence<Driver>,
+    /// Matrix multiplication.
+    pub cublas_lt: Presence<Library>,
+    /// Collectives.
+    pub nccl: Presence<Library>,
+}
+
+/// A library that is here, or the reasons why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence<T> {
+    /// It is here.
+    Found(T),
+    /// It is not, under any name.
+    Missing(Vec<Attempt>),
+}
+
+/// A name under which a library was looked for in vain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Attempt {
+    /// The name, or the path.
+    pub candidate: String,
+    /// The candidate, and the loader's own words about it.
+    pub why: String,
+}
+
+impl Attempt {
+    /// Whether there simply is no such file, rather than one that cannot be loaded.
+    pub fn is_absence(&self) -> bool {
+        // Where a file is missing that the candidate needs, the loader names that one instead.
+        self.why
+            .strip_prefix(&self.candidate)
+            .is_some_and(|words| words.starts_with(": cannot open shared object file: No such file"))
+    }
+}
+
+/// A library that could be loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Library {
+    /// The name under which it was found.
+    pub name: String,
+    /// The file, where the system tells it.
+    pub path: Option<PathBuf>,
+    /// Its version, or why it did not tell it.
+    #[serde(serialize_with = "value_or_error")]
+    pub version: Result<Version, String>,
+}
+
+/// A version, as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// The first number.
+    pub major: u32,
+    /// The second.
+    pub minor: u32,
+    /// The third; `None` for the driver, whose version is that of the newest CUDA it serves.
+    pub patch: Option<u32>,
+}
+
+impl Version {
+    /// Of `cuDriverGetVersion`: `1000 * major + 10 * minor`.
+    fn of_driver(number: u32) -> Self {
+        Self { major: number / 1000, minor: number % 1000 / 10, patch: None }
+    }
+
+    /// Of `cublasLtGetVersion` from CUDA 12 on, and of `ncclGetVersion` from 2.9 on: `10000 * major + 100 * minor +
+    /// patch`.
+    fn of_library(number: u32) -> Self {
+        Self { major: number / 10_000, minor: number % 10_000 / 100, patch: Some(number % 100) }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)?;
+        self.patch.map_or(Ok(()), |patch| write!(f, ".{patch}"))
+    }
+}
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Writes what is known as itself, and what is not as `{"error": "..."}`.
+fn value_or_error<T: Serialize, S: Serializer>(
+    value: &Result<T, String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Ok(value) => value.serialize(serializer),
+        Err(why) => serializer.collect_map([("error", why)]),
+    }
+}
+
+/// Looks for the libraries, and asks those that are here what they are.
+///
+/// Loading the driver and counting GPUs takes up to a few seconds on a machine with many.
+pub fn probe() -> Probe {
+    Probe {
+        driver: presence(&["libcuda.so.1", "libcuda.so"], driver::ask),
+        cublas_lt: presence(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"], cublas_lt),
+        nccl: presence(&["libnccl.so.2", "libnccl.so"], nccl),
+    }
+}
+
+fn presence<T>(names: &[&str], ask: impl FnOnce(Loaded) -> T) -> Presence<T> {
+    match library::load(names) {
+        Ok(loaded) => Presence::Found(ask(loaded)),
+        Err(attempts) => Presence::Missing(attempts),
+    }
+}
+
+fn cublas_lt(loaded: Loaded) -> Library {
+    // SAFETY: cublasLt.h declares `size_t cublasLtGetVersion(void)`.
+    let symbol = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") };
+    let version = symbol.map(|get_version| {
+        // SAFETY: the function takes nothing and has no precondition; the library is never unloaded.
+        let number = unsafe { get_version() };
+        Version::of_library(u32::try_from(number).unwrap_or(u32::MAX))
+    });
+    loaded.describe(c"cublasLtGetVersion", version)
+}
+
+fn nccl(loaded: Loaded) -> Library {
+    type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
+    // SAFETY: nccl.h declares `ncclResult_t ncclGetVersion(int*)`, and `ncclResult_t` is an enum of the size of an int.
+    let symbol = unsafe { loaded.symbol::<GetVersion>(c"ncclGetVersion") };
+    let version = symbol.and_then(|get_version| {
+        let mut number = 0;
+        // SAFETY: the pointer is to a live i32 that the function writes before it returns; the library is never
+        // unloaded.
+        match unsafe { get_version(&mut number) } {
+            0 => Ok(Version::of_library(number.unsigned_abs())),
+            status => Err(format!("ncclGetVersion returned {status}")),
+        }
+    });
+    loaded.describe(c"ncclGetVersion", version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_as_the_headers_define_them() {
+        assert_eq!(Version::of_driver(13000).to_string(), "13.0");
+        assert_eq!(Version::of_driver(12080).to_string(), "12.8");
+        assert_eq!(Version::of_library(130_002).to_string(), "13.0.2");
+        assert_eq!(Version::of_library(120_805).to_string(), "12.8.5");
+        assert_eq!(Version::of_library(22_803).to_string(), "2.28.3");
+    }
+
+    /// On a machine with the libraries this checks the other half: what is found has a file and a version.
+    #[test]
+    fn every_library_is_found_or_its_absence_explained() {
+        fn check<T>(presence: &Presence<T>, library: impl Fn(&T) -> &Library) {
+            match presence {
+                Presence::Found(found) => {
+                    let library = library(found);
+                    assert!(library.path.as_ref().is_some_and(|path| path.exists()), "{library:?}");
+                    assert!(library.version.as_ref().is_ok_and(|version| version.major > 0), "{library:?}");
+                }
+                Presence::Missing(attempts) => {
+                    assert!(attempts.len() >= 2);
+                    assert!(
+                        attempts.iter().all(|attempt| attempt.why.starts_with(&attempt.candidate)),
+                        "{attempts:?}"
+                    );
+                }
+            }
+        }
+
+        let probe = probe();
+        check(&probe.driver, |driver| &driver.library);
+        check(&probe.cublas_lt, |library| library);
+        check(&probe.nccl, |library| library);
+    }
+}

@@ -1,0 +1,12 @@
+//! Tables in host memory, worked on by rayon's threads: plain, and the specification of every other back end.
+//!
+//! Every result is the same for any number of threads: work is cut into pieces that depend on the batch alone, and each
+//! sum is taken in a fixed order by one thread.
+
+mod deduplicate;
+mod pool;
+mod table;
+
+pub use deduplicate::Route;
+pub use pool::{Bags, FeatureSlot};
+pub use table::Table;

@@ -1,0 +1,84 @@
+//! `rankine convert`: from click logs to a dataset.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use rankine::job::{Count, ThreadCount};
+use rankine_reader::convert::{BadLimit, ColumnVocabulary, DenseMode, OnBad, Split, VocabularyChoice};
+use rankine_reader::schema::DenseDtype;
+
+/// Convert click logs to a dataset
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    format: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Format {
+    CriteoTsv(CriteoTsv),
+}
+
+/// Criteo's tab-separated logs: a label, 13 numbers and 26 hexadecimal categories a line
+///
+/// Files may be gzipped, and are read in the order given. The result does not depend on the number of threads, nor on
+/// the memory allowed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine convert criteo-tsv train.txt --out data/kaggle --split last:0.2 --min-count 10
+  rankine convert criteo-tsv train-*.gz --eval test.gz --out data/terabyte --vocabulary hash:5000000
+  rankine convert criteo-tsv train.txt --out data/kaggle --on-bad quarantine --bad-limit 0.1%")]
+struct CriteoTsv {
+    /// The logs
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// The dataset's folder, which must not be there yet
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Which rows are for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a tenth drawn at random, or none
+    #[arg(long, value_name = "SPLIT", default_value = "none", conflicts_with = "eval")]
+    split: Split,
+
+    /// Logs whose rows are all for evaluation; may be repeated
+    #[arg(long, value_name = "FILE")]
+    eval: Vec<PathBuf>,
+
+    /// How often a category must occur in training to get a row of its own; rarer ones share row 0
+    #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
+    min_count: Count,
+
+    /// What becomes of rows that cannot be read: fail, skip, or quarantine (skip, and keep them in a file)
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    on_bad: OnBad,
+
+    /// How many bad rows are too many: a number, or a share such as 0.1%
+    #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
+    bad_limit: BadLimit,
+
+    /// What is done to numbers: log (of 1 + |x|, sign kept, then standardized) or mlperf (log of x + 1)
+    #[arg(long, value_name = "MODE", default_value = "log")]
+    dense: DenseMode,
+
+    /// How numbers are stored: f16 or f32
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    dense_dtype: DenseDtype,
+
+    /// How categories become rows: exact (a list of those seen), hash:ROWS, or identity:ROWS
+    #[arg(long, value_name = "KIND", default_value = "exact")]
+    vocabulary: VocabularyChoice,
+
+    /// The vocabulary of one column, such as C3=hash:100000; may be repeated
+    #[arg(long = "column", value_name = "NAME=KIND")]
+    columns: Vec<ColumnVocabulary>,
+
+    /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts go to disk for a while
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
+    memory: u64,
+
+    /// CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
+    threads: Option<ThreadCount>,
+}

@@ -1,0 +1,113 @@
+//! Why a command failed, and with which exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use rankine::job::JobError;
+
+use super::Exit;
+
+/// Why a command failed. Its `Display` is the message with all its causes.
+#[derive(Debug)]
+pub(crate) enum CommandError {
+    /// The reader of stdout has gone; nobody is there to be told.
+    OutputClosed,
+    /// Anything else.
+    Failed {
+        /// How the process ends.
+        exit: Exit,
+        /// What to tell.
+        cause: Box<dyn Error + Send + Sync>,
+    },
+}
+
+impl CommandError {
+    /// An error that ends the process in a given way.
+    pub(crate) fn new(exit: Exit, cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Failed { exit, cause: cause.into() }
+    }
+
+    /// How the process ends.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::OutputClosed => Exit::Success,
+            Self::Failed { exit, .. } => *exit,
+        }
+    }
+
+    /// An error of writing to stdout.
+    pub(crate) fn output(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::new(Exit::Failed, format!("cannot write to stdout: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for CommandError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Failed { cause, .. } = self else {
+            return f.write_str("stdout is closed");
+        };
+        let mut told = cause.to_string();
+        f.write_str(&told)?;
+        let mut next = cause.source();
+        while let Some(cause) = next {
+            let words = cause.to_string();
+            // Many errors end with the words of their cause already.
+            if !told.ends_with(&words) {
+                write!(f, "\n  caused by: {words}")?;
+            }
+            told = words;
+            next = cause.source();
+        }
+        Ok(())
+    }
+}
+
+impl From<JobError> for CommandError {
+    fn from(error: JobError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
+impl From<rankine_reader::Error> for CommandError {
+    fn from(error: rankine_reader::Error) -> Self {
+        let exit = match &error {
+            rankine_reader::Error::Io { .. } => Exit::Failed,
+            rankine_reader::Error::Damaged { .. } => Exit::BadData,
+            rankine_reader::Error::Invalid(_) => Exit::Usage,
+        };
+        Self::new(exit, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the run failed")]
+    struct Outer(#[source] rankine_reader::Error);
+
+    #[test]
+    fn causes_are_told_once() {
+        let inner = rankine_reader::Error::Io {
+            doing: "open",
+            path: "train/a".into(),
+            source: io::Error::other("the disk is gone"),
+        };
+        let error = CommandError::new(Exit::Failed, Outer(inner));
+        let expected = "the run failed\n  caused by: cannot open train/a: the disk is gone";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        let closed = CommandError::output(io::ErrorKind::BrokenPipe.into());
+        assert_eq!(closed.exit(), Exit::Success);
+        let full = CommandError::output(io::ErrorKind::StorageFull.into());
+        assert_eq!(full.exit(), Exit::Failed);
+    }
+}

@@ -1,0 +1,50 @@
+//! `rankine generate`: a synthetic dataset.
+
+use std::path::PathBuf;
+
+use rankine::job::{Count, NonNegative, Shape, ThreadCount};
+
+/// Make a synthetic dataset: ids by a power law, labels by a hidden model
+///
+/// The same arguments give the same bytes on every machine, whatever the number of threads.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine generate --shape dlrm --rows-cap 2000 --samples 1000000 --eval-samples 100000 --out data/tiny
+  rankine generate --shape dlrm-dcnv2 --rows-cap 5000000 --samples 100000000 --alpha 1.2 --out data/bench
+  rankine generate --shape shapes/mine.toml --samples 10000 --out data/mine")]
+pub(crate) struct Args {
+    /// The columns: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE")]
+    shape: Shape,
+
+    /// Give tables with more rows this many [default: as many as the shape says]
+    #[arg(long, value_name = "N", value_parser = super::arguments::count)]
+    rows_cap: Option<Count>,
+
+    /// Samples to train on
+    #[arg(long, value_name = "N", value_parser = super::arguments::count)]
+    samples: Count,
+
+    /// Samples to evaluate with; 0 for no evaluation part
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    eval_samples: u64,
+
+    /// The exponent of the power law: the k-th most frequent row has a probability proportional to k^-ALPHA; 0 is
+    /// uniform
+    #[arg(long, value_name = "ALPHA", default_value = "1.1", allow_negative_numbers = true)]
+    #[arg(value_parser = super::arguments::non_negative)]
+    alpha: NonNegative,
+
+    /// The seed of samples and labels
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+
+    /// The dataset's folder, which must not be there yet
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
+    threads: Option<ThreadCount>,
+}

@@ -1,0 +1,53 @@
+//! What is told on stderr while a command works.
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::filter::LevelFilter;
+
+use super::{CommandError, Exit};
+
+/// The variable that says how much is told.
+const VARIABLE: &str = "RANKINE_LOG";
+
+/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on.
+pub(crate) fn init() -> Result<(), CommandError> {
+    let level = level(env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned()).as_deref())?;
+    let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .compact()
+        .with_target(false)
+        .with_max_level(level)
+        .with_ansi(io::stderr().is_terminal() && !no_color)
+        .with_writer(io::stderr)
+        .init();
+    Ok(())
+}
+
+fn level(text: Option<&str>) -> Result<LevelFilter, CommandError> {
+    match text.map(str::to_ascii_lowercase).as_deref() {
+        None | Some("") | Some("info") => Ok(LevelFilter::INFO),
+        Some("error") => Ok(LevelFilter::ERROR),
+        Some("warn") => Ok(LevelFilter::WARN),
+        Some("debug") => Ok(LevelFilter::DEBUG),
+        Some("trace") => Ok(LevelFilter::TRACE),
+        Some(other) => Err(CommandError::new(
+            Exit::Usage,
+            format!("{VARIABLE} is `{other}`, and must be error, warn, info, debug or trace"),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_are_read_and_slips_are_not_ignored() {
+        assert_eq!(level(None).unwrap(), LevelFilter::INFO);
+        assert_eq!(level(Some("DEBUG")).unwrap(), LevelFilter::DEBUG);
+        let error = level(Some("verbose")).unwrap_err();
+        assert_eq!(error.exit(), Exit::Usage);
+        assert!(error.to_string().contains("RANKINE_LOG is `verbose`"), "{error}");
+    }
+}

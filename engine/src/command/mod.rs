@@ -1,0 +1,109 @@
+//! The command line: one file a subcommand, each with its arguments and a `run`.
+//!
+//! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only here are errors
+//! printed, and only here does the process decide how it ends.
+
+use std::fmt;
+use std::process;
+
+use clap::{Parser, Subcommand};
+
+mod check;
+mod doctor;
+mod error;
+mod job;
+mod log;
+mod output;
+
+use error::CommandError;
+
+/// A training engine for ranking models: DLRM and its family
+#[derive(Debug, Parser)]
+#[command(name = "rankine", version, after_long_help = AFTER_HELP, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+A first run, from nothing:
+  rankine doctor                          what this machine offers
+  rankine check configs/synthetic.toml    is the job sound?
+
+Environment:
+  RANKINE_LOG   error, warn, info (the default), debug or trace: how much is told on stderr
+  NO_COLOR      set to anything, there are no colors
+
+Exit codes:
+  0   success
+  1   the work failed, and the message says why
+  2   bad usage, or a bad job file
+  3   bad input data: a damaged dataset, or too many bad rows";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Args),
+    Doctor(doctor::Args),
+}
+
+/// How the process ends. The numbers are documented in `rankine --help`, and scripts rely on them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// All is done.
+    Success = 0,
+    /// The work failed.
+    Failed = 1,
+    /// The arguments or the job file are wrong; clap exits with the same.
+    Usage = 2,
+    /// The input data are wrong.
+    BadData = 3,
+}
+
+impl From<Exit> for process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Runs the command that the process was called with.
+pub(crate) fn main() -> Exit {
+    let cli = Cli::parse();
+    let result = log::init().and_then(|()| match cli.command {
+        Command::Check(args) => check::run(args),
+        Command::Doctor(args) => doctor::run(args),
+    });
+    match result {
+        Ok(()) => Exit::Success,
+        // Whoever reads the output has enough: `rankine doctor | head -1` is no failure.
+        Err(CommandError::OutputClosed) => Exit::Success,
+        Err(error) => {
+            print_error(&error);
+            error.exit()
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the one place where errors meet the user")]
+fn print_error(error: &dyn fmt::Display) {
+    eprintln!("error: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_documents_every_exit_code() {
+        for exit in [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData] {
+            assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
+        }
+    }
+}

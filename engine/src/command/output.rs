@@ -1,0 +1,20 @@
+//! Results on stdout. `println!` would panic where the reader has gone.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::error::CommandError;
+
+/// Writes a text to stdout, as it is.
+pub(crate) fn text(text: impl Display) -> Result<(), CommandError> {
+    let mut stdout = io::stdout().lock();
+    write!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(CommandError::output)
+}
+
+/// Writes a value to stdout as indented JSON, and ends the line.
+pub(crate) fn json(value: &impl Serialize) -> Result<(), CommandError> {
+    let json = serde_json::to_string_pretty(value).map_err(|error| CommandError::output(error.into()))?;
+    text(json + "\n")
+}

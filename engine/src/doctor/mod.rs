@@ -1,0 +1,288 @@
+//! What this machine offers to a training, and what of it would be used: the answer to "why is it slow here" and "why
+//! is my GPU not used", before a job is started.
+//!
+//! [`doctor`] collects, [`Report`] is plain data, and its `Display` is for people. Nothing is changed on the machine.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use rankine_cuda::probe::{Attempt, Device, Driver, Library, Presence, Probe};
+use serde::Serialize;
+
+mod system;
+
+pub use system::{Cpu, LockedMemory, Memory};
+
+/// Tries every way to read files in a folder: its name in a job file, and why it does not work where it does not.
+pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), String>)> + 'a;
+
+/// What to look at.
+pub struct Options<'a> {
+    /// The folder whose file system is asked how it can be read.
+    pub dir: &'a Path,
+    /// How to find out; without it the report has nothing on reading.
+    pub read_probe: Option<&'a ReadProbe<'a>>,
+}
+
+/// What a machine offers.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// The version of Rankine.
+    pub version: &'static str,
+    /// The processor.
+    pub cpu: Cpu,
+    /// The memory; `None` where the system does not tell.
+    pub memory: Option<Memory>,
+    /// How much memory may be locked, which io_uring's registered buffers need; `None` where the system does not tell.
+    pub locked_memory: Option<LockedMemory>,
+    /// How datasets can be read, if that was asked.
+    pub reading: Option<Reading>,
+    /// The GPU libraries and the GPUs.
+    pub gpu: Probe,
+    /// What a training would compute with.
+    pub training: Training,
+}
+
+/// How the files of a folder can be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// The folder.
+    pub dir: PathBuf,
+    /// The ways, the best first.
+    pub modes: Vec<ReadingMode>,
+}
+
+/// A way to read files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReadingMode {
+    /// What `reader.mode` calls it in a job file.
+    pub name: String,
+    /// Why it does not work here; `None` where it does.
+    pub refused: Option<String>,
+}
+
+/// What a training would compute with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Training {
+    /// What `device.kind` calls it in a job file.
+    pub device: &'static str,
+    /// Its CPU threads.
+    pub threads: usize,
+    /// Why that device.
+    pub why: &'static str,
+}
+
+/// Collects what the machine offers. Takes a moment: GPUs are woken and files are read.
+pub fn doctor(options: &Options<'_>) -> Report {
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let reading = options.read_probe.map(|probe| {
+        let modes = probe(options.dir).into_iter();
+        let modes = modes.map(|(name, result)| ReadingMode { name, refused: result.err() }).collect();
+        Reading { dir: options.dir.to_owned(), modes }
+    });
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        cpu: system::cpu(threads),
+        memory: system::memory(),
+        locked_memory: system::locked_memory(),
+        reading,
+        gpu: rankine_cuda::probe::probe(),
+        training: Training {
+            device: "cpu",
+            threads,
+            why: "this build has no CUDA back end yet, so GPUs are not used even where they are found",
+        },
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "Rankine {}\n", self.version)?;
+        let Cpu { model, available_threads, features } = &self.cpu;
+        line(f, "cpu", format_args!("{model}, {available_threads} threads for this process"))?;
+        for feature in features {
+            line(f, "", format_args!("{:<9} {}", feature.name, if feature.present { "yes" } else { "no" }))?;
+        }
+        if let Some(memory) = &self.memory {
+            let (available, total) = (size(memory.available_bytes), size(memory.total_bytes));
+            line(f, "memory", format_args!("{available} available of {total}"))?;
+            if let Some(limit) = memory.cgroup_limit_bytes {
+                line(f, "", format_args!("this process is limited to {}", size(limit)))?;
+            }
+        }
+        match self.locked_memory {
+            Some(LockedMemory::Unlimited) => line(f, "memlock", format_args!("unlimited"))?,
+            Some(LockedMemory::Bytes(bytes)) => {
+                line(f, "memlock", format_args!("{} (raise it with `ulimit -l`)", size(bytes)))?;
+            }
+            None => {}
+        }
+        if let Some(reading) = &self.reading {
+            write_reading(f, reading)?;
+        }
+        write_gpu(f, &self.gpu)?;
+        let Training { device, threads, why } = &self.training;
+        line(f, "training", format_args!("{device}, {threads} threads: {why}"))
+    }
+}
+
+fn write_reading(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
+    line(f, "reading", format_args!("files in {}", reading.dir.display()))?;
+    for ReadingMode { name, refused } in &reading.modes {
+        match refused {
+            None => line(f, "", format_args!("{name:<15} works"))?,
+            Some(why) => line(f, "", format_args!("{name:<15} {why}"))?,
+        }
+    }
+    Ok(())
+}
+
+fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe) -> fmt::Result {
+    match &gpu.driver {
+        Presence::Found(Driver { library, devices }) => {
+            write_library(f, "driver", library, "CUDA ")?;
+            match devices {
+                Ok(devices) if devices.is_empty() => line(f, "", format_args!("it shows no GPU"))?,
+                Ok(devices) => {
+                    for (i, device) in devices.iter().enumerate() {
+                        let Device { name, memory_bytes, compute_capability: (major, minor) } = device;
+                        let memory = size(*memory_bytes);
+                        line(
+                            f,
+                            "",
+                            format_args!("GPU {i}: {name}, {memory}, compute capability {major}.{minor}"),
+                        )?;
+                    }
+                }
+                Err(why) => line(f, "", format_args!("no GPU: {why}"))?,
+            }
+        }
+        Presence::Missing(attempts) => write_missing(f, "driver", attempts)?,
+    }
+    for (name, presence) in [("cublasLt", &gpu.cublas_lt), ("nccl", &gpu.nccl)] {
+        match presence {
+            Presence::Found(library) => write_library(f, name, library, "")?,
+            Presence::Missing(attempts) => write_missing(f, name, attempts)?,
+        }
+    }
+    Ok(())
+}
+
+fn write_library(f: &mut fmt::Formatter<'_>, what: &str, library: &Library, of: &str) -> fmt::Result {
+    let Library { name, path, version } = library;
+    let path = path.as_ref().map_or(name.into(), |path| path.display().to_string());
+    match version {
+        Ok(version) => line(f, what, format_args!("{of}{version} ({path})")),
+        Err(why) => line(f, what, format_args!("of unknown version ({path}): {why}")),
+    }
+}
+
+/// Most names are simply not there; any other reason is worth a line of its own.
+fn write_missing(f: &mut fmt::Formatter<'_>, what: &str, attempts: &[Attempt]) -> fmt::Result {
+    line(f, what, format_args!("not found"))?;
+    let (absent, broken): (Vec<_>, Vec<_>) = attempts.iter().partition(|attempt| attempt.is_absence());
+    for attempt in broken {
+        line(f, "", format_args!("{}", attempt.why))?;
+    }
+    let mut names = Vec::new();
+    let mut places = Vec::new();
+    for path in absent.iter().map(|attempt| Path::new(&attempt.candidate)) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let place = match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            Some(folder) => format!("in {}", folder.display()),
+            None => "on the loader's path".into(),
+        };
+        push_new(&mut names, name.into_owned());
+        push_new(&mut places, place);
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    line(f, "", format_args!("there is no {}", names.join(", no ")))?;
+    places.iter().try_for_each(|place| line(f, "", format_args!("  {place}")))
+}
+
+fn push_new(list: &mut Vec<String>, item: String) {
+    if !list.contains(&item) {
+        list.push(item);
+    }
+}
+
+/// A line of the report: a heading, which may be blank, and a text.
+fn line(f: &mut fmt::Formatter<'_>, heading: &str, text: fmt::Arguments<'_>) -> fmt::Result {
+    writeln!(f, "{heading:<9} {text}")
+}
+
+/// Bytes in the unit that fits them.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+    let unit = (bytes.checked_ilog2().unwrap_or(0) as usize / 10).min(UNITS.len() - 1);
+    let scaled = bytes as f64 / (1u64 << (10 * unit)) as f64;
+    // A whole number needs no decimal.
+    if scaled.fract() == 0.0 {
+        format!("{scaled} {}", UNITS[unit])
+    } else {
+        format!("{scaled:.1} {}", UNITS[unit])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_unit_that_fits() {
+        let cases = [(0, "0 bytes"), (1023, "1023 bytes"), (8 << 20, "8 MiB"), (3 << 29, "1.5 GiB")];
+        for (bytes, expected) in cases {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+
+    #[test]
+    fn a_report_says_what_was_found_and_what_would_be_used() {
+        let probe = |_: &Path| {
+            vec![
+                ("uring-direct".to_owned(), Err("refused by seccomp".to_owned())),
+                ("pread".to_owned(), Ok(())),
+            ]
+        };
+        let report = doctor(&Options { dir: Path::new("data"), read_probe: Some(&probe) });
+        let text = report.to_string();
+        for expected in [
+            concat!("Rankine ", env!("CARGO_PKG_VERSION")),
+            "reading   files in data\n          uring-direct    refused by seccomp\n          pread           works\n",
+            "training  cpu, ",
+            "this build has no CUDA back end yet",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["reading"]["modes"][0]["refused"], "refused by seccomp");
+        assert_eq!(json["training"]["device"], "cpu");
+        assert!(json["gpu"]["driver"]["found"].is_object() || json["gpu"]["driver"]["missing"].is_array());
+    }
+
+    #[test]
+    fn absences_are_gathered_and_other_reasons_are_not() {
+        struct Missing(Vec<Attempt>);
+        impl fmt::Display for Missing {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write_missing(f, "nccl", &self.0)
+            }
+        }
+        let attempt = |candidate: &str, why: &str| Attempt {
+            candidate: candidate.into(),
+            why: format!("{candidate}: {why}"),
+        };
+        let absent = "cannot open shared object file: No such file or directory";
+        let attempts = ["a.so.2", "b.so", "/x/a.so.2", "/x/b.so"].map(|name| attempt(name, absent));
+        let mut attempts = attempts.to_vec();
+        attempts.insert(1, attempt("c.so", "invalid ELF header"));
+        assert_eq!(
+            Missing(attempts).to_string(),
+            "nccl      not found\n          c.so: invalid ELF header\n          \
+             there is no a.so.2, no b.so\n            on the loader's path\n            in /x\n"
+        );
+    }
+}

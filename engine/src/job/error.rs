@@ -1,0 +1,190 @@
+//! What is wrong with a job, said with its place: file, line and column, the line itself and a caret under the words.
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::PathBuf;
+
+use super::tree::Origin;
+
+/// Why there is no job. Its `Display` is the whole message, of several lines.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The file cannot be read.
+    #[error("cannot read the job file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's own words.
+        source: io::Error,
+    },
+    /// The file, or a `--set`, is not a job.
+    #[error("{}", Listed(.0))]
+    Invalid(Vec<Problem>),
+}
+
+impl JobError {
+    /// What is wrong, piece by piece; nothing where the file cannot be read at all.
+    pub fn problems(&self) -> &[Problem] {
+        match self {
+            Self::Read { .. } => &[],
+            Self::Invalid(problems) => problems,
+        }
+    }
+}
+
+struct Listed<'a>(&'a [Problem]);
+
+impl Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.len() > 1 {
+            writeln!(f, "{} problems with the job\n", self.0.len())?;
+        }
+        for (i, problem) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+/// Something that is wrong with a job across fields: a key, and what speaks against its value.
+///
+/// [`JobFile::error`](super::JobFile::error) finds the place of the key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// The key, with dots: `model.bottom_mlp`.
+    pub key: String,
+    /// What is wrong with its value, and why.
+    pub message: String,
+}
+
+impl Conflict {
+    /// A conflict at a key.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { key: key.into(), message: message.into() }
+    }
+}
+
+impl Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.key, self.message)
+    }
+}
+
+/// One thing that is wrong with a job, and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    place: String,
+    in_file: bool,
+    message: String,
+    excerpt: Option<Excerpt>,
+    help: Vec<String>,
+}
+
+impl Problem {
+    pub(super) fn new(source: &Source, origin: &Origin, message: String, help: Vec<String>) -> Self {
+        let excerpt = Excerpt::of(&source.text, origin);
+        let place = match (&source.name, &excerpt) {
+            (SourceName::Set, _) => format!("--set {}", source.text),
+            (SourceName::File(name), Some(at)) => format!("{name}:{}:{}", at.line_number, at.column),
+            (SourceName::File(name), None) => name.clone(),
+        };
+        let in_file = matches!(source.name, SourceName::File(_));
+        Self { place, in_file, message, excerpt, help }
+    }
+
+    /// `criteo.toml:12:1`, or `--set train.bach_size=5`.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// What is wrong, in a sentence.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What may help.
+    pub fn help(&self) -> &[String] {
+        &self.help
+    }
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)?;
+        let mut margin = 1;
+        if let Some(excerpt) = &self.excerpt {
+            // The only line of an argument has no number worth telling.
+            let number = if self.in_file { excerpt.line_number.to_string() } else { " ".into() };
+            margin = number.len();
+            write!(f, "\n{:margin$} |\n{number} | {}\n", "", excerpt.line)?;
+            write!(f, "{:margin$} | {}{}", "", excerpt.indent, "^".repeat(excerpt.carets))?;
+        }
+        for help in &self.help {
+            write!(f, "\n{:margin$} = {help}", "")?;
+        }
+        Ok(())
+    }
+}
+
+/// The text that a place refers to.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub name: SourceName,
+    pub text: String,
+}
+
+#[derive(Debug)]
+pub(super) enum SourceName {
+    /// A file, under the name that the user gave.
+    File(String),
+    /// The argument of a `--set`.
+    Set,
+}
+
+/// The line that a place is on, made fit for a terminal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Excerpt {
+    line_number: usize,
+    /// In characters; the first is 1.
+    column: usize,
+    line: String,
+    /// What stands before the carets: as wide as what stands before the place.
+    indent: String,
+    carets: usize,
+}
+
+impl Excerpt {
+    /// The excerpt, unless the place is the text as a whole.
+    fn of(text: &str, origin: &Origin) -> Option<Self> {
+        let (start, end) = (origin.span.start, origin.span.end);
+        // A syntax error at the very end has an empty span that is not the whole text's.
+        if end == 0 && start == 0 {
+            return None;
+        }
+        let start = floor_char_boundary(text, start);
+        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let line = text[line_start..line_end].trim_end_matches('\r');
+        let before = &text[line_start..start];
+        let end = floor_char_boundary(text, end).clamp(start, line_start + line.len().max(before.len()));
+        Some(Self {
+            line_number: text[..start].matches('\n').count() + 1,
+            column: before.chars().count() + 1,
+            line: printable(line),
+            indent: before.chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect(),
+            carets: text[start..end].chars().count().max(1),
+        })
+    }
+}
+
+/// A job file may come from anywhere, and its control characters shall not reach the terminal.
+fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+fn floor_char_boundary(text: &str, at: usize) -> usize {
+    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}

@@ -1,0 +1,148 @@
+//! From texts to a job: the file, the `--set`s over it, the typed reading, and a place for everything that is wrong.
+
+use std::path::Path;
+
+use super::error::{Conflict, JobError, Problem, Source, SourceName};
+use super::nearest::nearest;
+use super::tree::{Node, Origin, SyntaxError, Value};
+use super::typed::{self, KIND, Misfit, Reason};
+use super::{Job, read_text};
+
+/// A job file with its `--set`s applied, that still knows where every key stands.
+///
+/// [`Job::load`] is enough where only the job is wanted. Who goes on to check the job against a dataset or a machine
+/// keeps the file, and turns what does not fit into an error that points at the key.
+#[derive(Debug)]
+pub struct JobFile {
+    /// The file, then the `--set`s.
+    sources: Vec<Source>,
+    root: Node,
+}
+
+impl JobFile {
+    /// Reads and parses a file, and applies `sets`, each of the form `a.b=VALUE`.
+    ///
+    /// # Errors
+    /// [`JobError::Read`] where it cannot be read, [`JobError::Invalid`] where it is not TOML or a set has no key.
+    pub fn read(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        Self::parse(&path.display().to_string(), &read_text(path)?, sets)
+    }
+
+    /// The same from a text; `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] where it is not TOML or a set has no key.
+    pub fn parse(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        let mut sources = vec![Source { name: SourceName::File(name.into()), text: text.into() }];
+        let sets = sets.iter().map(|set| Source { name: SourceName::Set, text: set.as_ref().into() });
+        sources.extend(sets);
+        let tree = Node::parse(text).and_then(|mut root| {
+            for (i, set) in sources[1..].iter().enumerate() {
+                root.set(&set.text, i)?;
+            }
+            Ok(root)
+        });
+        match tree {
+            Ok(root) => Ok(Self { sources, root }),
+            Err(SyntaxError { message, origin }) => {
+                let problem = Problem::new(&sources[origin.source], &origin, message, Vec::new());
+                Err(JobError::Invalid(vec![problem]))
+            }
+        }
+    }
+
+    /// The job, sound in itself.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] with the first value that is not of its type, or else with all contradictions.
+    pub fn job(&self) -> Result<Job, JobError> {
+        let job: Job = typed::read(&self.root)
+            .map_err(|misfit| JobError::Invalid(vec![self.problem_of_misfit(&misfit)]))?;
+        let conflicts = job.conflicts();
+        if conflicts.is_empty() { Ok(job) } else { Err(self.error(&conflicts)) }
+    }
+
+    /// An error that points at the keys of some conflicts; at the table where a key is not written.
+    pub fn error(&self, conflicts: &[Conflict]) -> JobError {
+        let problem = |conflict: &Conflict| {
+            let origin = self.root.place_of(&conflict.key);
+            self.problem(origin, conflict.message.clone(), Vec::new())
+        };
+        JobError::Invalid(conflicts.iter().map(problem).collect())
+    }
+
+    fn problem(&self, origin: &Origin, message: String, help: Vec<String>) -> Problem {
+        Problem::new(&self.sources[origin.source], origin, message, help)
+    }
+
+    fn problem_of_misfit(&self, misfit: &Misfit) -> Problem {
+        let path = misfit.path();
+        let (message, help) = match &misfit.reason {
+            Reason::UnknownKey { key, known } => self.unknown_key(key, known, &path),
+            Reason::UnknownChoice { found, known } => (
+                format!("unknown value `{found}` for `{}`", path.join(".")),
+                suggestions(found, known, "known values"),
+            ),
+            Reason::MissingKey(key) => (format!("the key `{key}` is missing{}", in_table(&path)), Vec::new()),
+            Reason::Other(message) => (format!("`{}`: {message}", path.join(".")), Vec::new()),
+        };
+        let origin = misfit.origin.as_ref().unwrap_or(&self.root.origin);
+        self.problem(origin, message, help)
+    }
+
+    fn unknown_key(&self, key: &str, known: &[&str], path: &[String]) -> (String, Vec<String>) {
+        let kinds = self.kinds_with_key(key, path);
+        let Some(kind) = self.kind_of(path).filter(|_| !kinds.is_empty()) else {
+            let with_kind = self.kind_of(path).map(|_| KIND).filter(|kind| !known.contains(kind));
+            let known: Vec<&str> = with_kind.into_iter().chain(known.iter().copied()).collect();
+            let message = format!("unknown key `{key}`{}", in_table(path));
+            return (message, suggestions(key, &known, "known keys"));
+        };
+        let takers: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+        let message = format!("the kind `{kind}` has no key `{key}`{}", in_table(path));
+        (message, vec![format!("only with kind {}", takers.join(" or "))])
+    }
+
+    fn kind_of(&self, path: &[String]) -> Option<&str> {
+        let mut node = &self.root;
+        for key in path.iter().map(String::as_str).chain([KIND]) {
+            node = &node.entries()?.iter().find(|entry| entry.key == key)?.node;
+        }
+        match &node.value {
+            Value::String(kind) => Some(kind),
+            _ => None,
+        }
+    }
+
+    /// The kinds of the table at `path` that do have a key, found by asking the types themselves: the table is reduced
+    /// to its kind and the key, and read once a kind.
+    fn kinds_with_key(&self, key: &str, path: &[String]) -> Vec<&'static str> {
+        let read_with = |kind: &str| {
+            let mut probe = self.root.clone();
+            let entries = probe.entries_at(path)?;
+            entries.retain(|entry| entry.key == KIND || entry.key == key);
+            entries.iter_mut().find(|entry| entry.key == KIND)?.node.value = Value::String(kind.into());
+            typed::read::<Job>(&probe).err()
+        };
+        // No kind is called "", so the complaint lists them all.
+        let Some(Reason::UnknownChoice { known, .. }) = read_with("").map(|misfit| misfit.reason) else {
+            return Vec::new();
+        };
+        let has_key = |kind: &&&str| {
+            !read_with(kind).is_some_and(|misfit| {
+                matches!(&misfit.reason, Reason::UnknownKey { key: unknown, .. } if unknown == key)
+                    && misfit.path() == path
+            })
+        };
+        known.iter().filter(has_key).copied().collect()
+    }
+}
+
+fn in_table(path: &[String]) -> String {
+    if path.is_empty() { String::new() } else { format!(" in [{}]", path.join(".")) }
+}
+
+fn suggestions(word: &str, known: &[&str], what: &str) -> Vec<String> {
+    let nearest = nearest(word, known.iter().copied()).map(|word| format!("did you mean `{word}`?"));
+    nearest.into_iter().chain([format!("{what}: {}", known.join(", "))]).collect()
+}

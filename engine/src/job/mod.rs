@@ -1,0 +1,112 @@
+//! The job file: everything that decides what a training run does, as TOML and as types.
+//!
+//! A job file is one TOML text, read strictly: an unknown key, a value out of range and settings that contradict each
+//! other are errors with file, line, column and a caret, and with the nearest known word. `--set a.b=VALUE` replaces a
+//! value before anything is checked. What is not written has the default that the field's documentation states.
+//!
+//! Start at [`Job`] for what can be set, at [`JobFile`] for how a text becomes one. Nothing here opens a dataset or
+//! knows a device: whether a job suits those is asked elsewhere, and answered with [`Conflict`]s.
+//!
+//! ```
+//! use rankine::job::Job;
+//!
+//! let text = r#"
+//!     name = "tiny"
+//!     data.dir = "data/tiny"
+//!     model = { kind = "dlrm", embedding_dim = 16, bottom_mlp = [64, 16], top_mlp = [64] }
+//!     optimizer.dense = { kind = "sgd", learning_rate = 0.1 }
+//!     optimizer.sparse = { kind = "adagrad", learning_rate = 0.02 }
+//!     train.batch_size = 512
+//! "#;
+//! let job = Job::from_toml("tiny.toml", text, &["train.epochs=2"])?;
+//! assert_eq!(job.train.epochs.get(), 2);
+//! # Ok::<(), rankine::job::JobError>(())
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+mod check;
+mod data;
+mod error;
+mod file;
+mod model;
+pub(crate) mod nearest;
+mod optimizer;
+mod schedule;
+#[cfg(test)]
+mod tests;
+mod train;
+mod tree;
+mod typed;
+mod values;
+mod write;
+
+pub use data::{Data, Generate, Reader};
+pub use error::{Conflict, JobError, Problem};
+pub use file::JobFile;
+pub use model::{Model, ModelKind};
+pub use optimizer::{Adagrad, Optimizer, Optimizers, Sgd};
+pub use schedule::{Schedule, WarmupPolynomial};
+pub use train::{Device, DeviceKind, Eval, Train};
+pub use values::{
+    AucTarget, BatchSize, Count, Fraction, JobName, NonNegative, Positive, QueueDepth, Shape, ThreadCount,
+    Width, WindowBlocks,
+};
+
+/// A training job.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Names the folders of the job's runs.
+    pub name: JobName,
+    /// Where all randomness of the training comes from: initial weights and the order of samples. Default 1.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// Where the samples are.
+    pub data: Data,
+    /// What is trained.
+    pub model: Model,
+    /// How weights change.
+    pub optimizer: Optimizers,
+    /// Batches, their order and their number.
+    pub train: Train,
+    /// When the model is judged.
+    #[serde(default)]
+    pub eval: Eval,
+    /// How blocks are read.
+    #[serde(default)]
+    pub reader: Reader,
+    /// What computes.
+    #[serde(default)]
+    pub device: Device,
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+impl Job {
+    /// Reads a job file and applies `sets`, each of the form `a.b=VALUE`.
+    ///
+    /// # Errors
+    /// [`JobError::Read`] where the file cannot be read, [`JobError::Invalid`] for everything that is wrong with it.
+    pub fn load(path: &Path, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        JobFile::read(path, sets)?.job()
+    }
+
+    /// The same from a text; `name` stands for the file in messages.
+    ///
+    /// # Errors
+    /// [`JobError::Invalid`] for everything that is wrong with it.
+    pub fn from_toml(name: &str, text: &str, sets: &[impl AsRef<str>]) -> Result<Self, JobError> {
+        JobFile::parse(name, text, sets)?.job()
+    }
+}
+
+/// Reads a job file's text.
+fn read_text(path: &Path) -> Result<String, JobError> {
+    fs::read_to_string(path).map_err(|source| JobError::Read { path: path.to_owned(), source })
+}

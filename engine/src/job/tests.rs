@@ -1,0 +1,548 @@
+//! The job file from outside: what is read, what is refused and in which words.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use rankine_reader::io::IoMode;
+
+use super::*;
+
+const NO_SETS: [&str; 0] = [];
+
+const SOUND: &str = r#"name = "criteo"
+seed = 7
+
+[data]
+dir = "data/criteo"
+
+[model]
+kind = "dlrm"
+embedding_dim = 16
+bottom_mlp = [64, 16]
+top_mlp = [128, 64]
+
+[optimizer.dense]
+kind = "sgd"
+learning_rate = 24
+
+[optimizer.sparse]
+kind = "adagrad"
+learning_rate = 0.02
+epsilon = 1e-6
+
+[train]
+batch_size = 512
+"#;
+
+fn errors(text: &str, sets: &[&str]) -> String {
+    Job::from_toml("job.toml", text, sets).unwrap_err().to_string()
+}
+
+/// The errors of the sound job with a piece of its text replaced.
+fn errors_with(piece: &str, replacement: &str) -> String {
+    assert!(SOUND.contains(piece), "{piece}");
+    errors(&SOUND.replacen(piece, replacement, 1), &[])
+}
+
+#[test]
+fn what_is_not_written_has_its_default() {
+    let job = Job::from_toml("job.toml", SOUND, &NO_SETS).unwrap();
+    assert_eq!((job.name.as_str(), job.seed), ("criteo", 7));
+    assert_eq!(job.data, Data { dir: "data/criteo".into(), generate: None });
+    assert_eq!(job.optimizer.dense, Optimizer::Sgd(Sgd { learning_rate: NonNegative::new(24.0).unwrap() }));
+    assert_eq!(
+        job.optimizer.sparse,
+        Optimizer::Adagrad(Adagrad {
+            learning_rate: NonNegative::new(0.02).unwrap(),
+            initial_accumulator: NonNegative::new(0.0).unwrap(),
+            epsilon: Positive::new(1e-6).unwrap(),
+        })
+    );
+    assert_eq!(job.optimizer.schedule, Schedule::Constant);
+    assert_eq!((job.train.epochs.get(), job.train.max_steps, job.train.shuffle), (1, None, true));
+    assert_eq!((job.train.log_every_steps.get(), job.train.shuffle_window_blocks.get()), (100, 16));
+    assert_eq!((job.eval.every_steps, job.eval.batch_size.get(), job.eval.target_auc), (None, 8192, None));
+    assert_eq!((job.reader.mode, job.reader.queue_depth.get()), (IoMode::Auto, 16));
+    assert_eq!((job.device.kind, job.device.threads), (DeviceKind::Auto, None));
+}
+
+#[test]
+fn sets_replace_add_and_make_tables() {
+    let job = Job::from_toml(
+        "job.toml",
+        // The bad value in the file does not matter, since it is replaced.
+        &SOUND.replace("batch_size = 512", "batch_size = 0"),
+        &[
+            "train.batch_size=1024",
+            "eval.every_steps=10",
+            "name=another one",
+            "data.dir=a/b.c=d",
+            "model.top_mlp=[8]",
+            "optimizer.sparse={ kind = 'sgd', learning_rate = 1 }",
+            "optimizer.schedule=constant",
+            " device . threads = 3",
+        ],
+    )
+    .unwrap();
+    assert_eq!(job.train.batch_size.get(), 1024);
+    assert_eq!(job.eval.every_steps, Count::new(10));
+    assert_eq!(job.name.as_str(), "another one");
+    assert_eq!(job.data.dir, PathBuf::from("a/b.c=d"));
+    assert_eq!(job.model.top_mlp, [Width::new(8).unwrap()]);
+    assert_eq!(job.optimizer.sparse.name(), "sgd");
+    assert_eq!(job.device.threads, ThreadCount::new(3));
+}
+
+#[test]
+fn the_last_set_of_a_key_wins() {
+    let job = Job::from_toml("job.toml", SOUND, &["seed=1", "seed=2"]).unwrap();
+    assert_eq!(job.seed, 2);
+}
+
+#[test]
+fn errors_show_the_place_and_the_way_out() {
+    let cases = [
+        (
+            "batch_size",
+            "bach_size",
+            "\
+job.toml:23:1: unknown key `bach_size` in [train]
+   |
+23 | bach_size = 512
+   | ^^^^^^^^^
+   = did you mean `batch_size`?
+   = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+        ),
+        (
+            "batch_size = 512",
+            "batch_size = 0",
+            "\
+job.toml:23:14: `train.batch_size`: expected a whole number from 1 to 16777216, found 0
+   |
+23 | batch_size = 0
+   |              ^",
+        ),
+        (
+            "batch_size = 512",
+            "",
+            "\
+job.toml:22:1: the key `batch_size` is missing in [train]
+   |
+22 | [train]
+   | ^^^^^^^",
+        ),
+        (
+            "kind = \"adagrad\"",
+            "kind = \"adagard\"",
+            "\
+job.toml:18:8: unknown value `adagard` for `optimizer.sparse.kind`
+   |
+18 | kind = \"adagard\"
+   |        ^^^^^^^^^
+   = did you mean `adagrad`?
+   = known values: sgd, adagrad",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = 24\nepsilon = 1e-8",
+            "\
+job.toml:16:1: the kind `sgd` has no key `epsilon` in [optimizer.dense]
+   |
+16 | epsilon = 1e-8
+   | ^^^^^^^
+   = only with kind `adagrad`",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = 24\nmomentum = 0.9",
+            "\
+job.toml:16:1: unknown key `momentum` in [optimizer.dense]
+   |
+16 | momentum = 0.9
+   | ^^^^^^^^
+   = known keys: kind, learning_rate",
+        ),
+        (
+            "name = \"criteo\"",
+            "\tname = \"a/b\"",
+            "\
+job.toml:1:9: `name`: the name contains a slash, and it names the folders of the job's runs
+  |
+1 | \tname = \"a/b\"
+  | \t       ^^^^^",
+        ),
+        ("name = \"criteo\"", "", "job.toml: the key `name` is missing"),
+        (
+            "name = \"criteo\"",
+            "name = \"\u{e9}\" \u{1b}",
+            "\
+job.toml:1:12: this is not TOML: unexpected key or value, expected newline, `#`
+  |
+1 | name = \"\u{e9}\" \u{fffd}
+  |            ^",
+        ),
+        (
+            "[train]",
+            "[traim]",
+            "\
+job.toml:22:2: unknown key `traim`
+   |
+22 | [traim]
+   |  ^^^^^
+   = did you mean `train`?
+   = known keys: name, seed, data, model, optimizer, train, eval, reader, device",
+        ),
+        (
+            "[64, 16]",
+            "[64, 8]",
+            "\
+job.toml:10:14: the bottom MLP must end with embedding_dim, 16, and ends with 8: its output interacts with \
+the embeddings
+   |
+10 | bottom_mlp = [64, 8]
+   |              ^^^^^^^",
+        ),
+    ];
+    for (piece, replacement, expected) in cases {
+        assert_eq!(errors_with(piece, replacement), expected);
+    }
+}
+
+#[test]
+fn impossible_values_are_refused_in_plain_words() {
+    let cases = [
+        ("batch_size = 512", "batch_size = 512.0", "expected a whole number from 1 to 16777216, found 512.0"),
+        ("batch_size = 512", "batch_size = -1", "expected a whole number from 1 to 16777216, found -1"),
+        ("batch_size = 512", "batch_size = 16777217", "found 16777217"),
+        ("batch_size = 512", "batch_size = \"many\"", "found the string \"many\""),
+        (
+            "batch_size = 512",
+            "batch_size = 1\nepochs = 0",
+            "`train.epochs`: expected a whole number of 1 or more, found 0",
+        ),
+        (
+            "batch_size = 512",
+            "batch_size = 1\nshuffle = 1",
+            "`train.shuffle`: expected true or false, found 1",
+        ),
+        ("learning_rate = 24", "learning_rate = -0.5", "expected a number of 0 or more, found -0.5"),
+        ("learning_rate = 24", "learning_rate = nan", "expected a number of 0 or more, found NaN"),
+        ("learning_rate = 24", "learning_rate = inf", "expected a number of 0 or more, found inf"),
+        ("kind = \"sgd\"", "", "the key `kind` is missing in [optimizer.dense]"),
+        ("kind = \"sgd\"", "kind = 3", "`optimizer.dense.kind`: expected a name, found a number"),
+        ("name = \"criteo\"", "name = \"\"", "the name is empty"),
+        ("name = \"criteo\"", "name = \"..\"", "the name begins with a dot"),
+        ("seed = 7", "seed = -7", "`seed`: expected a whole number of 0 or more, found -7"),
+        ("seed = 7", "seed = 0xfffffffffffffffff", "this number does not fit 64 bits"),
+        ("seed = 7", "seed = 7\nseed = 8", "job.toml:3:1: this is not TOML: duplicate key"),
+        ("dir = \"data/criteo\"", "dir = 1979-05-27", "`data.dir`: expected a path, found a date or time"),
+        ("dir = \"data/criteo\"", "dir = \"\"", "job.toml:5:7: the path is empty"),
+        ("[64, 16]", "[64, 0]", "`model.bottom_mlp`: expected a whole number from 1 to 65536, found 0"),
+        ("[64, 16]", "64", "`model.bottom_mlp`: expected a list, found 64"),
+        (
+            "[train]",
+            "[eval]\ntarget_auc = 0.5\n[train]",
+            "expected a number above 0.5 and up to 1, found 0.5",
+        ),
+        (
+            "[train]",
+            "[eval]\ntarget_auc = 1.5\n[train]",
+            "expected a number above 0.5 and up to 1, found 1.5",
+        ),
+        (
+            "[train]",
+            "[reader]\nmode = \"uring\"\n[train]",
+            "known values: auto, uring-direct, uring-buffered, pread, mmap",
+        ),
+        (
+            "[train]\nbatch_size",
+            "[reader]\nqueue_depth = 0\n[train]\nbatch_size",
+            "expected a whole number from 1 to 128",
+        ),
+        (
+            "[train]",
+            "[data.generate]\nshape = \"dlrm-dcn\"\nsamples = 3\n[train]",
+            "did you mean `dlrm-dcnv2`?",
+        ),
+        ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
+        (
+            "[optimizer.sparse]",
+            "[optimizer.schedule]\nkind = \"constant\"\npower = 2\n[optimizer.sparse]",
+            "the kind `constant` has no key `power` in [optimizer.schedule]",
+        ),
+    ];
+    for (piece, replacement, expected) in cases {
+        let actual = errors_with(piece, replacement);
+        assert!(actual.contains(expected), "{replacement}\n{actual}");
+    }
+}
+
+#[test]
+fn an_error_of_a_set_names_the_set() {
+    let cases = [
+        (
+            "train.bach_size=5",
+            "\
+--set train.bach_size=5: unknown key `bach_size` in [train]
+  |
+  | train.bach_size=5
+  |       ^^^^^^^^^
+  = did you mean `batch_size`?
+  = known keys: batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks",
+        ),
+        (
+            "train.batch_size=0",
+            "\
+--set train.batch_size=0: `train.batch_size`: expected a whole number from 1 to 16777216, found 0
+  |
+  | train.batch_size=0
+  |                  ^",
+        ),
+        (
+            "model.bottom_mlp=[3]",
+            "\
+--set model.bottom_mlp=[3]: the bottom MLP must end with embedding_dim, 16, and ends with 3: its output interacts with \
+the embeddings
+  |
+  | model.bottom_mlp=[3]
+  |                  ^^^",
+        ),
+        (
+            "name.x=3",
+            "\
+--set name.x=3: `name`: expected a name, found a table
+  |
+  | name.x=3
+  | ^^^^",
+        ),
+        (
+            "train",
+            "\
+--set train: --set takes KEY=VALUE, such as train.batch_size=1024
+  |
+  | train
+  | ^^^^^",
+        ),
+        ("=3", "--set =3: `` is not a key: write TABLE.KEY=VALUE"),
+        // The set is right, and the file's key no longer is.
+        (
+            "optimizer.sparse.kind=sgd",
+            "\
+job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
+   |
+20 | epsilon = 1e-6
+   | ^^^^^^^
+   = only with kind `adagrad`",
+        ),
+    ];
+    for (set, expected) in cases {
+        assert_eq!(errors(SOUND, &[set]), expected);
+    }
+}
+
+#[test]
+fn all_contradictions_are_told_at_once() {
+    let sets = [
+        "model.embedding_dim=32",
+        "optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }",
+        "eval.target_auc=0.8",
+    ];
+    let expected = "\
+3 problems with the job
+
+job.toml:10:14: the bottom MLP must end with embedding_dim, 32, and ends with 16: its output interacts with \
+the embeddings
+   |
+10 | bottom_mlp = [64, 16]
+   |              ^^^^^^^^
+
+--set optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }: \
+the decay starts at step 9, before the warm-up ends at step 10
+  |
+  | optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 10, decay_start_step = 9, decay_steps = 1 }
+  |                                                                                        ^
+
+--set eval.target_auc=0.8: training ends at the first evaluation that reaches the target, so eval.every_steps is needed
+  |
+  | eval.target_auc=0.8
+  |                 ^^^";
+    assert_eq!(errors(SOUND, &sets), expected);
+}
+
+#[test]
+fn a_conflict_found_later_points_at_its_key_or_the_table_around_it() {
+    let file = JobFile::parse("job.toml", SOUND, &NO_SETS).unwrap();
+    let place = |key| file.error(&[Conflict::new(key, "")]).problems()[0].place().to_owned();
+    assert_eq!(place("model.bottom_mlp"), "job.toml:10:14");
+    assert_eq!(place("train.max_steps"), "job.toml:22:1");
+    assert_eq!(place("eval.every_steps"), "job.toml");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = Job::load(Path::new("no/such/job.toml"), &NO_SETS).unwrap_err();
+    assert!(error.to_string().starts_with("cannot read the job file no/such/job.toml: "), "{error}");
+    assert!(error.problems().is_empty());
+}
+
+#[test]
+fn deep_nesting_is_an_error_and_no_overflow() {
+    let cases = [
+        format!("{}x = 1", "a.".repeat(100_000)),
+        format!("a = {}", "[".repeat(100_000)),
+        format!("a = {}", "{a=".repeat(100_000)),
+        format!("[{}a]", "a.".repeat(100_000)),
+    ];
+    for text in cases {
+        assert!(errors(&text, &[]).contains("recursion") || errors(&text, &[]).contains("recurse"));
+    }
+    let set = format!("{}x=1", "a.".repeat(100_000));
+    assert!(errors(SOUND, &[&set]).contains("is not a key"));
+}
+
+#[test]
+fn the_jobs_in_configs_are_sound() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs");
+    let mut jobs = 0;
+    for entry in fs::read_dir(configs).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            if let Err(error) = Job::load(&path, &NO_SETS) {
+                panic!("{error}");
+            }
+            jobs += 1;
+        }
+    }
+    assert!(jobs > 0);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in ".*", set in ".*") {
+        let _ = Job::from_toml("job.toml", &text, &NO_SETS).map_err(|error| error.to_string());
+        let _ = Job::from_toml("job.toml", SOUND, &[set]).map_err(|error| error.to_string());
+    }
+
+    /// Nearly sound jobs get further than noise does.
+    #[test]
+    fn no_damage_panics(
+        at in 0..SOUND.len(),
+        removed in 0usize..20,
+        inserted in "[a-z_=.\\[\\]{}\"'#0-9\\n\u{e4} -]{0,6}",
+    ) {
+        let end = (at + removed).min(SOUND.len());
+        let text = format!("{}{inserted}{}", &SOUND[..at], &SOUND[end..]);
+        let _ = Job::from_toml("job.toml", &text, &NO_SETS).map_err(|error| error.to_string());
+    }
+
+    #[test]
+    fn an_effective_job_loads_back_equal(job in any_job()) {
+        let text = job.to_toml();
+        let again = Job::from_toml("effective.toml", &text, &NO_SETS)
+            .map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
+        prop_assert_eq!(again, job);
+    }
+}
+
+fn any_job() -> impl Strategy<Value = Job> {
+    let count = || (1..=i64::MAX as u64).prop_map(|n| Count::new(n).unwrap());
+    let non_negative = || (0.0..1e300).prop_map(|x| NonNegative::new(x).unwrap());
+    let positive = || (1e-300..1e300).prop_map(|x| Positive::new(x).unwrap());
+    let width = || (1u32..=65_536).prop_map(|n| Width::new(n).unwrap());
+    let optimizer = || {
+        prop_oneof![
+            non_negative().prop_map(|learning_rate| Optimizer::Sgd(Sgd { learning_rate })),
+            (non_negative(), non_negative(), positive()).prop_map(
+                |(learning_rate, initial_accumulator, epsilon)| {
+                    Optimizer::Adagrad(Adagrad { learning_rate, initial_accumulator, epsilon })
+                }
+            ),
+        ]
+    };
+    let schedule = prop_oneof![
+        Just(Schedule::Constant),
+        (any::<u32>(), any::<u32>(), count(), positive(), 0.0..=1.0).prop_map(
+            |(warmup_steps, plateau, decay_steps, power, end_factor)| {
+                Schedule::WarmupPolynomial(WarmupPolynomial {
+                    warmup_steps: warmup_steps.into(),
+                    decay_start_step: u64::from(warmup_steps) + u64::from(plateau),
+                    decay_steps,
+                    power,
+                    end_factor: Fraction::new(end_factor).unwrap(),
+                })
+            }
+        ),
+    ];
+    let shape = prop_oneof![
+        Just(Shape::Dlrm),
+        Just(Shape::DlrmDcnv2),
+        "[a-z \"'\\\\]{0,9}/[a-z]{1,9}".prop_map(|path| Shape::File(path.into())),
+    ];
+    let generate =
+        (shape, proptest::option::of(count()), count(), any::<u64>(), non_negative(), any::<u64>()).prop_map(
+            |(shape, rows_cap, samples, eval_samples, alpha, seed)| Generate {
+                shape,
+                rows_cap,
+                samples,
+                eval_samples,
+                alpha,
+                seed,
+            },
+        );
+    let data = ("[^\\x00]{1,20}", proptest::option::of(generate))
+        .prop_map(|(dir, generate)| Data { dir: dir.into(), generate });
+    let model = (width(), proptest::collection::vec(width(), 0..4), proptest::collection::vec(width(), 0..4))
+        .prop_map(|(embedding_dim, mut bottom_mlp, top_mlp)| {
+            if let Some(last) = bottom_mlp.last_mut() {
+                *last = embedding_dim;
+            }
+            Model { kind: ModelKind::Dlrm, embedding_dim, bottom_mlp, top_mlp }
+        });
+    let train =
+        (1u32..=16_777_216, count(), proptest::option::of(count()), count(), any::<bool>(), 1u32..=65_536)
+            .prop_map(|(batch_size, epochs, max_steps, log_every_steps, shuffle, window)| Train {
+                batch_size: BatchSize::new(batch_size).unwrap(),
+                epochs,
+                max_steps,
+                log_every_steps,
+                shuffle,
+                shuffle_window_blocks: WindowBlocks::new(window).unwrap(),
+            });
+    let eval =
+        proptest::option::of((count(), proptest::option::of(0.500_001..=1.0))).prop_map(|every| Eval {
+            every_steps: every.map(|(steps, _)| steps),
+            target_auc: every.and_then(|(_, auc)| auc).map(|auc| AucTarget::new(auc).unwrap()),
+            ..Eval::default()
+        });
+    let mode = prop_oneof![
+        Just(IoMode::Auto),
+        Just(IoMode::UringDirect),
+        Just(IoMode::UringBuffered),
+        Just(IoMode::Pread),
+        Just(IoMode::Mmap),
+    ];
+    let reader = (mode, 1u32..=128)
+        .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
+    let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
+    let device = (kind, proptest::option::of(1u32..=4096))
+        .prop_map(|(kind, threads)| Device { kind, threads: threads.and_then(ThreadCount::new) });
+    let optimizers = (optimizer(), optimizer(), schedule).prop_map(|(dense, sparse, schedule)| Optimizers {
+        dense,
+        sparse,
+        schedule,
+    });
+    let name = "[^./\\\\\\pC][^/\\\\\\pC]{0,20}".prop_map(|name| name.parse().unwrap());
+    (name, any::<u64>(), data, model, optimizers, train, eval, reader, device).prop_map(
+        |(name, seed, data, model, optimizer, train, eval, reader, device)| Job {
+            name,
+            seed,
+            data,
+            model,
+            optimizer,
+            train,
+            eval,
+            reader,
+            device,
+        },
+    )
+}

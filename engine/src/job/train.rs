@@ -1,0 +1,101 @@
+//! How long and on what the job trains, and how it is judged.
+
+use serde::Deserialize;
+
+use super::values::{AucTarget, BatchSize, Count, ThreadCount, WindowBlocks};
+
+/// `[train]`: batches, their order and their number.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Train {
+    /// Samples of a step, over all ranks.
+    pub batch_size: BatchSize,
+    /// Passes over the training part. Default 1.
+    #[serde(default = "default_epochs")]
+    pub epochs: Count,
+    /// Ends the training after so many steps, whatever the epochs.
+    pub max_steps: Option<Count>,
+    /// Steps between two reports of the loss. Default 100.
+    #[serde(default = "default_log_every_steps")]
+    pub log_every_steps: Count,
+    /// Whether every epoch has an order of its own: blocks are permuted, and rows within a window of blocks. The order
+    /// depends on the job's seed and the epoch only. Default true.
+    #[serde(default = "default_shuffle")]
+    pub shuffle: bool,
+    /// Blocks whose rows are shuffled together, and held in memory together. Default 16.
+    #[serde(default = "default_shuffle_window_blocks")]
+    pub shuffle_window_blocks: WindowBlocks,
+}
+
+fn default_epochs() -> Count {
+    Count::new(1).expect("a constant in range")
+}
+
+fn default_log_every_steps() -> Count {
+    Count::new(100).expect("a constant in range")
+}
+
+fn default_shuffle() -> bool {
+    true
+}
+
+fn default_shuffle_window_blocks() -> WindowBlocks {
+    WindowBlocks::new(16).expect("a constant in range")
+}
+
+/// `[eval]`: when the model is judged on the dataset's evaluation part. Where there is such a part, it is always judged
+/// at the end.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Eval {
+    /// Steps between two evaluations during training. Without it there is only the one at the end.
+    pub every_steps: Option<Count>,
+    /// Samples of a batch of the evaluation; it has no influence on the result. Default 8192.
+    pub batch_size: BatchSize,
+    /// Ends the training at the first evaluation with at least this AUC. Needs `every_steps`.
+    pub target_auc: Option<AucTarget>,
+}
+
+impl Default for Eval {
+    fn default() -> Self {
+        Self {
+            every_steps: None,
+            batch_size: BatchSize::new(8192).expect("a constant in range"),
+            target_auc: None,
+        }
+    }
+}
+
+/// `[device]`: what computes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Device {
+    /// Default `auto`.
+    pub kind: DeviceKind,
+    /// CPU threads. Without it, all that this process may use. The result does not depend on it.
+    pub threads: Option<ThreadCount>,
+}
+
+/// A kind of device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// GPUs where this build and this machine have them, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// GPUs; the job fails without them.
+    Cuda,
+}
+
+impl DeviceKind {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! From the tree to types: a serde deserializer whose errors keep what serde knows (the unknown key, the list of known
+//! ones) and where it happened, instead of a sentence about it.
+//!
+//! A choice with settings of its own (`optimizer.dense`, `optimizer.schedule`) is written as a table whose `kind` is
+//! the choice and whose other keys are its settings, or as the name alone where the settings all have defaults. The
+//! derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies the table into a
+//! buffer first, and with it goes every place but the table's.)
+
+use std::fmt::Display;
+
+use serde::de::value::BorrowedStrDeserializer;
+use serde::de::{
+    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, MapAccess, SeqAccess,
+    Unexpected, VariantAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+
+use super::tree::{Entry, Node, Origin, Value};
+
+/// The key that makes a choice among those of a table.
+pub(super) const KIND: &str = "kind";
+
+/// Reads a type from a tree.
+pub(super) fn read<'de, T: Deserialize<'de>>(root: &'de Node) -> Result<T, Misfit> {
+    T::deserialize(root)
+}
+
+/// Why a tree is not of the type.
+#[derive(Debug)]
+pub(super) struct Misfit {
+    pub reason: Reason,
+    /// The innermost place that the error could be pinned to.
+    pub origin: Option<Origin>,
+    /// The keys that lead to the table or value concerned, innermost first.
+    path_reversed: Vec<String>,
+}
+
+#[derive(Debug)]
+pub(super) enum Reason {
+    UnknownKey { key: String, known: &'static [&'static str] },
+    UnknownChoice { found: String, known: &'static [&'static str] },
+    MissingKey(&'static str),
+    Other(String),
+}
+
+impl Misfit {
+    fn new(reason: Reason) -> Self {
+        Self { reason, origin: None, path_reversed: Vec::new() }
+    }
+
+    /// The keys that lead to the table or value concerned.
+    pub(super) fn path(&self) -> Vec<String> {
+        self.path_reversed.iter().rev().cloned().collect()
+    }
+
+    /// Pins the error to a place, unless it came from a more precise one.
+    fn at(mut self, origin: &Origin) -> Self {
+        self.origin.get_or_insert_with(|| origin.clone());
+        self
+    }
+
+    fn within(mut self, key: &str) -> Self {
+        self.path_reversed.push(key.to_owned());
+        self
+    }
+}
+
+impl Display for Misfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.reason {
+            Reason::UnknownKey { key, .. } => write!(f, "unknown key `{key}`"),
+            Reason::UnknownChoice { found, .. } => write!(f, "unknown value `{found}`"),
+            Reason::MissingKey(key) => write!(f, "the key `{key}` is missing"),
+            Reason::Other(message) => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+impl Error for Misfit {
+    fn custom<T: Display>(message: T) -> Self {
+        Self::new(Reason::Other(message.to_string()))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::custom(format_args!("expected {}, found {}", plain_words(expected), described(found)))
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(found, expected)
+    }
+
+    fn unknown_field(key: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Reason::UnknownKey { key: key.to_owned(), known })
+    }
+
+    fn unknown_variant(found: &str, known: &'static [&'static str]) -> Self {
+        Self::new(Reason::UnknownChoice { found: found.to_owned(), known })
+    }
+
+    fn missing_field(key: &'static str) -> Self {
+        Self::new(Reason::MissingKey(key))
+    }
+}
+
+/// What was expected, in the words of a job file rather than of Rust.
+fn plain_words(expected: &dyn Expected) -> String {
+    let words = expected.to_string();
+    match words.as_str() {
+        "u64" => "a whole number of 0 or more".into(),
+        "a boolean" => "true or false".into(),
+        "a sequence" => "a list".into(),
+        "path string" => "a path".into(),
+        _ if words.starts_with("struct ") => "a table".into(),
+        _ => words,
+    }
+}
+
+fn described(found: Unexpected<'_>) -> String {
+    match found {
+        Unexpected::Bool(boolean) => format!("{boolean}"),
+        Unexpected::Unsigned(number) => format!("{number}"),
+        Unexpected::Signed(number) => format!("{number}"),
+        // With a point, so that 2.0 is not mistaken for the whole number that was expected.
+        Unexpected::Float(number) => format!("{number:?}"),
+        Unexpected::Str(text) => format!("the string {text:?}"),
+        Unexpected::Seq => "a list".into(),
+        Unexpected::Map => "a table".into(),
+        Unexpected::Other(what) => what.into(),
+        other => format!("{other}"),
+    }
+}
+
+fn unexpected(node: &Node) -> Unexpected<'_> {
+    match &node.value {
+        Value::String(text) => Unexpected::Str(text),
+        Value::Integer(_) => Unexpected::Other("a number"),
+        Value::Float(number) => Unexpected::Float(*number),
+        Value::Boolean(boolean) => Unexpected::Bool(*boolean),
+        Value::Datetime => Unexpected::Other("a date or time"),
+        Value::Array(_) => Unexpected::Seq,
+        Value::Table(_) => Unexpected::Map,
+    }
+}
+
+impl<'de> Deserializer<'de> for &'de Node {
+    type Error = Misfit;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        let result = match &self.value {
+            Value::String(text) => visitor.visit_borrowed_str(text),
+            Value::Integer(number) => match (i64::try_from(*number), u64::try_from(*number)) {
+                (Ok(number), _) => visitor.visit_i64(number),
+                (_, Ok(number)) => visitor.visit_u64(number),
+                _ => Err(Misfit::custom("this number does not fit 64 bits")),
+            },
+            Value::Float(number) => visitor.visit_f64(*number),
+            Value::Boolean(boolean) => visitor.visit_bool(*boolean),
+            Value::Datetime => Err(Misfit::invalid_type(unexpected(self), &visitor)),
+            Value::Array(nodes) => visitor.visit_seq(Items(nodes.iter())),
+            Value::Table(entries) => visitor.visit_map(Fields::new(entries, false)),
+        };
+        result.map_err(|misfit| misfit.at(&self.origin))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Misfit> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        // Derived visitors would take a list for a struct, field by field.
+        match &self.value {
+            Value::Table(_) => self.deserialize_any(visitor),
+            _ => Err(Misfit::invalid_type(unexpected(self), &visitor).at(&self.origin)),
+        }
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        let choice = match &self.value {
+            Value::String(_) => Choice { kind: self, settings: &[], origin: &self.origin, path: None },
+            Value::Table(entries) => match entries.iter().find(|entry| entry.key == KIND) {
+                Some(entry) => {
+                    Choice { kind: &entry.node, settings: entries, origin: &self.origin, path: Some(KIND) }
+                }
+                None => return Err(Misfit::missing_field(KIND).at(&self.origin)),
+            },
+            _ => return Err(Misfit::invalid_type(unexpected(self), &"a name").at(&self.origin)),
+        };
+        visitor.visit_enum(choice)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map identifier ignored_any
+    }
+}
+
+struct Items<'de>(std::slice::Iter<'de, Node>);
+
+impl<'de> SeqAccess<'de> for Items<'de> {
+    type Error = Misfit;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
+        self.0.next().map(|node| seed.deserialize(node)).transpose()
+    }
+}
+
+/// The entries of a table, those of a choice without its `kind`.
+struct Fields<'de> {
+    entries: std::slice::Iter<'de, Entry>,
+    without_kind: bool,
+    value: Option<&'de Entry>,
+}
+
+impl<'de> Fields<'de> {
+    fn new(entries: &'de [Entry], without_kind: bool) -> Self {
+        Self { entries: entries.iter(), without_kind, value: None }
+    }
+}
+
+impl<'de> MapAccess<'de> for Fields<'de> {
+    type Error = Misfit;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Misfit> {
+        let without_kind = self.without_kind;
+        let Some(entry) = self.entries.find(|entry| !(without_kind && entry.key == KIND)) else {
+            return Ok(None);
+        };
+        self.value = Some(entry);
+        let key = BorrowedStrDeserializer::new(&entry.key);
+        seed.deserialize(key).map(Some).map_err(|misfit: Misfit| misfit.at(&entry.key_origin))
+    }
+
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Misfit> {
+        let entry =
+            self.value.take().ok_or_else(|| Misfit::custom("a value was asked for before its key"))?;
+        seed.deserialize(&entry.node).map_err(|misfit| misfit.within(&entry.key))
+    }
+}
+
+/// A choice: its name, and the table that its settings are in.
+struct Choice<'de> {
+    kind: &'de Node,
+    settings: &'de [Entry],
+    origin: &'de Origin,
+    /// The key that leads from the table to the name, where there is a table.
+    path: Option<&'static str>,
+}
+
+impl<'de> EnumAccess<'de> for Choice<'de> {
+    type Error = Misfit;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self), Misfit> {
+        let located = |misfit: Misfit| {
+            let misfit = misfit.at(&self.kind.origin);
+            match self.path {
+                Some(key) => misfit.within(key),
+                None => misfit,
+            }
+        };
+        let Value::String(name) = &self.kind.value else {
+            return Err(located(Misfit::invalid_type(unexpected(self.kind), &"a name")));
+        };
+        let variant = seed.deserialize(BorrowedStrDeserializer::new(name)).map_err(located)?;
+        Ok((variant, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for Choice<'de> {
+    type Error = Misfit;
+
+    fn unit_variant(self) -> Result<(), Misfit> {
+        match self.settings.iter().find(|entry| entry.key != KIND) {
+            Some(entry) => Err(Misfit::unknown_field(&entry.key, &[KIND]).at(&entry.key_origin)),
+            None => Ok(()),
+        }
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Misfit> {
+        let settings = de::value::MapAccessDeserializer::new(Fields::new(self.settings, true));
+        seed.deserialize(settings).map_err(|misfit| misfit.at(self.origin))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, Misfit> {
+        Err(Misfit::invalid_type(Unexpected::Map, &visitor).at(self.origin))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Misfit> {
+        visitor.visit_map(Fields::new(self.settings, true)).map_err(|misfit| misfit.at(self.origin))
+    }
+}

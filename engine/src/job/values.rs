@@ -1,0 +1,262 @@
+//! Values that cannot be wrong once they are there: a batch of 0 samples or a learning rate of NaN is refused where it
+//! is read, so that nothing behind the job file has to think of it.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
+
+/// Makes newtypes of whole numbers within a range.
+macro_rules! whole_numbers {
+    ($($(#[$doc:meta])* $name:ident($inner:ty) in $min:literal..=$max:literal: $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// The value as this type, unless it lies outside of the range.
+            pub const fn new(value: $inner) -> Option<Self> {
+                if value >= $min && value <= $max { Some(Self(value)) } else { None }
+            }
+
+            /// The number.
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let make = |value: u64| Self::new(value.try_into().ok()?);
+                deserializer.deserialize_u64(WholeVisitor { expected: $expected, make })
+            }
+        }
+    )*};
+}
+
+/// Makes newtypes of finite numbers for which a condition holds.
+macro_rules! real_numbers {
+    ($($(#[$doc:meta])* $name:ident(|$x:ident| $condition:expr): $expected:literal;)*) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+        pub struct $name(f64);
+
+        impl $name {
+            /// The value as this type, unless it is outside of the range, infinite or not a number.
+            pub const fn new($x: f64) -> Option<Self> {
+                if $x.is_finite() && $condition { Some(Self($x)) } else { None }
+            }
+
+            /// The number.
+            pub const fn get(self) -> f64 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_f64(RealVisitor { expected: $expected, make: Self::new })
+            }
+        }
+    )*};
+}
+
+whole_numbers! {
+    /// A number of things of which there must be at least one.
+    Count(u64) in 1..=0x7fff_ffff_ffff_ffff: "a whole number of 1 or more";
+    /// Samples in a batch.
+    BatchSize(u32) in 1..=16_777_216: "a whole number from 1 to 16777216";
+    /// Units in a layer, or elements of an embedding.
+    Width(u32) in 1..=65_536: "a whole number from 1 to 65536";
+    /// Blocks that are read at the same time.
+    QueueDepth(u32) in 1..=128: "a whole number from 1 to 128";
+    /// Blocks that are shuffled together.
+    WindowBlocks(u32) in 1..=65_536: "a whole number from 1 to 65536";
+    /// CPU threads.
+    ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
+}
+
+real_numbers! {
+    /// A finite number of 0 or more.
+    NonNegative(|x| x >= 0.0): "a number of 0 or more";
+    /// A finite number above 0.
+    Positive(|x| x > 0.0): "a number above 0";
+    /// A number from 0 to 1.
+    Fraction(|x| x >= 0.0 && x <= 1.0): "a number from 0 to 1";
+    /// An AUC worth aiming at: better than chance, and possible.
+    AucTarget(|x| x > 0.5 && x <= 1.0): "a number above 0.5 and up to 1";
+}
+
+struct WholeVisitor<F> {
+    expected: &'static str,
+    make: F,
+}
+
+impl<T, F: Fn(u64) -> Option<T>> Visitor<'_> for WholeVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        let made = u64::try_from(value).ok().and_then(&self.make);
+        made.ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        (self.make)(value).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+    }
+}
+
+struct RealVisitor<F> {
+    expected: &'static str,
+    make: F,
+}
+
+impl<T, F: Fn(f64) -> Option<T>> Visitor<'_> for RealVisitor<F> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<T, E> {
+        (self.make)(value).ok_or_else(|| E::invalid_value(Unexpected::Float(value), &self))
+    }
+
+    /// A whole number serves where any number does: `learning_rate = 24`.
+    fn visit_i64<E: Error>(self, value: i64) -> Result<T, E> {
+        (self.make)(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<T, E> {
+        (self.make)(value as f64).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+    }
+}
+
+/// Makes `Deserialize` of `FromStr`, whose error is the message.
+macro_rules! from_string {
+    ($name:ident: $expected:literal) => {
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                struct StringVisitor;
+
+                impl Visitor<'_> for StringVisitor {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                        f.write_str($expected)
+                    }
+
+                    fn visit_str<E: Error>(self, text: &str) -> Result<$name, E> {
+                        text.parse().map_err(E::custom)
+                    }
+                }
+
+                deserializer.deserialize_str(StringVisitor)
+            }
+        }
+    };
+}
+
+/// The name of a job: it names the folders of its runs, so it is what a file can be called.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct JobName(String);
+
+impl JobName {
+    /// Bytes that a name may have: file systems stop at 255, and a run's folder adds to the name.
+    pub const BYTES_MAX: usize = 128;
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for JobName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let wrong = if name.is_empty() {
+            "is empty"
+        } else if name.len() > Self::BYTES_MAX {
+            "is longer than 128 bytes"
+        } else if name.starts_with('.') {
+            "begins with a dot"
+        } else if name.contains(['/', '\\']) {
+            "contains a slash"
+        } else if name.contains(char::is_control) {
+            "contains a control character"
+        } else {
+            return Ok(Self(name.to_owned()));
+        };
+        Err(format!("the name {wrong}, and it names the folders of the job's runs"))
+    }
+}
+
+impl fmt::Display for JobName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+from_string!(JobName: "a name");
+
+/// The columns of a generated dataset: one of the built-in shapes, or a file that describes one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Shape {
+    /// 13 dense columns and 26 one-hot tables, MLPerf's DLRM.
+    Dlrm,
+    /// The same columns with multi-hot bags, MLPerf's DLRM-DCNv2.
+    DlrmDcnv2,
+    /// A shape file.
+    File(PathBuf),
+}
+
+impl Shape {
+    const BUILT_IN: [(&'static str, Self); 2] = [("dlrm", Self::Dlrm), ("dlrm-dcnv2", Self::DlrmDcnv2)];
+}
+
+impl FromStr for Shape {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some((_, shape)) = Self::BUILT_IN.into_iter().find(|(name, _)| *name == text) {
+            return Ok(shape);
+        }
+        // A slip in the name of a built-in shape shall not become "no such file".
+        if text.contains('/') || Path::new(text).extension().is_some() {
+            return Ok(Self::File(text.into()));
+        }
+        let suggestion = super::nearest::nearest(text, Self::BUILT_IN.map(|(name, _)| name))
+            .map(|name| format!(": did you mean `{name}`?"))
+            .unwrap_or_default();
+        Err(format!("`{text}` is neither dlrm nor dlrm-dcnv2 nor the path of a shape file{suggestion}"))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dlrm => f.write_str("dlrm"),
+            Self::DlrmDcnv2 => f.write_str("dlrm-dcnv2"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+from_string!(Shape: "dlrm, dlrm-dcnv2 or the path of a shape file");

@@ -1,0 +1,125 @@
+//! The effective job: every setting written out, the defaults too.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+
+use super::optimizer::{Adagrad, Optimizer, Optimizers, Sgd};
+use super::schedule::{Schedule, WarmupPolynomial};
+use super::values::Width;
+use super::{Data, Device, Eval, Generate, Job, Model, Reader, Train};
+
+impl Job {
+    /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
+    /// the copy that is kept with it, even by a version with other defaults.
+    ///
+    /// Paths that are not Unicode are written with replacement characters.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        write_job(&mut text, self).expect("a string takes whatever is written");
+        text
+    }
+}
+
+// Every struct is taken apart in full, so that a field that is added and not written does not compile.
+
+fn write_job(out: &mut String, job: &Job) -> fmt::Result {
+    let Job { name, seed, data, model, optimizer, train, eval, reader, device } = job;
+    writeln!(out, "# The effective job, with every default filled in.")?;
+    writeln!(out, "name = {}", quoted(name.as_str()))?;
+    writeln!(out, "seed = {seed}")?;
+    write_data(out, data)?;
+    write_model(out, model)?;
+    write_optimizers(out, optimizer)?;
+    write_train(out, train)?;
+    write_eval(out, eval)?;
+    let Reader { mode, queue_depth } = reader;
+    writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
+    let Device { kind, threads } = device;
+    writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
+    write_option(out, "threads", threads.as_ref(), "all that the process may use")
+}
+
+fn write_data(out: &mut String, data: &Data) -> fmt::Result {
+    let Data { dir, generate } = data;
+    writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+    let Some(Generate { shape, rows_cap, samples, eval_samples, alpha, seed }) = generate else {
+        return Ok(());
+    };
+    writeln!(out, "\n[data.generate]\nshape = {}", quoted(&shape.to_string()))?;
+    write_option(out, "rows_cap", rows_cap.as_ref(), "tables as large as the shape says")?;
+    writeln!(out, "samples = {samples}\neval_samples = {eval_samples}")?;
+    writeln!(out, "alpha = {:?}\nseed = {seed}", alpha.get())
+}
+
+fn write_model(out: &mut String, model: &Model) -> fmt::Result {
+    let Model { kind, embedding_dim, bottom_mlp, top_mlp } = model;
+    writeln!(out, "\n[model]\nkind = \"{}\"\nembedding_dim = {embedding_dim}", kind.name())?;
+    writeln!(out, "bottom_mlp = {:?}", widths(bottom_mlp))?;
+    writeln!(out, "top_mlp = {:?}", widths(top_mlp))
+}
+
+fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {
+    let Optimizers { dense, sparse, schedule } = optimizers;
+    write_optimizer(out, "dense", dense)?;
+    write_optimizer(out, "sparse", sparse)?;
+    writeln!(out, "\n[optimizer.schedule]")?;
+    match schedule {
+        Schedule::Constant => writeln!(out, "kind = \"constant\""),
+        Schedule::WarmupPolynomial(schedule) => {
+            let WarmupPolynomial { warmup_steps, decay_start_step, decay_steps, power, end_factor } =
+                schedule;
+            writeln!(out, "kind = \"warmup-polynomial\"")?;
+            writeln!(out, "warmup_steps = {warmup_steps}\ndecay_start_step = {decay_start_step}")?;
+            writeln!(out, "decay_steps = {decay_steps}")?;
+            writeln!(out, "power = {:?}\nend_factor = {:?}", power.get(), end_factor.get())
+        }
+    }
+}
+
+fn write_optimizer(out: &mut String, which: &str, optimizer: &Optimizer) -> fmt::Result {
+    writeln!(out, "\n[optimizer.{which}]\nkind = \"{}\"", optimizer.name())?;
+    match optimizer {
+        Optimizer::Sgd(Sgd { learning_rate }) => writeln!(out, "learning_rate = {:?}", learning_rate.get()),
+        Optimizer::Adagrad(Adagrad { learning_rate, initial_accumulator, epsilon }) => {
+            writeln!(out, "learning_rate = {:?}", learning_rate.get())?;
+            writeln!(out, "initial_accumulator = {:?}", initial_accumulator.get())?;
+            writeln!(out, "epsilon = {:?}", epsilon.get())
+        }
+    }
+}
+
+fn write_train(out: &mut String, train: &Train) -> fmt::Result {
+    let Train { batch_size, epochs, max_steps, log_every_steps, shuffle, shuffle_window_blocks } = train;
+    writeln!(out, "\n[train]\nbatch_size = {batch_size}\nepochs = {epochs}")?;
+    write_option(out, "max_steps", max_steps.as_ref(), "all epochs")?;
+    writeln!(out, "log_every_steps = {log_every_steps}\nshuffle = {shuffle}")?;
+    writeln!(out, "shuffle_window_blocks = {shuffle_window_blocks}")
+}
+
+fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
+    let Eval { every_steps, batch_size, target_auc } = eval;
+    writeln!(out, "\n[eval]")?;
+    write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?;
+    writeln!(out, "batch_size = {batch_size}")?;
+    write_option(out, "target_auc", target_auc.as_ref(), "no early end")
+}
+
+/// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.
+fn write_option(out: &mut String, key: &str, value: Option<&impl fmt::Display>, absent: &str) -> fmt::Result {
+    match value {
+        Some(value) => writeln!(out, "{key} = {value}"),
+        None => writeln!(out, "# {key}: not set, {absent}"),
+    }
+}
+
+fn widths(layers: &[Width]) -> Vec<u32> {
+    layers.iter().map(|width| width.get()).collect()
+}
+
+fn quoted(text: &str) -> toml::Value {
+    toml::Value::String(text.to_owned())
+}
+
+fn quoted_path(path: &Path) -> toml::Value {
+    quoted(&path.to_string_lossy())
+}

@@ -1,0 +1,293 @@
+//! A trained model on disk: `model.safetensors` with every weight, and `model.json` with what else scoring raw rows
+//! takes: the model's sizes, the columns with their transforms, and the checksums of all files.
+//!
+//! Tensors are f32: `bottom.0.weight` `[outputs, inputs]`, `bottom.0.bias` `[outputs]`, ..., `top.0.weight`, ..., and
+//! `embedding.COLUMN` `[rows, dim]`.
+
+use std::fs::{self, File};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use rankine_embedding::UpdateRule;
+use rankine_embedding::cpu::Table;
+use rankine_reader::dataset::FileManifest;
+use rankine_reader::write::{CheckedFile, PartialDir, write_file};
+use rankine_reader::{Dataset, Schema, sealed};
+use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::CpuModel;
+use crate::model::ModelSpec;
+
+const WEIGHTS_NAME: &str = "model.safetensors";
+const MANIFEST_NAME: &str = "model.json";
+const KIND: &str = "rankine model";
+const FORMAT: u32 = 1;
+/// The longest header that is believed; safetensors' own limit.
+const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Rows are written and read in runs of about this many bytes.
+const RUN_BYTES: usize = 1 << 20;
+
+/// What went wrong with a saved model.
+#[derive(Debug, thiserror::Error)]
+pub enum SavedModelError {
+    /// The folder holds no model.
+    #[error("no model at {}: a finished run has one in its folder `model`", .0.display())]
+    Missing(PathBuf),
+    /// A file is not what was saved.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's words.
+        source: std::io::Error,
+    },
+    /// Writing failed.
+    #[error(transparent)]
+    Write(#[from] rankine_reader::Error),
+    /// The dataset's ids do not mean what the model learned.
+    #[error("the dataset {} does not fit the model: {what}", dataset.display())]
+    Mismatch {
+        /// The dataset's folder.
+        dataset: PathBuf,
+        /// The first difference.
+        what: String,
+    },
+}
+
+/// What `model.json` says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SavedModel {
+    /// The model's parts and sizes.
+    pub spec: ModelSpec,
+    /// The columns that it was trained on, with their transforms and vocabularies.
+    pub schema: Schema,
+    /// Steps of training behind it.
+    pub steps: u64,
+    /// The checksum of the weights.
+    weights: FileManifest,
+    /// The vocabularies, as they lie in this folder.
+    vocabularies: Vec<FileManifest>,
+}
+
+/// Saves a model into `dir`, which appears only when it is complete and durable.
+///
+/// # Errors
+/// [`SavedModelError::Write`].
+pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Result<(), SavedModelError> {
+    let partial = PartialDir::create(dir)?;
+    let mut vocabularies = Vec::new();
+    for file in vocabularies_of(dataset) {
+        let path = partial.path().join(&file.name);
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(|source| rankine_reader::Error::Io {
+                doing: "create",
+                path: folder.to_owned(),
+                source,
+            })?;
+        }
+        vocabularies.push(write_file(partial.path(), &file.name, &dataset.checked_file(&file.name)?)?);
+    }
+    let saved = SavedModel {
+        spec: model.spec().clone(),
+        schema: dataset.schema().clone(),
+        steps,
+        weights: write_weights(partial.path(), model)?,
+        vocabularies,
+    };
+    write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, FORMAT, &saved).as_bytes())?;
+    Ok(partial.publish()?)
+}
+
+/// The vocabularies among a dataset's files.
+fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
+    dataset.manifest().files.iter().filter(|file| file.name.starts_with("vocabulary/"))
+}
+
+fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {
+    let mut tensors = Vec::new();
+    let mut end = 0;
+    for (name, shape) in tensor_shapes(model.spec()) {
+        let start = end;
+        end += 4 * shape.iter().product::<usize>();
+        tensors.push((name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) }));
+    }
+    let metadata = Metadata::new(None, tensors).expect("tensors lie one behind the other");
+    let mut header = serde_json::to_vec(&metadata).expect("metadata is plain data");
+    // The format wants its data at a multiple of eight, and allows spaces behind the header.
+    header.resize(header.len().next_multiple_of(8), b' ');
+
+    let mut file = CheckedFile::create(dir, WEIGHTS_NAME)?;
+    file.write(&(header.len() as u64).to_le_bytes())?;
+    file.write(&header)?;
+    let mut run = Vec::new();
+    let mut put = |file: &mut CheckedFile, values: &[f32]| {
+        run.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        if run.len() >= RUN_BYTES { file.write(&run).map(|()| run.clear()) } else { Ok(()) }
+    };
+    // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
+    put(&mut file, model.parameters())?;
+    for table in model.tables() {
+        for row in 0..table.spec().rows {
+            put(&mut file, table.weights(row))?;
+        }
+    }
+    file.write(&run)?;
+    file.finish()
+}
+
+/// Every tensor with its shape, in the order of their bytes.
+fn tensor_shapes(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
+    let layers = spec.named_layers().into_iter().flat_map(|(name, layer)| {
+        [
+            (format!("{name}.weight"), vec![layer.outputs, layer.inputs]),
+            (format!("{name}.bias"), vec![layer.outputs]),
+        ]
+    });
+    let tables = spec
+        .tables
+        .iter()
+        .map(|table| (format!("embedding.{}", table.name), vec![table.rows as usize, table.dim]));
+    layers.chain(tables).collect()
+}
+
+impl SavedModel {
+    /// Reads `model.json` of a folder that [`save`] made.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Missing`] or [`SavedModelError::Damaged`].
+    pub fn open(dir: &Path) -> Result<Self, SavedModelError> {
+        let path = dir.join(MANIFEST_NAME);
+        if !path.exists() {
+            return Err(SavedModelError::Missing(dir.to_owned()));
+        }
+        let text = fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
+        sealed::from_json(KIND, FORMAT, &text).map_err(|what| SavedModelError::Damaged { path, what })
+    }
+
+    /// Reads the weights; optimizer state is fresh. Tensors are found by their names, wherever they lie in the file.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Damaged`] where a tensor is missing, of another shape, or of other bytes than were saved.
+    pub fn load(&self, dir: &Path) -> Result<CpuModel, SavedModelError> {
+        let path = dir.join(WEIGHTS_NAME);
+        let damaged = |what: String| SavedModelError::Damaged { path: path.clone(), what };
+        let read = |source| SavedModelError::Read { path: path.clone(), source };
+        let file = File::open(&path).map_err(read)?;
+        let bytes = file.metadata().map_err(read)?.len();
+        if bytes != self.weights.bytes {
+            return Err(damaged(format!("it has {bytes} bytes and should have {}", self.weights.bytes)));
+        }
+        let mut input =
+            HashingReader { inner: BufReader::with_capacity(RUN_BYTES, file), hash: Box::default() };
+        let mut length = [0; 8];
+        input.read_exact(&mut length).map_err(read)?;
+        let length = u64::from_le_bytes(length);
+        if length > HEADER_BYTES_MAX || length > bytes {
+            return Err(damaged(format!("a header of {length} bytes is too long")));
+        }
+        let mut header = vec![0; length as usize];
+        input.read_exact(&mut header).map_err(read)?;
+        let metadata: Metadata =
+            serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
+        let shapes = tensor_shapes(&self.spec);
+        let expected: Vec<_> = shapes.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+        let names = metadata.offset_keys();
+        let found: Vec<_> = names
+            .iter()
+            .filter_map(|name| {
+                Some((name.as_str(), metadata.info(name).filter(|info| info.dtype == Dtype::F32)?))
+            })
+            .map(|(name, info)| (name, info.shape.as_slice()))
+            .collect();
+        if found != expected {
+            return Err(damaged("its tensors are not those of the model".into()));
+        }
+
+        let mut bytes = Vec::new();
+        let mut take = |values: &mut [f32]| -> Result<(), SavedModelError> {
+            bytes.resize(values.len() * 4, 0);
+            input.read_exact(&mut bytes).map_err(read)?;
+            for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
+                *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            }
+            Ok(())
+        };
+        let mut parameters = vec![0.0; self.spec.dense_parameters()];
+        take(&mut parameters)?;
+        let mut tables = Vec::new();
+        for spec in &self.spec.tables {
+            let mut table = Table::zeroed(spec.clone(), UpdateRule::Sgd);
+            for row in 0..spec.rows {
+                take(table.weights_mut(row))?;
+            }
+            tables.push(table);
+        }
+        if input.hash.digest() != self.weights.xxh3.0 {
+            return Err(damaged("its checksum is not the one in model.json".into()));
+        }
+        Ok(CpuModel::new(self.spec.clone(), UpdateRule::Sgd, parameters, tables))
+    }
+
+    /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
+    /// vocabularies.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Mismatch`] with the first difference.
+    pub fn check_dataset(&self, dataset: &Dataset) -> Result<(), SavedModelError> {
+        let theirs = dataset.schema();
+        let mismatch = |what: String| SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what };
+        let (expected, names): (Vec<_>, Vec<_>) = (self.schema.names().collect(), theirs.names().collect());
+        if expected != names {
+            return Err(mismatch(format!("it has the columns {names:?}, the model wants {expected:?}")));
+        }
+        for (mine, theirs) in self.schema.dense.iter().zip(&theirs.dense) {
+            if mine != theirs {
+                return Err(mismatch(format!(
+                    "column {} was transformed by {:?}, the model learned {:?}",
+                    mine.name, theirs.transform, mine.transform
+                )));
+            }
+        }
+        for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
+            if (mine.rows, mine.vocabulary) != (theirs.rows, theirs.vocabulary) {
+                return Err(mismatch(format!(
+                    "column {} has {} rows by {:?}, the model {} by {:?}",
+                    mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
+                )));
+            }
+        }
+        for mine in &self.vocabularies {
+            if !vocabularies_of(dataset).any(|theirs| theirs == mine) {
+                return Err(mismatch(format!(
+                    "its {} is not the one that the model was trained with, so its ids mean other categories",
+                    mine.name
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checksums what passes through it.
+struct HashingReader<R> {
+    inner: R,
+    hash: Box<xxhash_rust::xxh3::Xxh3Default>,
+}
+
+impl<R: Read> Read for HashingReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let bytes = self.inner.read(buffer)?;
+        self.hash.update(&buffer[..bytes]);
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,288 @@
+//! The loop: batches in, steps, reports, evaluations, and the run's files.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rankine_embedding::UpdateRule;
+use rankine_reader::dataset::Origin;
+use rankine_reader::io::IoOptions;
+use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::{Dataset, Part};
+use serde::Serialize;
+
+use super::data::{model_spec, open_or_generate, thread_count};
+use super::evaluate::{EvaluationOptions, evaluate};
+use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+use super::{Event, Observer, Progress, RunDir, TrainError};
+use crate::cpu::{CpuModel, LearningRates};
+use crate::evaluation::Metrics;
+use crate::job::{DeviceKind, Job, Optimizer};
+use crate::saved;
+
+/// Batches that wait, decoded, while a step computes: enough to hide a slow read, few enough to stay small.
+const PREFETCH_BATCHES: usize = 4;
+
+/// Where a run goes.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TrainOptions<'a> {
+    /// The run's folder; by default a fresh one below `runs`.
+    pub run_dir: Option<&'a Path>,
+}
+
+/// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
+/// Returns the summary and the path of the run's folder.
+///
+/// # Errors
+/// See [`TrainError`]. Whatever went wrong, no model is there that was not completely trained and written.
+pub fn train(
+    job: &Job,
+    options: TrainOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<(Summary, PathBuf), TrainError> {
+    if job.device.kind == DeviceKind::Cuda {
+        return Err(TrainError::Device(
+            "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
+                .into(),
+        ));
+    }
+    let dataset = open_or_generate(job, observer)?;
+    let spec = model_spec(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let run = RunDir::create(options.run_dir, job)?;
+    let (pool, threads) = thread_pool(job)?;
+    let (dense, sparse) = (update_rule(&job.optimizer.dense), update_rule(&job.optimizer.sparse));
+    // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
+    pool.install(|| {
+        let model = CpuModel::initialized(spec, dense, sparse, job.seed);
+        Fit { job, dataset: &dataset, model, run, observer, threads }.run()
+    })
+}
+
+/// The threads of a job, and their number.
+///
+/// # Errors
+/// [`TrainError::Device`] where the operating system refuses them.
+pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> {
+    let threads = thread_count(job).get();
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|number| format!("rankine-{number}"));
+    let pool = pool
+        .build()
+        .map_err(|error| TrainError::Device(format!("cannot start {threads} threads: {error}")))?;
+    Ok((pool, threads))
+}
+
+fn update_rule(optimizer: &Optimizer) -> UpdateRule {
+    match optimizer {
+        Optimizer::Sgd(_) => UpdateRule::Sgd,
+        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
+            initial_accumulator: adagrad.initial_accumulator.get() as f32,
+            epsilon: adagrad.epsilon.get() as f32,
+        },
+    }
+}
+
+/// A run in progress.
+struct Fit<'a> {
+    job: &'a Job,
+    dataset: &'a Dataset,
+    model: CpuModel,
+    run: RunDir,
+    observer: &'a mut dyn Observer,
+    threads: usize,
+}
+
+/// What has been done and how long it took, evaluations not counted.
+#[derive(Debug, Default)]
+struct Tally {
+    steps: u64,
+    samples: u64,
+    time: Duration,
+    waited: Duration,
+}
+
+/// One line of `metrics.jsonl` for an evaluation.
+#[derive(Serialize)]
+struct EvalRecord<'a> {
+    step: u64,
+    seconds: f64,
+    #[serde(flatten)]
+    metrics: &'a Metrics,
+}
+
+impl Fit<'_> {
+    fn run(mut self) -> Result<(Summary, PathBuf), TrainError> {
+        let train = &self.job.train;
+        let stream = StreamOptions {
+            batch_size: train.batch_size.get() as usize,
+            epochs: Some(train.epochs.get()),
+            order: if train.shuffle {
+                Order::Shuffled { seed: self.job.seed, window_blocks: train.shuffle_window_blocks.get() }
+            } else {
+                Order::File
+            },
+            start: Position::default(),
+            io: self.io_options(),
+            prefetch: PREFETCH_BATCHES,
+        };
+        let mut batches = BatchStream::open(self.dataset.part(Part::Train)?, &stream)?;
+        let reader = batches.rung().to_string();
+        self.observer.observe(Event::Started { spec: self.model.spec(), samples: self.samples_ahead() });
+
+        let (mut total, mut since_report) = (Tally::default(), Tally::default());
+        let (mut loss_sum, mut last_loss) = (0.0, f64::NAN);
+        let mut last_eval = None;
+        let mut stopped = Stopped::Epochs;
+        loop {
+            let began = Instant::now();
+            let Some(batch) = batches.next().transpose()? else { break };
+            let waited = began.elapsed();
+            let step = total.steps + 1;
+            let rates = self.learning_rates(step);
+            let loss = self.model.train_step(&batch.samples, rates);
+            if !loss.is_finite() {
+                return Err(TrainError::Diverged { step, loss });
+            }
+            let (samples, time) = (batch.samples.len as u64, began.elapsed());
+            for tally in [&mut total, &mut since_report] {
+                tally.add(samples, time, waited);
+            }
+            loss_sum += loss * samples as f64;
+            let progress = Progress {
+                step,
+                epoch: batch.start.epoch,
+                samples: total.samples,
+                loss: loss_sum / since_report.samples as f64,
+                dense_learning_rate: f64::from(rates.dense),
+                sparse_learning_rate: f64::from(rates.sparse),
+                samples_per_second: since_report.samples_per_second(),
+            };
+            last_loss = progress.loss;
+            self.observer.observe(Event::Step(progress));
+            if step.is_multiple_of(train.log_every_steps.get()) {
+                self.run.append("train", &progress)?;
+                self.observer.observe(Event::Report(progress));
+                (since_report, loss_sum) = (Tally::default(), 0.0);
+            }
+            last_eval = None;
+            if self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get())) {
+                last_eval = self.evaluate(step)?;
+                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.auc);
+                if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
+                    && auc >= target.get()
+                {
+                    stopped = Stopped::TargetAuc;
+                    break;
+                }
+            }
+            if train.max_steps.is_some_and(|most| step >= most.get()) {
+                stopped = Stopped::MaxSteps;
+                break;
+            }
+        }
+        drop(batches);
+        let eval = match last_eval {
+            Some(eval) => Some(eval),
+            None => self.evaluate(total.steps)?,
+        };
+        saved::save(&RunDir::model_path(self.run.path()), &self.model, total.steps, self.dataset)?;
+        let summary = self.summary(&total, last_loss, stopped, eval, reader);
+        self.run.finish(&summary)?;
+        Ok((summary, self.run.path().to_owned()))
+    }
+
+    fn io_options(&self) -> IoOptions {
+        IoOptions { mode: self.job.reader.mode, depth: self.job.reader.queue_depth.get() }
+    }
+
+    /// Samples that the run will see, if no target stops it.
+    fn samples_ahead(&self) -> u64 {
+        let train = &self.job.train;
+        let (epoch, batch) = (self.dataset.samples(Part::Train), u64::from(train.batch_size.get()));
+        let all = epoch.saturating_mul(train.epochs.get());
+        let Some(steps) = train.max_steps else { return all };
+        let steps_an_epoch = epoch.div_ceil(batch);
+        let (epochs, steps) = (steps.get() / steps_an_epoch, steps.get() % steps_an_epoch);
+        all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch)))
+    }
+
+    fn learning_rates(&self, step: u64) -> LearningRates {
+        let optimizer = &self.job.optimizer;
+        let factor = optimizer.schedule.factor(step);
+        LearningRates {
+            dense: (optimizer.dense.learning_rate() * factor) as f32,
+            sparse: (optimizer.sparse.learning_rate() * factor) as f32,
+        }
+    }
+
+    /// Judges the model on the evaluation part, where there is one.
+    fn evaluate(&mut self, step: u64) -> Result<Option<EvalSummary>, TrainError> {
+        if self.dataset.samples(Part::Eval) == 0 {
+            return Ok(None);
+        }
+        let began = Instant::now();
+        let options =
+            EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io_options() };
+        let metrics = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let seconds = began.elapsed().as_secs_f64();
+        self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
+        self.observer.observe(Event::Evaluated { step, metrics: &metrics });
+        let auc_achievable = match &self.dataset.manifest().origin {
+            Origin::Generated(generation) => generation.auc_achievable,
+            Origin::Converted(_) => None,
+        };
+        Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
+    }
+
+    fn summary(
+        &self,
+        total: &Tally,
+        loss: f64,
+        stopped: Stopped,
+        eval: Option<EvalSummary>,
+        reader: String,
+    ) -> Summary {
+        let seconds = total.time.as_secs_f64();
+        Summary {
+            name: self.job.name.to_string(),
+            seed: self.job.seed,
+            version: env!("CARGO_PKG_VERSION").into(),
+            data: DataSummary {
+                dir: self.job.data.dir.display().to_string(),
+                train_samples: self.dataset.samples(Part::Train),
+                eval_samples: self.dataset.samples(Part::Eval),
+                reader,
+            },
+            model: ModelSummary {
+                kind: self.job.model.kind.name().into(),
+                dense_parameters: self.model.spec().dense_parameters() as u64,
+                embedding_parameters: self.model.spec().embedding_parameters(),
+            },
+            device: DeviceSummary { kind: "cpu".into(), threads: self.threads },
+            train: TrainSummary {
+                stopped,
+                steps: total.steps,
+                samples: total.samples,
+                loss,
+                seconds,
+                samples_per_second: total.samples_per_second(),
+                ms_per_iteration: seconds * 1e3 / total.steps as f64,
+                reader_wait_share: total.waited.as_secs_f64() / seconds,
+            },
+            eval,
+        }
+    }
+}
+
+impl Tally {
+    fn add(&mut self, samples: u64, time: Duration, waited: Duration) {
+        self.steps += 1;
+        self.samples += samples;
+        self.time += time;
+        self.waited += waited;
+    }
+
+    fn samples_per_second(&self) -> f64 {
+        self.samples as f64 / self.time.as_secs_f64()
+    }
+}

@@ -1,0 +1,132 @@
+//! Training as a whole: from a job to a run folder with a model, metrics and a summary.
+//!
+//! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
+
+mod data;
+mod evaluate;
+mod fit;
+mod run_dir;
+mod summary;
+
+use std::path::PathBuf;
+
+use crate::job::Conflict;
+use crate::model::ModelSpec;
+use crate::saved::SavedModelError;
+
+pub use data::{model_spec, open_or_generate};
+pub use evaluate::{EvaluationOptions, evaluate};
+pub use fit::{TrainOptions, thread_pool, train};
+pub use run_dir::RunDir;
+pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+
+/// What happens, for whoever watches. The last one told is the state of affairs.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    /// The job's dataset is being made: so many samples of so many.
+    Generating {
+        /// Samples written.
+        samples: u64,
+        /// Samples to write.
+        total: u64,
+    },
+    /// Training is about to begin.
+    Started {
+        /// What is trained.
+        spec: &'a ModelSpec,
+        /// How many samples the whole run will see, if it is not stopped before.
+        samples: u64,
+    },
+    /// A step is done.
+    Step(Progress),
+    /// A step is done at which the job wants the loss reported.
+    Report(Progress),
+    /// The model is being judged: so many samples of so many.
+    Evaluating {
+        /// Samples scored.
+        samples: u64,
+        /// Samples to score.
+        total: u64,
+    },
+    /// The model was judged.
+    Evaluated {
+        /// Steps of training behind it.
+        step: u64,
+        /// How good it is.
+        metrics: &'a crate::evaluation::Metrics,
+    },
+}
+
+/// How far training has come.
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+pub struct Progress {
+    /// Steps done.
+    pub step: u64,
+    /// Epochs done before this one.
+    pub epoch: u64,
+    /// Samples learnt from.
+    pub samples: u64,
+    /// The mean loss since the last report.
+    pub loss: f64,
+    /// The learning rate of the MLPs at this step.
+    pub dense_learning_rate: f64,
+    /// The learning rate of the embeddings at this step.
+    pub sparse_learning_rate: f64,
+    /// Since the last report, evaluations not counted.
+    pub samples_per_second: f64,
+}
+
+/// Watches a run.
+pub trait Observer: Send {
+    /// Something happened.
+    fn observe(&mut self, event: Event<'_>);
+}
+
+/// Watches nothing.
+impl Observer for () {
+    fn observe(&mut self, _: Event<'_>) {}
+}
+
+/// Why a run did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// The job does not suit the dataset or this machine.
+    #[error("{}", list(.0))]
+    Conflicts(Vec<Conflict>),
+    /// The dataset cannot be read, or made.
+    #[error(transparent)]
+    Data(#[from] rankine_reader::Error),
+    /// The model cannot be saved or loaded.
+    #[error(transparent)]
+    Saved(#[from] SavedModelError),
+    /// The run folder cannot be used.
+    #[error("{0}")]
+    RunDir(String),
+    /// The run folder cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's words.
+        source: std::io::Error,
+    },
+    /// The loss is no longer a number.
+    #[error(
+        "the loss at step {step} is {loss}: training diverged. The usual cause is a learning rate that is too high; \
+         the model was not saved"
+    )]
+    Diverged {
+        /// The step.
+        step: u64,
+        /// Its loss.
+        loss: f64,
+    },
+    /// The job asks for a device that cannot be had.
+    #[error("{0}")]
+    Device(String),
+}
+
+fn list(conflicts: &[Conflict]) -> String {
+    let lines: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}

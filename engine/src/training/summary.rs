@@ -1,0 +1,105 @@
+//! What `summary.json` says of a finished run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::evaluation::Metrics;
+
+/// A finished run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The job's name.
+    pub name: String,
+    /// The job's seed.
+    pub seed: u64,
+    /// The version of Rankine.
+    pub version: String,
+    /// The data.
+    pub data: DataSummary,
+    /// The model's size.
+    pub model: ModelSummary,
+    /// What computed.
+    pub device: DeviceSummary,
+    /// The training.
+    pub train: TrainSummary,
+    /// The last evaluation; absent where the dataset has no evaluation part.
+    pub eval: Option<EvalSummary>,
+}
+
+/// The data of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DataSummary {
+    /// The dataset's folder, as the job names it.
+    pub dir: String,
+    /// Samples of the training part.
+    pub train_samples: u64,
+    /// Samples of the evaluation part.
+    pub eval_samples: u64,
+    /// How it was read: the rung of the reader's ladder.
+    pub reader: String,
+}
+
+/// The size of a model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelSummary {
+    /// The family.
+    pub kind: String,
+    /// Parameters of the MLPs.
+    pub dense_parameters: u64,
+    /// Parameters of the tables.
+    pub embedding_parameters: u64,
+}
+
+/// What computed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceSummary {
+    /// `cpu`
+    pub kind: String,
+    /// CPU threads.
+    pub threads: usize,
+}
+
+/// The training.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrainSummary {
+    /// Why it ended.
+    pub stopped: Stopped,
+    /// Steps.
+    pub steps: u64,
+    /// Samples learnt from, over all epochs.
+    pub samples: u64,
+    /// The mean loss since the last report.
+    pub loss: f64,
+    /// Wall-clock time of the steps, reading included, evaluations not.
+    pub seconds: f64,
+    /// Samples over seconds.
+    pub samples_per_second: f64,
+    /// Seconds over steps, in milliseconds.
+    pub ms_per_iteration: f64,
+    /// The share of the seconds in which training waited for the reader.
+    pub reader_wait_share: f64,
+}
+
+/// Why training ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stopped {
+    /// All epochs are done.
+    Epochs,
+    /// `train.max_steps` is reached.
+    MaxSteps,
+    /// `eval.target_auc` is reached.
+    TargetAuc,
+}
+
+/// The last evaluation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EvalSummary {
+    /// How good the model is.
+    #[serde(flatten)]
+    pub metrics: Metrics,
+    /// For generated data: the AUC of the teacher that made the labels, which no model can be expected to exceed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auc_achievable: Option<f64>,
+    /// Wall-clock time of the evaluation.
+    pub seconds: f64,
+}

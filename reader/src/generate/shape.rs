@@ -1,0 +1,138 @@
+//! The shape of synthetic data: how many dense features, which tables, how many ids a bag.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, IoContext, Result};
+use crate::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
+    VocabularyKind,
+};
+
+/// A shape, as its TOML file says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// What it is called.
+    pub name: String,
+    /// The number of dense features, `I1`, `I2`, ...
+    pub dense: usize,
+    /// Rows of each table; the columns are `C1`, `C2`, ...
+    pub rows: Vec<u64>,
+    /// Ids a bag of each column; 1 everywhere where it is left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hotness: Vec<u32>,
+    /// Whether bags hold any number of ids from none up to the hotness, rather than just that many.
+    #[serde(default)]
+    pub ragged: bool,
+    /// How bags become vectors.
+    #[serde(default = "default_pooling")]
+    pub pooling: Pooling,
+}
+
+fn default_pooling() -> Pooling {
+    Pooling::Sum
+}
+
+/// The shapes that Rankine knows by name.
+const BUILT_IN: [(&str, &str); 2] = [
+    ("dlrm", include_str!("../../shapes/dlrm.toml")),
+    ("dlrm-dcnv2", include_str!("../../shapes/dlrm-dcnv2.toml")),
+];
+
+impl Shape {
+    /// A built-in shape by its name, or the one in a file.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read, [`Error::Invalid`] where it is no shape.
+    pub fn load(name_or_path: &str) -> Result<Self> {
+        if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
+            return Self::from_toml(text).map_err(Error::Invalid);
+        }
+        let path = Path::new(name_or_path);
+        if !path.exists() {
+            let known = BUILT_IN.map(|(name, _)| name).join(", ");
+            return Err(Error::invalid(format!(
+                "'{name_or_path}' is neither a file nor a shape known by name ({known})"
+            )));
+        }
+        let text = fs::read_to_string(path).context("read", path)?;
+        Self::from_toml(&text)
+            .map_err(|what| Error::invalid(format!("{} is no shape: {what}", path.display())))
+    }
+
+    /// A shape from the text of its file.
+    fn from_toml(text: &str) -> Result<Self, String> {
+        let shape: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        if !shape.hotness.is_empty() && shape.hotness.len() != shape.rows.len() {
+            return Err(format!("it has {} tables and {} hotnesses", shape.rows.len(), shape.hotness.len()));
+        }
+        if shape.rows.len() + shape.dense == 0 {
+            return Err("it has neither tables nor dense features".into());
+        }
+        if let Some(rows) = shape.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
+            return Err(format!("a table has {rows} rows, and must have 1 to {MAX_ROWS}"));
+        }
+        if let Some(hotness) = shape.hotness.iter().find(|&&hotness| hotness == 0 || hotness > MAX_HOTNESS) {
+            return Err(format!("a hotness of {hotness} is not within 1 to {MAX_HOTNESS}"));
+        }
+        Ok(shape)
+    }
+
+    /// The ids a bag of a column holds, at most.
+    pub fn hotness_of(&self, column: usize) -> u32 {
+        self.hotness.get(column).copied().unwrap_or(1)
+    }
+
+    /// The columns of a dataset of this shape, no table over `rows_cap` rows.
+    pub fn schema(&self, rows_cap: Option<u64>) -> Schema {
+        let transform = DenseTransform::plain(DenseFunction::MlperfLog);
+        let categorical = |(column, &rows): (usize, &u64)| {
+            let hotness = self.hotness_of(column);
+            Categorical {
+                name: format!("C{}", column + 1),
+                rows: rows_cap.map_or(rows, |cap| rows.min(cap)),
+                hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
+                pooling: self.pooling,
+                vocabulary: VocabularyKind::Identity,
+            }
+        };
+        Schema {
+            labels: vec![Label { name: "label".into() }],
+            weight: None,
+            dense: (1..=self.dense).map(|column| Dense { name: format!("I{column}"), transform }).collect(),
+            dense_dtype: DenseDtype::F16,
+            categorical: self.rows.iter().enumerate().map(categorical).collect(),
+        }
+    }
+}
+
+/// Frequencies are counted with eight bytes a row, so this bounds memory to 32 GiB a table.
+const MAX_ROWS: u64 = 1 << 32;
+const MAX_HOTNESS: u32 = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_shapes_are_the_published_ones() {
+        let dlrm = Shape::load("dlrm").unwrap();
+        assert_eq!((dlrm.rows.len(), dlrm.rows.iter().sum::<u64>()), (26, 187_767_399));
+        let dcnv2 = Shape::load("dlrm-dcnv2").unwrap();
+        assert_eq!((dcnv2.rows.len(), dcnv2.rows.iter().sum::<u64>()), (26, 204_184_588));
+        assert_eq!(dcnv2.hotness.iter().sum::<u32>(), 214);
+        let error = Shape::load("dlmr").unwrap_err().to_string();
+        assert!(error.contains("neither a file nor") && error.contains("dlrm-dcnv2"), "{error}");
+        for bad in [
+            "",
+            "name='x'\ndense=1\nrows=[0]",
+            "name='x'\ndense=1\nrows=[1]\nhotness=[1,1]",
+            "name='x'\ndense=0\nrows=[]",
+        ] {
+            assert!(Shape::from_toml(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Which rung to read with: the best whose trial read works, each refusal explained.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::backend::{Backend, ReadOp, explain};
+use super::options::{IoOptions, Rung};
+use super::pool::PoolBackend;
+use super::slab::{SLAB_ALIGN, SlabRing};
+use crate::error::{Error, IoContext, Result};
+
+/// A rung that works.
+pub(super) struct Chosen {
+    pub(super) rung: Rung,
+    pub(super) backend: Box<dyn Backend>,
+}
+
+/// Takes the rung that the options insist on, or the best that works.
+///
+/// # Errors
+/// [`Error::Invalid`] where the rung, or every rung, is refused, with the reasons; [`Error::Io`] where the first file
+/// does not open at all.
+pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOptions) -> Result<Chosen> {
+    let first = paths.first().ok_or_else(|| Error::invalid("there is no file to read"))?;
+    // A file that does not open is no reason against a rung.
+    File::open(first).context("open", first)?;
+    let wanted = options.mode.rung();
+    let mut refused = Vec::new();
+    for rung in Rung::ALL.into_iter().filter(|&rung| wanted.is_none_or(|wanted| wanted == rung)) {
+        match open(rung, paths, ring, options.depth).and_then(|opened| try_out(opened, ring)) {
+            Ok(opened) => {
+                let refused = refused.join("; ");
+                tracing::info!(%rung, depth = options.depth, notes = opened.note, refused, "reading");
+                return Ok(Chosen { rung, backend: opened.backend });
+            }
+            Err(why) => refused.push(format!("{rung} is refused: {why}")),
+        }
+    }
+    Err(Error::invalid(format!("cannot read {}: {}", first.display(), refused.join("; "))))
+}
+
+/// A backend that has not read anything yet.
+struct Opened {
+    backend: Box<dyn Backend>,
+    /// What it had to do without.
+    note: String,
+}
+
+fn open(rung: Rung, paths: &Arc<[PathBuf]>, ring: &SlabRing, depth: u32) -> Result<Opened, String> {
+    let pool = |backend: io::Result<Box<dyn Backend>>| {
+        let backend = backend.map_err(|error| format!("cannot start threads: {error}"))?;
+        Ok(Opened { backend, note: String::new() })
+    };
+    match rung {
+        Rung::Pread => pool(
+            PoolBackend::<File>::new(Arc::clone(paths), ring.slabs(), depth)
+                .map(|backend| Box::new(backend) as _),
+        ),
+        _ => Err("it is not built in".into()),
+    }
+}
+
+/// Reads the first page of the first file. What is refused (direct I/O on a file system without it, above all) is often
+/// refused only now, as the result of a read.
+fn try_out(mut opened: Opened, ring: &SlabRing) -> Result<Opened, String> {
+    let slab = ring.try_take().ok_or("every slab of its ring is in use")?;
+    let op =
+        ReadOp { slab: slab.index(), file: 0, offset: 0, into: slab.address(), bytes: SLAB_ALIGN as u32 };
+    // SAFETY: a slab holds SLAB_ALIGN bytes at least, and `slab` is the one permit to them. It is given up only once the
+    // completion was returned, or never: see below.
+    unsafe { opened.backend.start(&op) }.map_err(|error| explain(&error))?;
+    let completion = match opened.backend.wait() {
+        Ok(completion) => completion,
+        Err(error) => {
+            // The read may be in flight still, so this slab must never be free again.
+            std::mem::forget(slab);
+            return Err(explain(&error));
+        }
+    };
+    match completion.result {
+        // An empty or unreadable file is the file's fault. The reader will come to it and name the place.
+        Ok(_) => Ok(opened),
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => Ok(opened),
+        Err(error) => Err(explain(&error)),
+    }
+}

@@ -1,0 +1,160 @@
+//! What a caller can choose about reading.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A way of reading, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rung {
+    /// io_uring past the page cache (`O_DIRECT`): the disk writes into the slabs.
+    UringDirect,
+    /// io_uring through the page cache.
+    UringBuffered,
+    /// Threads that call `pread`, through the page cache.
+    Pread,
+    /// Threads that copy from memory maps. A disk error under a map is a signal that ends the process, where every
+    /// other rung reports it: hence the last resort.
+    Mmap,
+}
+
+impl Rung {
+    /// All rungs, best first.
+    pub const ALL: [Self; 4] = [Self::UringDirect, Self::UringBuffered, Self::Pread, Self::Mmap];
+
+    /// The rung's name, as job files and commands spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::UringDirect => "uring-direct",
+            Self::UringBuffered => "uring-buffered",
+            Self::Pread => "pread",
+            Self::Mmap => "mmap",
+        }
+    }
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Which rung to read with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum IoMode {
+    /// The best that works here.
+    #[default]
+    Auto,
+    /// [`Rung::UringDirect`] or an error.
+    UringDirect,
+    /// [`Rung::UringBuffered`] or an error.
+    UringBuffered,
+    /// [`Rung::Pread`] or an error.
+    Pread,
+    /// [`Rung::Mmap`] or an error.
+    Mmap,
+}
+
+impl IoMode {
+    /// All modes.
+    pub const ALL: [Self; 5] = [Self::Auto, Self::UringDirect, Self::UringBuffered, Self::Pread, Self::Mmap];
+
+    /// The one rung that this mode insists on; `None` for the best that works.
+    pub fn rung(self) -> Option<Rung> {
+        match self {
+            Self::Auto => None,
+            Self::UringDirect => Some(Rung::UringDirect),
+            Self::UringBuffered => Some(Rung::UringBuffered),
+            Self::Pread => Some(Rung::Pread),
+            Self::Mmap => Some(Rung::Mmap),
+        }
+    }
+
+    /// The mode's name, as job files and commands spell it.
+    pub fn name(self) -> &'static str {
+        self.rung().map_or("auto", Rung::name)
+    }
+}
+
+impl From<Rung> for IoMode {
+    fn from(rung: Rung) -> Self {
+        match rung {
+            Rung::UringDirect => Self::UringDirect,
+            Rung::UringBuffered => Self::UringBuffered,
+            Rung::Pread => Self::Pread,
+            Rung::Mmap => Self::Mmap,
+        }
+    }
+}
+
+impl fmt::Display for IoMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for IoMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+            Error::invalid(format!(
+                "'{text}' is no way of reading: it is one of auto, uring-direct, uring-buffered, pread, mmap"
+            ))
+        })
+    }
+}
+
+/// The most reads in flight at once.
+pub const DEPTH_MAX: u32 = 128;
+
+/// How to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct IoOptions {
+    /// The rung.
+    pub mode: IoMode,
+    /// Reads in flight, 1 to [`DEPTH_MAX`]. A block is one read, of 1 to 2 MiB as a rule, so few keep a disk busy.
+    pub depth: u32,
+}
+
+impl Default for IoOptions {
+    fn default() -> Self {
+        Self { mode: IoMode::Auto, depth: 16 }
+    }
+}
+
+impl IoOptions {
+    pub(crate) fn validate(&self) -> Result<()> {
+        if self.depth == 0 || self.depth > DEPTH_MAX {
+            return Err(Error::invalid(format!(
+                "a depth of {} reads in flight cannot be: it is 1 to {DEPTH_MAX}",
+                self.depth
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_one_spelling() {
+        for mode in IoMode::ALL {
+            assert_eq!(mode.name().parse::<IoMode>().unwrap(), mode);
+            assert_eq!(serde_json::to_string(&mode).unwrap(), format!("\"{mode}\""));
+            assert_eq!(mode.rung().map_or(IoMode::Auto, IoMode::from), mode);
+        }
+        for rung in Rung::ALL {
+            assert_eq!(serde_json::to_string(&rung).unwrap(), format!("\"{rung}\""));
+        }
+        assert!("io_uring".parse::<IoMode>().is_err());
+    }
+}

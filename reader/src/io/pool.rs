@@ -1,0 +1,119 @@
+//! Reading with threads that block: the rungs without io_uring.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::backend::{Backend, Completion, ReadOp};
+use super::window::FileWindow;
+
+/// The most threads: a disk that a deeper queue would still speed up is one for io_uring.
+const THREADS_MAX: u32 = 16;
+
+/// A file that can be read at any offset by any thread.
+pub(super) trait ReadAt: Send + Sync + Sized + 'static {
+    /// Opens it.
+    fn open(path: &Path) -> io::Result<Self>;
+
+    /// Reads up to `bytes` bytes; 0 at the end of the file.
+    ///
+    /// # Safety
+    /// `into` must be valid for writes of `bytes` bytes, and nobody else may touch these.
+    unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32>;
+}
+
+impl ReadAt for File {
+    fn open(path: &Path) -> io::Result<Self> {
+        Self::open(path)
+    }
+
+    unsafe fn read_at(&self, offset: u64, into: *mut u8, bytes: u32) -> io::Result<u32> {
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        // SAFETY: the caller vouches for the buffer; the descriptor is open as long as `self`.
+        let read = unsafe { libc::pread(self.as_raw_fd(), into.cast(), bytes as usize, offset) };
+        // At most `bytes`, so it fits; -1 alone is negative.
+        u32::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// Threads that read, each one thing at a time.
+pub(super) struct PoolBackend<F: ReadAt> {
+    files: FileWindow<Arc<F>>,
+    /// The slot of the file that each slab's read uses, by slab.
+    slots: Vec<u32>,
+    jobs: Option<Sender<Job<F>>>,
+    done: Receiver<Completion>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Job<F> {
+    file: Arc<F>,
+    op: ReadOp,
+}
+
+// SAFETY: `op.into` is the only thing in a job that is not `Send` by itself. Whoever starts a read vouches that nobody
+// else touches the bytes behind it until the completion is returned, on whatever thread they are written.
+unsafe impl<F: ReadAt> Send for Job<F> {}
+
+impl<F: ReadAt> PoolBackend<F> {
+    pub(super) fn new(paths: Arc<[PathBuf]>, slabs: u32, depth: u32) -> io::Result<Self> {
+        // As many as there are slabs bounds what is in flight, so no send ever waits.
+        let (jobs, job_in) = bounded::<Job<F>>(slabs as usize);
+        let (done_out, done) = bounded(slabs as usize);
+        let thread = |number| {
+            let (job_in, done_out) = (job_in.clone(), done_out.clone());
+            std::thread::Builder::new().name(format!("rankine-read-{number}")).spawn(move || {
+                for Job { file, op } in job_in {
+                    // SAFETY: `Backend::start` requires of its caller what `read_at` requires, until the completion
+                    // has been returned, and that has not even been sent.
+                    let result = unsafe { file.read_at(op.offset, op.into, op.bytes) };
+                    if done_out.send(Completion { slab: op.slab, result }).is_err() {
+                        break;
+                    }
+                }
+            })
+        };
+        let threads = (0..depth.min(THREADS_MAX)).map(thread).collect::<io::Result<_>>()?;
+        let files = FileWindow::new(paths);
+        Ok(Self { files, slots: vec![0; slabs as usize], jobs: Some(jobs), done, threads })
+    }
+}
+
+impl<F: ReadAt> Backend for PoolBackend<F> {
+    fn granularity(&self) -> u32 {
+        1
+    }
+
+    unsafe fn start(&mut self, op: &ReadOp) -> io::Result<()> {
+        let slot = self.files.acquire(op.file, |path| F::open(path).map(Arc::new))?.slot;
+        let job = Job { file: Arc::clone(self.files.get(slot)), op: *op };
+        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
+        if !sent {
+            self.files.release(slot);
+            return Err(io::Error::other("no reading thread is alive"));
+        }
+        self.slots[op.slab as usize] = slot;
+        Ok(())
+    }
+
+    fn wait(&mut self) -> io::Result<Completion> {
+        let completion = self.done.recv().map_err(|_| io::Error::other("no reading thread is alive"))?;
+        self.files.release(self.slots[completion.slab as usize]);
+        Ok(completion)
+    }
+}
+
+impl<F: ReadAt> Drop for PoolBackend<F> {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so on its own.
+            let _ = thread.join();
+        }
+    }
+}

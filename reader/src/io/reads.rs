@@ -1,0 +1,368 @@
+//! The reader: a plan of requests in, filled slabs out in the plan's order, whatever order the disk answers in.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::backend::{Backend, ReadOp};
+use super::ladder;
+use super::options::{IoOptions, Rung};
+use super::slab::{SLAB_ALIGN, Slab, SlabRing, VacantSlab};
+use crate::error::{Error, Result};
+
+/// How often in a row the kernel may put a read off (`EINTR`, `EAGAIN`) until that is an error.
+const RETRIES_MAX: u32 = 20;
+/// The wait before an `EAGAIN` is tried again doubles up to this: 20 retries take a second in all.
+const RETRY_WAIT_MAX: Duration = Duration::from_millis(64);
+
+/// A range of bytes to read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The number of the file among those that the reader was given.
+    pub file: u32,
+    /// Where it begins, a multiple of [`SLAB_ALIGN`].
+    pub offset: u64,
+    /// Its length, a multiple of [`SLAB_ALIGN`], at most a slab's.
+    pub bytes: u32,
+}
+
+/// A running reader: an iterator over filled slabs, in the order of the requests.
+///
+/// A thread of its own keeps up to [`IoOptions::depth`] reads in flight, as long as there are free slabs. A consumer that
+/// keeps every slab and asks for another waits for ever, so a ring has more slabs than its consumer ever holds. After an
+/// error the iterator ends. Dropped, the reader starts no more reads and waits for those in flight.
+#[derive(Debug)]
+pub struct Reads {
+    rung: Rung,
+    /// `None` once closed. The thread ends when this end of the channel is gone.
+    slabs: Option<Receiver<Result<Slab>>>,
+    /// Wakes the thread where it waits for a free slab.
+    stop: Option<Sender<Infallible>>,
+    thread: Option<JoinHandle<SlabRing>>,
+    /// Back from the thread, once that has ended.
+    ring: Option<SlabRing>,
+}
+
+impl Reads {
+    /// Starts to read.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the rung that the options insist on is refused, or they are out of bounds;
+    /// [`Error::Io`] where the first file does not open. Later errors come through the iterator, in their place.
+    pub fn open(
+        files: impl Into<Arc<[PathBuf]>>,
+        requests: impl Iterator<Item = ReadRequest> + Send + 'static,
+        ring: SlabRing,
+        options: &IoOptions,
+    ) -> Result<Self> {
+        options.validate()?;
+        let files = files.into();
+        let chosen = ladder::choose(&files, &ring, options)?;
+        Self::start(files, requests, ring, options.depth, chosen.rung, chosen.backend)
+    }
+
+    fn start(
+        files: Arc<[PathBuf]>,
+        requests: impl Iterator<Item = ReadRequest> + Send + 'static,
+        ring: SlabRing,
+        depth: u32,
+        rung: Rung,
+        backend: Box<dyn Backend>,
+    ) -> Result<Self> {
+        // Room for every slab and an error: the thread never waits here.
+        let (out, slabs) = bounded(ring.slabs() as usize + 1);
+        let (stop_out, stop) = bounded(0);
+        let slab_bytes = ring.slab_bytes();
+        let active = (0..ring.slabs()).map(|_| None).collect();
+        let flight = Flight { files, slab_bytes, backend, active, in_flight: 0 };
+        let thread = std::thread::Builder::new().name("rankine-io".into()).spawn(move || {
+            drive(flight, requests, &ring, depth as usize, &out, &stop);
+            ring
+        });
+        let thread = thread.map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
+        Ok(Self { rung, slabs: Some(slabs), stop: Some(stop_out), thread: Some(thread), ring: None })
+    }
+
+    /// The rung that is used.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// Stops reading and gives the ring back, for the next reader. Slabs still held come back to it when they are
+    /// dropped.
+    pub fn close(mut self) -> SlabRing {
+        self.stop();
+        self.ring.take().expect("the thread has ended and left the ring")
+    }
+
+    /// Ends the thread. A panic there goes on here, lest a broken stream pass for a short one.
+    fn stop(&mut self) {
+        (self.stop, self.slabs) = (None, None);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ring)) => self.ring = Some(ring),
+            Some(Err(panic)) if !std::thread::panicking() => std::panic::resume_unwind(panic),
+            Some(Err(_)) | None => {}
+        }
+    }
+}
+
+impl Iterator for Reads {
+    type Item = Result<Slab>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.slabs.as_ref()?.recv().ok();
+        if next.is_none() {
+            self.stop();
+        }
+        next
+    }
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The reader's thread: starts reads while there are slabs, and hands out what has come, in order.
+fn drive(
+    mut flight: Flight,
+    mut requests: impl Iterator<Item = ReadRequest>,
+    ring: &SlabRing,
+    depth: usize,
+    out: &Sender<Result<Slab>>,
+    stop: &Receiver<Infallible>,
+) {
+    let mut done = BTreeMap::new();
+    let (mut next_in, mut next_out) = (0, 0);
+    let mut planned = true;
+    loop {
+        while planned && flight.in_flight < depth {
+            let slab = match ring.try_take() {
+                Some(slab) => slab,
+                // Completions are waited for first: they alone let the consumer go on, and so free slabs.
+                None if flight.in_flight > 0 => break,
+                None => match ring.take(stop) {
+                    Some(slab) => slab,
+                    None => return,
+                },
+            };
+            let Some(request) = requests.next() else {
+                planned = false;
+                break;
+            };
+            if let Err(error) = flight.begin(request, next_in, slab) {
+                done.insert(next_in, Err(error));
+                planned = false;
+            }
+            next_in += 1;
+        }
+        while let Some(result) = done.remove(&next_out) {
+            next_out += 1;
+            let last = result.is_err();
+            if out.send(result).is_err() || last {
+                return;
+            }
+        }
+        if flight.in_flight == 0 {
+            if planned {
+                continue;
+            }
+            return;
+        }
+        match flight.wait() {
+            Ok(Some((number, result))) => {
+                // What is in flight already may hold an error that comes first.
+                planned &= result.is_ok();
+                done.insert(number, result);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                let _ = out.send(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+/// The reads in flight, and the permits for the slabs that they write to.
+///
+/// This is where buffers are kept from being freed or reused under the kernel's hands: a permit is in `active` from
+/// before its read is started until its completion was returned, and `Drop` waits for all of them.
+struct Flight {
+    files: Arc<[PathBuf]>,
+    slab_bytes: usize,
+    backend: Box<dyn Backend>,
+    /// By slab.
+    active: Vec<Option<Active>>,
+    in_flight: usize,
+}
+
+struct Active {
+    slab: VacantSlab,
+    request: ReadRequest,
+    number: u64,
+    /// Bytes that have come and will not be asked for again.
+    done: u32,
+    /// How often the rest was put off in a row.
+    retries: u32,
+}
+
+impl Flight {
+    fn begin(&mut self, request: ReadRequest, number: u64, slab: VacantSlab) -> Result<()> {
+        let aligned = request.offset.is_multiple_of(SLAB_ALIGN as u64)
+            && (request.bytes as usize).is_multiple_of(SLAB_ALIGN);
+        let end = request.offset.checked_add(u64::from(request.bytes));
+        let fits = request.bytes > 0
+            && request.bytes as usize <= self.slab_bytes
+            && end.is_some_and(|end| i64::try_from(end).is_ok());
+        if !aligned || !fits || request.file as usize >= self.files.len() {
+            return Err(Error::invalid(format!(
+                "cannot read {request:?}: there are {} files, and reads are multiples of {SLAB_ALIGN} bytes that fit a \
+                 slab of {}",
+                self.files.len(),
+                self.slab_bytes
+            )));
+        }
+        self.submit(Active { slab, request, number, done: 0, retries: 0 })
+    }
+
+    /// Asks for what is missing.
+    fn submit(&mut self, active: Active) -> Result<()> {
+        let (index, request, done) = (active.slab.index(), active.request, active.done);
+        assert!(done < request.bytes && self.active[index as usize].is_none());
+        let op = ReadOp {
+            slab: index,
+            file: request.file,
+            offset: request.offset + u64::from(done),
+            // SAFETY: done < bytes <= slab_bytes, checked in `begin`, so the address lies within the slab.
+            into: unsafe { active.slab.address().add(done as usize) },
+            bytes: request.bytes - done,
+        };
+        self.active[index as usize] = Some(active);
+        // SAFETY: the bytes lie within one slab, and its only permit is in `active`, whence it is taken only when the
+        // completion has been returned (`wait`) or never (`Drop`). The permit keeps the memory alive.
+        match unsafe { self.backend.start(&op) } {
+            Ok(()) => {
+                self.in_flight += 1;
+                Ok(())
+            }
+            Err(source) => {
+                // Nothing is in flight for it, so the permit may go.
+                self.active[index as usize] = None;
+                let path = self.files[request.file as usize].clone();
+                Err(Error::Io { doing: "open", path, source })
+            }
+        }
+    }
+
+    /// Waits for a completion. `None` where it was not the read's last: the rest has been asked for.
+    ///
+    /// # Errors
+    /// Where completions can no longer be had.
+    fn wait(&mut self) -> Result<Option<(u64, Result<Slab>)>> {
+        let completion = match self.backend.wait() {
+            Ok(completion) => completion,
+            Err(source) => {
+                let active = self.active.iter().flatten().next().expect("a read is in flight");
+                let path = self.files[active.request.file as usize].clone();
+                return Err(Error::Io { doing: "wait for reads of", path, source });
+            }
+        };
+        let active =
+            self.active[completion.slab as usize].take().expect("completions answer reads in flight");
+        self.in_flight -= 1;
+        let (number, file) = (active.number, active.request.file);
+        let outcome = match completion.result {
+            Ok(bytes) => self.advance(active, bytes),
+            Err(error) => self.retry(active, error),
+        };
+        Ok(match outcome {
+            Ok(Progress::Whole(slab)) => Some((number, Ok(slab))),
+            Ok(Progress::Resumed) => None,
+            Err(Failure::AtOffset(offset, error)) => {
+                let path = self.files[file as usize].clone();
+                // The kernel's error does not know where it was.
+                let source = io::Error::new(error.kind(), format!("at byte {offset}: {error}"));
+                Some((number, Err(Error::Io { doing: "read", path, source })))
+            }
+            Err(Failure::Other(error)) => Some((number, Err(error))),
+        })
+    }
+
+    /// Takes in bytes that have come.
+    fn advance(&mut self, mut active: Active, bytes: u32) -> Result<Progress, Failure> {
+        let request = active.request;
+        let (before, came) = (active.done, active.done.saturating_add(bytes).min(request.bytes));
+        if came == request.bytes {
+            return Ok(Progress::Whole(active.slab.filled(request, active.number)));
+        }
+        // Direct reads resume at a whole page, so a piece of one is read again.
+        active.done = came - came % self.backend.granularity();
+        if active.done == before {
+            let end = request.offset + u64::from(came);
+            let what = format!(
+                "the file ends there, and {} bytes were to come: was it cut short?",
+                request.bytes - came
+            );
+            return Err(Failure::Other(Error::damaged(&self.files[request.file as usize], end, what)));
+        }
+        active.retries = 0;
+        self.submit(active).map(|()| Progress::Resumed).map_err(Failure::Other)
+    }
+
+    /// Asks again for what the kernel put off.
+    fn retry(&mut self, mut active: Active, error: io::Error) -> Result<Progress, Failure> {
+        let wait = match error.kind() {
+            io::ErrorKind::Interrupted => Duration::ZERO,
+            io::ErrorKind::WouldBlock => {
+                RETRY_WAIT_MAX.min(Duration::from_millis(1 << active.retries.min(6)))
+            }
+            _ => return Err(Failure::AtOffset(active.request.offset + u64::from(active.done), error)),
+        };
+        active.retries += 1;
+        if active.retries > RETRIES_MAX {
+            return Err(Failure::AtOffset(active.request.offset + u64::from(active.done), error));
+        }
+        std::thread::sleep(wait);
+        self.submit(active).map(|()| Progress::Resumed).map_err(Failure::Other)
+    }
+}
+
+enum Progress {
+    Whole(Slab),
+    Resumed,
+}
+
+enum Failure {
+    AtOffset(u64, io::Error),
+    Other(Error),
+}
+
+impl Drop for Flight {
+    /// Waits for every read in flight. They are not cancelled: a read that a disk has begun cannot be, and one of a few
+    /// MiB ends soon.
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            match self.backend.wait() {
+                Ok(completion) => {
+                    self.active[completion.slab as usize] = None;
+                    self.in_flight -= 1;
+                }
+                Err(error) => {
+                    // The kernel may write to these slabs at any time from now on, so their permits, and with them the
+                    // memory, are never given back.
+                    tracing::error!(%error, reads = self.in_flight, "reads in flight are lost, their buffers leak");
+                    self.active.drain(..).for_each(std::mem::forget);
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Slabs: a bounded ring of buffers, each a permit that comes back when it is dropped.
+//!
+//! A reader can only start a read once it has a slab, and a slab is free again only when whoever consumes it lets go of
+//! it. Back-pressure is thereby a property of ownership: there is no call to forget.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use memmap2::MmapMut;
+
+use super::reads::ReadRequest;
+use crate::error::{Error, Result};
+
+/// Slabs start at multiples of this, and so must what is read into them: `O_DIRECT` wants it on any disk of today.
+pub const SLAB_ALIGN: usize = 4096;
+
+/// How long a reader waits for a free slab until it says so.
+const STARVED_AFTER: Duration = Duration::from_secs(10);
+
+/// Memory that slabs are cut from, such as pages locked for a GPU.
+///
+/// # Safety
+/// From construction until drop, [`SlabMemory::as_ptr`] returns the same pointer and [`SlabMemory::bytes`] the same
+/// number; that many initialized bytes behind the pointer are valid for reads and writes from any thread, by the CPU and
+/// by the kernel; and nobody else reads or writes them.
+pub unsafe trait SlabMemory: Send + Sync + 'static {
+    /// The first byte, aligned to [`SLAB_ALIGN`].
+    fn as_ptr(&self) -> *mut u8;
+    /// The number of bytes.
+    fn bytes(&self) -> usize;
+}
+
+/// Zeroed pages of the process's own.
+#[derive(Debug)]
+pub struct AlignedMemory {
+    pages: MmapMut,
+}
+
+impl AlignedMemory {
+    /// Maps `bytes` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the system has not that much memory.
+    pub fn new(bytes: usize) -> Result<Self> {
+        let pages = MmapMut::map_anon(bytes)
+            .map_err(|error| Error::invalid(format!("cannot get {bytes} bytes for read buffers: {error}")))?;
+        Ok(Self { pages })
+    }
+}
+
+// SAFETY: the map is private to `pages`, lives as long and starts at a page, whose size is a multiple of 4096. Anonymous
+// pages are zero, so initialized. `MmapMut::as_ptr` hands out the pointer of the map itself, not one derived from a
+// reference, and no reference to the pages is ever made through `pages`.
+unsafe impl SlabMemory for AlignedMemory {
+    fn as_ptr(&self) -> *mut u8 {
+        self.pages.as_ptr().cast_mut()
+    }
+
+    fn bytes(&self) -> usize {
+        self.pages.len()
+    }
+}
+
+struct Shared {
+    memory: Box<dyn SlabMemory>,
+    slab_bytes: usize,
+    slabs: u32,
+    given_back: Sender<u32>,
+}
+
+/// A fixed number of slabs of equal size, cut from one piece of memory. A reader owns it while it reads, and
+/// [`super::Reads::close`] gives it back.
+pub struct SlabRing {
+    shared: Arc<Shared>,
+    free: Receiver<u32>,
+}
+
+impl SlabRing {
+    /// Cuts `memory` into as many slabs of `slab_bytes` as it holds.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where `slab_bytes` is not a multiple of [`SLAB_ALIGN`], the memory is not aligned to it, or
+    /// does not hold one slab.
+    pub fn new(memory: impl SlabMemory, slab_bytes: usize) -> Result<Self> {
+        if slab_bytes == 0 || !slab_bytes.is_multiple_of(SLAB_ALIGN) || u32::try_from(slab_bytes).is_err() {
+            return Err(Error::invalid(format!(
+                "a slab of {slab_bytes} bytes cannot be: it is a multiple of {SLAB_ALIGN} below 2^32"
+            )));
+        }
+        if !memory.as_ptr().addr().is_multiple_of(SLAB_ALIGN) {
+            return Err(Error::invalid(format!("memory for slabs is not aligned to {SLAB_ALIGN} bytes")));
+        }
+        let slabs = u32::try_from(memory.bytes() / slab_bytes).unwrap_or(u32::MAX);
+        if slabs == 0 {
+            return Err(Error::invalid(format!(
+                "{} bytes of memory do not hold a slab of {slab_bytes}",
+                memory.bytes()
+            )));
+        }
+        let (given_back, free) = bounded(slabs as usize);
+        for index in 0..slabs {
+            given_back.try_send(index).expect("the channel has room for every slab");
+        }
+        let shared = Shared { memory: Box::new(memory), slab_bytes, slabs, given_back };
+        Ok(Self { shared: Arc::new(shared), free })
+    }
+
+    /// `slabs` slabs of `slab_bytes` in memory of the process's own.
+    ///
+    /// # Errors
+    /// See [`SlabRing::new`] and [`AlignedMemory::new`].
+    pub fn allocate(slabs: usize, slab_bytes: usize) -> Result<Self> {
+        let bytes = slabs.checked_mul(slab_bytes).filter(|&bytes| bytes > 0);
+        let bytes = bytes.ok_or_else(|| {
+            Error::invalid(format!("{slabs} slabs of {slab_bytes} bytes are no memory that could be had"))
+        })?;
+        Self::new(AlignedMemory::new(bytes)?, slab_bytes)
+    }
+
+    /// The number of slabs.
+    pub fn slabs(&self) -> u32 {
+        self.shared.slabs
+    }
+
+    /// Bytes that each holds.
+    pub fn slab_bytes(&self) -> usize {
+        self.shared.slab_bytes
+    }
+
+    /// The address of each slab, by index: for what must register them, with the kernel or a GPU.
+    pub fn addresses(&self) -> impl Iterator<Item = *mut u8> + '_ {
+        (0..self.shared.slabs).map(|index| self.shared.address(index))
+    }
+
+    /// A free slab, where there is one.
+    pub(super) fn try_take(&self) -> Option<VacantSlab> {
+        let index = self.free.try_recv().ok()?;
+        Some(VacantSlab { shared: Arc::clone(&self.shared), index })
+    }
+
+    /// A free slab, as soon as there is one; `None` once `stop` is disconnected.
+    pub(super) fn take(&self, stop: &Receiver<std::convert::Infallible>) -> Option<VacantSlab> {
+        let mut warned = false;
+        loop {
+            crossbeam_channel::select! {
+                recv(self.free) -> index => {
+                    let index = index.expect("the ring holds a sender itself");
+                    return Some(VacantSlab { shared: Arc::clone(&self.shared), index });
+                }
+                recv(stop) -> _ => return None,
+                default(STARVED_AFTER) => {
+                    if !warned {
+                        // Expected while the consumer pauses (an evaluation, a checkpoint); a clue where it hangs.
+                        tracing::debug!(slabs = self.shared.slabs, "reading waits: the consumer holds every slab");
+                        warned = true;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for SlabRing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SlabRing")
+            .field("slabs", &self.shared.slabs)
+            .field("slab_bytes", &self.shared.slab_bytes)
+            .field("free", &self.free.len())
+            .finish()
+    }
+}
+
+impl Shared {
+    fn address(&self, index: u32) -> *mut u8 {
+        // SAFETY: index < slabs, and slabs * slab_bytes lie within the memory.
+        unsafe { self.memory.as_ptr().add(index as usize * self.slab_bytes) }
+    }
+}
+
+/// The permit to write into a slab. It belongs to whoever reads; dropped, the slab is free again.
+pub(super) struct VacantSlab {
+    shared: Arc<Shared>,
+    index: u32,
+}
+
+impl VacantSlab {
+    pub(super) fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The first of the slab's bytes. They may be written until the permit is dropped or filled.
+    pub(super) fn address(&self) -> *mut u8 {
+        self.shared.address(self.index)
+    }
+
+    /// Turns the permit to write into one to read, once all writes of the request are done.
+    pub(super) fn filled(self, request: ReadRequest, number: u64) -> Slab {
+        assert!(request.bytes as usize <= self.shared.slab_bytes, "a request fits its slab");
+        Slab { vacant: self, request, number }
+    }
+}
+
+impl Drop for VacantSlab {
+    fn drop(&mut self) {
+        // The channel has room for every slab, so only a ring that is gone can refuse, and then nobody misses it.
+        let _ = self.shared.given_back.try_send(self.index);
+    }
+}
+
+/// A slab filled with the bytes of a request. Dropping it gives the buffer back to the reader.
+pub struct Slab {
+    vacant: VacantSlab,
+    request: ReadRequest,
+    number: u64,
+}
+
+impl Slab {
+    /// The request that it answers.
+    pub fn request(&self) -> ReadRequest {
+        self.request
+    }
+
+    /// The request's number in the plan, from 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Which slab of the ring it is.
+    pub fn index(&self) -> u32 {
+        self.vacant.index
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the slab's bytes are valid and initialized for as long as `shared` lives (`SlabMemory`), which this
+        // slab keeps alive. Only the holder of a slab's one permit writes to it, and `filled` has consumed that:
+        // nobody writes until this slab is dropped, which the borrow rules out.
+        unsafe { std::slice::from_raw_parts(self.vacant.address(), self.request.bytes as usize) }
+    }
+}
+
+impl Deref for Slab {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl fmt::Debug for Slab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slab")
+            .field("index", &self.vacant.index)
+            .field("request", &self.request)
+            .field("number", &self.number)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REQUEST: ReadRequest = ReadRequest { file: 0, offset: 0, bytes: 4096 };
+
+    #[test]
+    fn a_ring_has_so_many_slabs_and_no_more() {
+        let ring = SlabRing::allocate(3, 8192).unwrap();
+        assert_eq!((ring.slabs(), ring.slab_bytes()), (3, 8192));
+        let slabs: Vec<_> =
+            std::iter::from_fn(|| ring.try_take()).map(|slab| slab.filled(REQUEST, 0)).collect();
+        assert_eq!(slabs.len(), 3);
+        assert!(slabs.iter().all(|slab| slab.bytes() == [0; 4096]));
+        drop(slabs);
+        assert_eq!(ring.free.len(), 3);
+    }
+
+    #[test]
+    fn slabs_outlive_their_ring() {
+        let ring = SlabRing::allocate(1, 4096).unwrap();
+        let slab = ring.try_take().unwrap().filled(REQUEST, 7);
+        drop(ring);
+        assert_eq!(slab.len(), 4096);
+        assert_eq!(slab.number(), 7);
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        for (slabs, bytes) in [(0, 4096), (1, 0), (1, 4095), (1, 512), (usize::MAX, 4096)] {
+            assert!(SlabRing::allocate(slabs, bytes).is_err(), "{slabs} x {bytes}");
+        }
+    }
+
+    #[test]
+    fn waiting_ends_when_the_reader_is_stopped() {
+        let ring = SlabRing::allocate(1, 4096).unwrap();
+        let (stop_out, stop) = bounded(0);
+        let held = ring.take(&stop).unwrap();
+        let waiting = std::thread::spawn(move || ring.take(&stop).is_none());
+        drop(stop_out);
+        assert!(waiting.join().unwrap());
+        drop(held);
+    }
+}

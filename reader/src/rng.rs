@@ -1,0 +1,120 @@
+//! Numbers that look random and are a function of their seed alone: SplitMix64, with unbiased bounded draws.
+//!
+//! Owned rather than borrowed from a crate, since a shuffle must be the same under every version of every dependency:
+//! a run that resumes after an upgrade continues with the samples that it would have seen.
+
+/// A generator of 64 bits of state.
+#[derive(Debug, Clone)]
+pub(crate) struct Rng {
+    state: u64,
+}
+
+/// 2^64 divided by the golden ratio, made odd: SplitMix64's step.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// SplitMix64's finalizer (Steele, Lea and Flood 2014): a bijection in which every input bit moves every output bit.
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[allow(dead_code, reason = "the stream uses half of it, the generator all")]
+impl Rng {
+    /// A generator whose numbers follow from `seed`.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// A generator for a thing that several numbers name, such as (seed, epoch, window). Other numbers, another order
+    /// or another count of them give an unrelated generator.
+    pub(crate) fn from_parts(parts: &[u64]) -> Self {
+        let start = mix(parts.len() as u64 ^ STEP);
+        Self {
+            state: parts.iter().fold(start, |state, &part| mix(state.wrapping_add(STEP) ^ mix(part ^ STEP))),
+        }
+    }
+
+    /// 64 random bits.
+    pub(crate) fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(STEP);
+        mix(self.state)
+    }
+
+    /// A number below `n`, each as likely as any other (Lemire 2019).
+    ///
+    /// # Panics
+    /// Where `n` is 0.
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        assert!(n > 0, "no number is below 0");
+        let mut product = u128::from(self.next_u64()) * u128::from(n);
+        if (product as u64) < n {
+            // The low halves below 2^64 mod n belong to an incomplete round: numbers drawn from it would come oftener.
+            let incomplete = n.wrapping_neg() % n;
+            while (product as u64) < incomplete {
+                product = u128::from(self.next_u64()) * u128::from(n);
+            }
+        }
+        (product >> 64) as u64
+    }
+
+    /// A number in `[0, 1)`, a multiple of 2^-53.
+    pub(crate) fn unit_f64(&mut self) -> f64 {
+        (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    /// Puts the items into random order (Fisher and Yates), each order as likely as any other.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_splitmix64() {
+        // The first outputs for seed 1234567, as the reference implementation prints them.
+        let mut rng = Rng::new(1_234_567);
+        let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!(first, [(); 3].map(|()| rng.next_u64()));
+    }
+
+    #[test]
+    fn parts_are_told_apart() {
+        let firsts =
+            [&[][..], &[0], &[0, 0], &[0, 1], &[1, 0], &[1]].map(|parts| Rng::from_parts(parts).next_u64());
+        for (i, a) in firsts.iter().enumerate() {
+            assert!(firsts[..i].iter().all(|b| a != b));
+        }
+    }
+
+    #[test]
+    fn draws_are_even() {
+        let mut rng = Rng::new(5);
+        let mut counts = [0u32; 6];
+        (0..60_000).for_each(|_| counts[rng.below(6) as usize] += 1);
+        // Each count is binomial with deviation 91: six deviations.
+        assert!(counts.iter().all(|&count| count.abs_diff(10_000) < 550), "{counts:?}");
+        let mean = (0..60_000).map(|_| rng.unit_f64()).sum::<f64>() / 60_000.0;
+        assert!((mean - 0.5).abs() < 0.01, "{mean}");
+        assert!((0..1000).all(|_| rng.below(1) == 0));
+        assert!((0..1000).all(|_| (0.0..1.0).contains(&rng.unit_f64())));
+    }
+
+    #[test]
+    fn every_order_of_three_comes_up_as_often() {
+        let mut rng = Rng::new(9);
+        let mut counts = std::collections::BTreeMap::new();
+        for _ in 0..60_000 {
+            let mut items = [0, 1, 2];
+            rng.shuffle(&mut items);
+            *counts.entry(items).or_insert(0u32) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        assert!(counts.values().all(|&count| count.abs_diff(10_000) < 550), "{counts:?}");
+    }
+}

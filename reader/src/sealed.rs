@@ -1,0 +1,112 @@
+//! JSON that carries a checksum of itself, for the manifests that vouch for all other files.
+//!
+//! `{"kind": ..., "format": ..., "xxh3": ..., "content": {...}}`, the checksum over the exact bytes of `content`.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// An xxh3 checksum of 64 bits, 16 small hexadecimal digits in JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Checksum(pub u64);
+
+impl Checksum {
+    /// The checksum of some bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(xxh3_64(bytes))
+    }
+}
+
+impl TryFrom<String> for Checksum {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let sum = u64::from_str_radix(&text, 16).map(Self).ok();
+        // Digits in capitals would be a flipped bit that goes unnoticed.
+        sum.filter(|sum| sum.to_string() == text)
+            .ok_or_else(|| format!("'{text}' is not a checksum of 16 hexadecimal digits"))
+    }
+}
+
+impl From<Checksum> for String {
+    fn from(sum: Checksum) -> Self {
+        sum.to_string()
+    }
+}
+
+impl std::fmt::Display for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<'a> {
+    kind: std::borrow::Cow<'a, str>,
+    format: u32,
+    xxh3: Checksum,
+    content: Box<RawValue>,
+}
+
+/// The text of a sealed file: `kind` says what it is, `format` in which version.
+pub fn to_json(kind: &str, format: u32, content: &impl Serialize) -> String {
+    let content = serde_json::to_string_pretty(content).expect("manifests are plain data");
+    let envelope = Envelope {
+        kind: kind.into(),
+        format,
+        xxh3: Checksum::of(content.as_bytes()),
+        content: RawValue::from_string(content).expect("it was just serialized"),
+    };
+    serde_json::to_string_pretty(&envelope).expect("an envelope is plain data") + "\n"
+}
+
+/// Reads a sealed file of the given kind and version.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> Result<T, String> {
+    let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    if envelope.kind != kind {
+        return Err(format!("it is a {} and should be a {kind}", envelope.kind));
+    }
+    if envelope.format != format {
+        return Err(format!(
+            "it is a {kind} of format {}, this program reads {format}: make it again, or use the Rankine that wrote it",
+            envelope.format
+        ));
+    }
+    let actual = Checksum::of(envelope.content.get().as_bytes());
+    if actual != envelope.xxh3 {
+        return Err(format!("its checksum is {actual} and should be {}", envelope.xxh3));
+    }
+    serde_json::from_str(envelope.content.get()).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let content = BTreeMap::from([("rows".to_owned(), 12u64), ("seed".to_owned(), u64::MAX)]);
+        let text = to_json("test", 3, &content);
+        assert_eq!(from_json::<BTreeMap<String, u64>>("test", 3, text.as_bytes()), Ok(content));
+        for bit in 0..text.len() * 8 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            // The line break at the end is the one byte that says nothing.
+            if bit / 8 < text.len() - 1 {
+                let read = from_json::<BTreeMap<String, u64>>("test", 3, &bytes);
+                assert!(read.is_err(), "{}", String::from_utf8_lossy(&bytes));
+            }
+        }
+        assert!(from_json::<BTreeMap<String, u64>>("other", 3, text.as_bytes()).is_err());
+        assert!(
+            from_json::<BTreeMap<String, u64>>("test", 4, text.as_bytes()).unwrap_err().contains("format 3")
+        );
+    }
+}

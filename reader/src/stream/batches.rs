@@ -1,0 +1,222 @@
+//! Batches of unpacked samples, made ahead of whoever takes them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::dataset::DatasetPart;
+use crate::error::{Error, Result};
+use crate::io::{Rung, SlabRing};
+use crate::samples::Samples;
+use crate::stream::{BlockStream, Plan, Position, StreamOptions, Window};
+
+/// Some samples that are learnt from together. Dropped, it gives its memory to a batch to come.
+#[derive(Debug)]
+pub struct Batch {
+    /// The samples. They may be taken out; the memory is then the taker's.
+    pub samples: Samples,
+    /// Where it begins.
+    pub start: Position,
+    /// Where the stream goes on: a stream started there yields what would come next.
+    pub end: Position,
+    recycle: Sender<Samples>,
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        // Where the stream is gone, or has enough to reuse, the memory is freed.
+        let _ = self.recycle.try_send(std::mem::take(&mut self.samples));
+    }
+}
+
+/// An iterator over batches, which a thread of its own makes ahead: it checks and unpacks the blocks that a second one
+/// reads. After an error it ends; dropped, it stops both threads after the block at hand.
+///
+/// Memory: the ring ([`BlockStream::ring_for`]: depth + 4 slabs of the largest block's size), one window unpacked, and
+/// `prefetch + 2` batches besides those that the consumer holds. An unpacked sample takes 4 bytes a label, dense column
+/// and categorical column, and 8 an id.
+#[derive(Debug)]
+pub struct BatchStream {
+    rung: Rung,
+    /// `None` once stopped.
+    batches: Option<Receiver<Result<Batch>>>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<SlabRing>>,
+}
+
+impl BatchStream {
+    /// Starts to read and unpack.
+    ///
+    /// # Errors
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples. Later errors come
+    /// through the iterator.
+    pub fn open(part: impl Into<Arc<DatasetPart>>, options: &StreamOptions) -> Result<Self> {
+        let part = part.into();
+        let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
+        Self::over(BlockStream::open(part, plan, &options.io)?, options)
+    }
+
+    /// The same, reading into a ring of the caller's.
+    ///
+    /// # Errors
+    /// See [`BatchStream::open`].
+    pub fn with_ring(
+        part: impl Into<Arc<DatasetPart>>,
+        options: &StreamOptions,
+        ring: SlabRing,
+    ) -> Result<Self> {
+        let part = part.into();
+        let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
+        Self::over(BlockStream::with_ring(part, plan, &options.io, ring)?, options)
+    }
+
+    fn over(blocks: BlockStream, options: &StreamOptions) -> Result<Self> {
+        if options.batch_size == 0 || options.prefetch == 0 {
+            return Err(Error::invalid(
+                "a stream of batches needs a batch size and a prefetch of at least 1",
+            ));
+        }
+        let rung = blocks.rung();
+        let (out, batches) = bounded(options.prefetch);
+        // As many as there can be at once, but for those that the consumer hoards.
+        let (recycle, recycled) = bounded(options.prefetch + 2);
+        let stopped = Arc::new(AtomicBool::new(false));
+        let assembler = Assembler {
+            part: Arc::clone(blocks.part()),
+            batch_size: options.batch_size,
+            out,
+            recycle,
+            recycled,
+            stopped: Arc::clone(&stopped),
+        };
+        let thread = std::thread::Builder::new()
+            .name("rankine-batches".into())
+            .spawn(move || assembler.run(blocks))
+            .map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
+        Ok(Self { rung, batches: Some(batches), stopped, thread: Some(thread) })
+    }
+
+    /// The rung that is used.
+    pub fn rung(&self) -> Rung {
+        self.rung
+    }
+
+    /// Ends the threads. A panic there goes on here, lest a broken stream pass for a short one.
+    fn stop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.batches = None;
+        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
+            && !std::thread::panicking()
+        {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+impl Iterator for BatchStream {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let next = self.batches.as_ref()?.recv().ok();
+        if next.is_none() {
+            self.stop();
+        }
+        next
+    }
+}
+
+impl Drop for BatchStream {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// What makes batches of blocks.
+struct Assembler {
+    part: Arc<DatasetPart>,
+    batch_size: usize,
+    out: Sender<Result<Batch>>,
+    recycle: Sender<Samples>,
+    recycled: Receiver<Samples>,
+    stopped: Arc<AtomicBool>,
+}
+
+/// Nobody takes batches any more.
+struct Stopped;
+
+impl Assembler {
+    fn run(self, mut blocks: BlockStream) -> SlabRing {
+        let mut window = Samples::new(&self.part.schema);
+        let mut batch = self.empty();
+        for block in &mut blocks {
+            if self.stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            // The slab is free again at the end of this: the window holds copies.
+            let whole = block.and_then(|block| {
+                if block.place == 0 {
+                    window.clear();
+                }
+                block.decode_into(&mut window)?;
+                Ok(block.completes_window().then(|| Arc::clone(&block.window)))
+            });
+            let sent = match whole {
+                Ok(Some(plan)) => self.deliver(&plan, &window, &mut batch),
+                Ok(None) => Ok(()),
+                Err(error) => {
+                    let _ = self.out.send(Err(error));
+                    Err(Stopped)
+                }
+            };
+            if sent.is_err() {
+                break;
+            }
+        }
+        blocks.close()
+    }
+
+    /// Cuts a window into batches. What is left over waits in `batch` for the next window.
+    fn deliver(&self, window: &Window, samples: &Samples, batch: &mut Samples) -> Result<(), Stopped> {
+        let rows = window.shuffled_rows();
+        let mut from = window.skip as usize;
+        while from < samples.len {
+            let to = samples.len.min(from + self.batch_size - batch.len);
+            match &rows {
+                Some(rows) => batch.gather(samples, &rows[from..to]),
+                None => batch.append(samples, from..to),
+            }
+            from = to;
+            let end = Position { epoch: window.epoch, sample: window.first + to as u64 };
+            if batch.len == self.batch_size || end.sample == self.part.samples {
+                self.send(std::mem::replace(batch, self.empty()), end)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, samples: Samples, end: Position) -> Result<(), Stopped> {
+        let start = Position { sample: end.sample - samples.len as u64, ..end };
+        let batch = Batch { samples, start, end, recycle: self.recycle.clone() };
+        self.out.send(Ok(batch)).map_err(|_| Stopped)
+    }
+
+    /// A batch to fill, in used memory where there is some.
+    fn empty(&self) -> Samples {
+        let schema = &self.part.schema;
+        let fits = |samples: &Samples| {
+            samples.labels.len() == schema.labels.len()
+                && samples.dense_columns == schema.dense.len()
+                && samples.categorical.len() == schema.categorical.len()
+        };
+        // What its taker has put another thing into, or taken columns from, is not used again.
+        match self.recycled.try_recv() {
+            Ok(mut samples) if fits(&samples) => {
+                samples.clear();
+                samples
+            }
+            _ => Samples::new(schema),
+        }
+    }
+}

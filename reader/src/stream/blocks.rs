@@ -1,0 +1,197 @@
+//! The blocks of a plan, read and checked, still packed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::block::{self, Block, BlockLayout};
+use crate::dataset::{BlockLocation, DatasetPart};
+use crate::error::{Error, Result};
+use crate::io::{IoOptions, ReadRequest, Reads, Rung, Slab, SlabRing};
+use crate::samples::Samples;
+use crate::stream::{Plan, Window};
+
+/// Slabs beyond those that are being read into: one that is being unpacked, and some that are ready for it.
+const SLABS_READY: usize = 4;
+
+/// A block that is the right one and undamaged. It holds a slab of the ring for as long as it lives.
+#[derive(Debug)]
+pub struct PackedBlock {
+    slab: Slab,
+    layout: BlockLayout,
+    part: Arc<DatasetPart>,
+    /// The window that it belongs to, and with it the order of rows.
+    pub window: Arc<Window>,
+    /// Its place in [`Window::blocks`].
+    pub place: usize,
+}
+
+impl PackedBlock {
+    /// The block: its bytes and where its streams lie in them.
+    pub fn block(&self) -> Block<'_> {
+        self.layout.with_bytes(&self.slab)
+    }
+
+    /// The block's number in its part.
+    pub fn index(&self) -> u64 {
+        self.layout.id().index
+    }
+
+    /// The buffer that it lies in.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+
+    /// Whether it is the last block of its window: all rows of it are there then.
+    pub fn completes_window(&self) -> bool {
+        self.place + 1 == self.window.blocks.len()
+    }
+
+    /// Unpacks it, behind what `out` holds.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] where it is not what the schema admits; `out` then holds parts of samples.
+    pub fn decode_into(&self, out: &mut Samples) -> Result<()> {
+        let at = self.slab.request();
+        self.block()
+            .decode_into(&self.part.schema, out)
+            .map_err(|what| Error::damaged(&self.part.files[at.file as usize], at.offset, what))
+    }
+}
+
+/// The blocks of a plan in order, read ahead by [`Reads`] and checked as they are taken: by whichever thread calls
+/// `next`, at the speed of the checksum. After an error it ends.
+#[derive(Debug)]
+pub struct BlockStream {
+    part: Arc<DatasetPart>,
+    reads: Reads,
+    plan: Plan,
+    /// The window of the next block, and the block's place in it.
+    next: Option<(Arc<Window>, usize)>,
+    failed: bool,
+}
+
+impl BlockStream {
+    /// Starts to read, into a ring of [`BlockStream::ring_for`]'s size.
+    ///
+    /// # Errors
+    /// See [`BlockStream::with_ring`].
+    pub fn open(part: impl Into<Arc<DatasetPart>>, plan: Plan, io: &IoOptions) -> Result<Self> {
+        let part = part.into();
+        io.validate()?;
+        let (slabs, slab_bytes) = Self::ring_for(&part, io);
+        Self::with_ring(part, plan, io, SlabRing::allocate(slabs, slab_bytes)?)
+    }
+
+    /// The slabs, and the bytes of each, that keep the disk busy while blocks are taken one by one. A consumer that
+    /// holds several at once needs as many more.
+    pub fn ring_for(part: &DatasetPart, io: &IoOptions) -> (usize, usize) {
+        let largest = part.blocks.iter().map(|block| block.bytes as usize).max().unwrap_or(0);
+        (io.depth as usize + SLABS_READY, largest.max(1).next_multiple_of(crate::io::SLAB_ALIGN))
+    }
+
+    /// Starts to read into a ring of the caller's.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where a block does not fit a slab, or the way of reading is refused; [`Error::Damaged`] where
+    /// the index names a block that cannot be; [`Error::Io`] where the first file does not open.
+    pub fn with_ring(
+        part: impl Into<Arc<DatasetPart>>,
+        plan: Plan,
+        io: &IoOptions,
+        ring: SlabRing,
+    ) -> Result<Self> {
+        let part = part.into();
+        for location in &part.blocks {
+            let path = &part.files[location.file as usize];
+            if !(location.bytes as usize).is_multiple_of(block::BLOCK_ALIGN) || location.bytes == 0 {
+                let what = format!("its index gives a block {} bytes", location.bytes);
+                return Err(Error::damaged(path, location.offset, what));
+            }
+            if location.bytes as usize > ring.slab_bytes() {
+                return Err(Error::invalid(format!(
+                    "the block at byte {} of {} has {} bytes, more than a buffer's {}",
+                    location.offset,
+                    path.display(),
+                    location.bytes,
+                    ring.slab_bytes()
+                )));
+            }
+        }
+        let (planned, of) = (plan.clone(), Arc::clone(&part));
+        let requests =
+            planned.flat_map(|window| window.blocks).map(move |block| of.blocks[block as usize].into());
+        let reads = Reads::open(part.files.clone(), requests, ring, io)?;
+        Ok(Self { part, reads, plan, next: None, failed: false })
+    }
+
+    /// The rung that is used.
+    pub fn rung(&self) -> Rung {
+        self.reads.rung()
+    }
+
+    /// The part that is read.
+    pub fn part(&self) -> &Arc<DatasetPart> {
+        &self.part
+    }
+
+    /// Stops reading and gives the ring back: see [`Reads::close`].
+    pub fn close(self) -> SlabRing {
+        self.reads.close()
+    }
+
+    fn read(&mut self) -> Option<Result<PackedBlock>> {
+        let slab = match self.reads.next()? {
+            Ok(slab) => slab,
+            Err(error) => return Some(Err(error)),
+        };
+        let (window, place) = match self.next.take() {
+            Some(next) => next,
+            None => (Arc::new(self.plan.next().expect("a slab answers a block of the plan")), 0),
+        };
+        if place + 1 < window.blocks.len() {
+            self.next = Some((Arc::clone(&window), place + 1));
+        }
+        let index = window.blocks[place];
+        let location = self.part.blocks[index as usize];
+        let checked = check(&self.part, u64::from(index), &slab);
+        Some(match checked {
+            Ok(layout) => Ok(PackedBlock { slab, layout, part: Arc::clone(&self.part), window, place }),
+            Err(what) => Err(Error::damaged(self.path(&location), location.offset, what)),
+        })
+    }
+
+    fn path(&self, location: &BlockLocation) -> &Path {
+        &self.part.files[location.file as usize]
+    }
+}
+
+/// Checks that `bytes` are the block that the index has there, undamaged.
+pub(crate) fn check(part: &DatasetPart, index: u64, bytes: &[u8]) -> Result<BlockLayout, String> {
+    let block = Block::parse(bytes, &part.schema)?;
+    // The block is whole, but may be a whole block of another time: the index knows which one it listed.
+    let listed = part.blocks[index as usize].checksum;
+    if block::stated_checksum(bytes) != Some(listed) {
+        return Err(format!("it is not the block that the index lists, whose checksum is {listed:016x}"));
+    }
+    part.check_block(index, &block)?;
+    Ok(block.into_layout())
+}
+
+impl Iterator for BlockStream {
+    type Item = Result<PackedBlock>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let next = self.read();
+        self.failed = matches!(next, Some(Err(_)));
+        next
+    }
+}
+
+impl From<BlockLocation> for ReadRequest {
+    fn from(block: BlockLocation) -> Self {
+        Self { file: block.file, offset: block.offset, bytes: block.bytes }
+    }
+}

@@ -1,0 +1,277 @@
+//! Which blocks are read when, and in which order their rows are delivered: arithmetic on seeds and counts, no bytes.
+
+use crate::dataset::DatasetPart;
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+use crate::stream::{Order, Position};
+
+/// What is drawn: the first part of the name of a random generator.
+const BLOCKS: u64 = 1;
+const ROWS: u64 = 2;
+
+/// An iterator over the windows of a stream, from any position on.
+///
+/// An epoch's permutation is drawn when the epoch begins: 4 bytes a block.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    blocks: u32,
+    block_samples: u32,
+    samples: u64,
+    order: Order,
+    epochs: Option<u64>,
+    /// Of the window that comes next.
+    epoch: u64,
+    /// Its number in its epoch.
+    window: u64,
+    /// The sample of its epoch that it begins with.
+    first: u64,
+    /// Rows of it that had been delivered before the stream's start.
+    skip: u32,
+    /// The epoch's blocks in order; empty for file order.
+    permutation: Vec<u32>,
+}
+
+/// Some blocks whose rows are delivered together, in an order of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window {
+    /// The epoch.
+    pub epoch: u64,
+    /// The window's number in its epoch.
+    pub number: u64,
+    /// The sample of its epoch that the window begins with.
+    pub first: u64,
+    /// Its samples. Row `i` of the window is row `i - s` of the block whose samples begin at `s` when those of
+    /// [`Window::blocks`] are laid end to end.
+    pub samples: u32,
+    /// So many rows, the first in the order of delivery, come before the stream's start: they have been delivered.
+    pub skip: u32,
+    /// The numbers of its blocks, in the order of reading.
+    pub blocks: Vec<u32>,
+    seed: Option<u64>,
+}
+
+impl Window {
+    /// The rows of the window in the order of delivery, skipped ones included; `None` where they stay as they are.
+    pub fn shuffled_rows(&self) -> Option<Vec<u32>> {
+        let mut rng = Rng::from_parts(&[ROWS, self.seed?, self.epoch, self.number]);
+        let mut rows: Vec<u32> = (0..self.samples).collect();
+        rng.shuffle(&mut rows);
+        Some(rows)
+    }
+}
+
+impl Plan {
+    /// A plan for a part.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the start lies behind the epoch's end, or a window has no blocks or 2^32 rows.
+    pub fn new(part: &DatasetPart, order: Order, epochs: Option<u64>, start: Position) -> Result<Self> {
+        let blocks = u32::try_from(part.blocks.len())
+            .map_err(|_| Error::invalid(format!("the {} part has more than 2^32 blocks", part.part)))?;
+        Self::over(blocks, part.block_samples, part.samples, order, epochs, start)
+    }
+
+    fn over(
+        blocks: u32,
+        block_samples: u32,
+        samples: u64,
+        order: Order,
+        epochs: Option<u64>,
+        start: Position,
+    ) -> Result<Self> {
+        if let Order::Shuffled { window_blocks, .. } = order {
+            let rows = u64::from(window_blocks.min(blocks)) * u64::from(block_samples);
+            if window_blocks == 0 || u32::try_from(rows).is_err() {
+                return Err(Error::invalid(format!(
+                    "rows cannot be shuffled within {window_blocks} blocks of {block_samples} samples: at least one \
+                     block, fewer than 2^32 rows"
+                )));
+            }
+        }
+        if start.sample > samples {
+            return Err(Error::invalid(format!(
+                "cannot start at sample {} of an epoch of {samples}: is it the position of another dataset?",
+                start.sample
+            )));
+        }
+        let (epoch, skipped) =
+            if start.sample == samples { (start.epoch + 1, 0) } else { (start.epoch, start.sample) };
+        let permutation = Vec::new();
+        let mut plan = Self {
+            blocks,
+            block_samples,
+            samples,
+            order,
+            epochs,
+            epoch,
+            window: 0,
+            first: 0,
+            skip: 0,
+            permutation,
+        };
+        plan.begin_epoch();
+        // Window by window rather than by division: the short last block may be in any of them.
+        while plan.first < skipped {
+            let samples = u64::from(plan.window_samples());
+            if plan.first + samples > skipped {
+                plan.skip = (skipped - plan.first) as u32;
+                break;
+            }
+            plan.first += samples;
+            plan.window += 1;
+        }
+        Ok(plan)
+    }
+
+    fn begin_epoch(&mut self) {
+        (self.window, self.first) = (0, 0);
+        if let Order::Shuffled { seed, .. } = self.order
+            && !self.is_over()
+        {
+            self.permutation.clear();
+            self.permutation.extend(0..self.blocks);
+            Rng::from_parts(&[BLOCKS, seed, self.epoch]).shuffle(&mut self.permutation);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.samples == 0 || self.epochs.is_some_and(|epochs| self.epoch >= epochs)
+    }
+
+    /// The places, in the epoch's order of blocks, of those of the window that comes next.
+    fn window_places(&self) -> std::ops::Range<u64> {
+        let window_blocks = match self.order {
+            Order::File => 1,
+            Order::Shuffled { window_blocks, .. } => u64::from(window_blocks),
+        };
+        let first = self.window * window_blocks;
+        first..(first + window_blocks).min(u64::from(self.blocks))
+    }
+
+    fn block_at(&self, place: u64) -> u32 {
+        self.permutation.get(place as usize).map_or(place as u32, |&block| block)
+    }
+
+    fn window_samples(&self) -> u32 {
+        let samples = |block: u32| {
+            let first = u64::from(block) * u64::from(self.block_samples);
+            (self.samples - first).min(u64::from(self.block_samples))
+        };
+        // Below 2^32: checked for the most that a window can have.
+        self.window_places().map(|place| samples(self.block_at(place))).sum::<u64>() as u32
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Window;
+
+    fn next(&mut self) -> Option<Window> {
+        if self.is_over() {
+            return None;
+        }
+        let window = Window {
+            epoch: self.epoch,
+            number: self.window,
+            first: self.first,
+            samples: self.window_samples(),
+            skip: std::mem::take(&mut self.skip),
+            blocks: self.window_places().map(|place| self.block_at(place)).collect(),
+            seed: match self.order {
+                Order::File => None,
+                Order::Shuffled { seed, .. } => Some(seed),
+            },
+        };
+        self.first += u64::from(window.samples);
+        self.window += 1;
+        if self.first == self.samples {
+            self.epoch += 1;
+            self.begin_epoch();
+        }
+        Some(window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The samples of a plan in the order of delivery, with their epochs.
+    fn deliver(plan: Plan) -> Vec<(u64, u64)> {
+        let block_samples = plan.block_samples;
+        let total = plan.samples;
+        plan.flat_map(|window| {
+            let samples: Vec<u64> = window
+                .blocks
+                .iter()
+                .flat_map(|&block| {
+                    let first = u64::from(block) * u64::from(block_samples);
+                    first..(first + u64::from(block_samples)).min(total)
+                })
+                .collect();
+            assert_eq!(samples.len(), window.samples as usize);
+            let rows = window.shuffled_rows().unwrap_or_else(|| (0..window.samples).collect());
+            let epoch = window.epoch;
+            rows.into_iter()
+                .skip(window.skip as usize)
+                .map(move |row| (epoch, samples[row as usize]))
+                .collect::<Vec<_>>()
+        })
+        .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_sample_comes_once_an_epoch_from_any_start(
+            blocks in 1..20u32,
+            block_samples in 1..9u32,
+            short in 0..8u32,
+            window_blocks in 1..25u32,
+            file in any::<bool>(),
+            seed in any::<u64>(),
+            epoch in 0..3u64,
+            sample in any::<prop::sample::Index>(),
+        ) {
+            let samples = u64::from(blocks * block_samples - short.min(block_samples - 1));
+            let order = if file { Order::File } else { Order::Shuffled { seed, window_blocks } };
+            let plan = |start| Plan::over(blocks, block_samples, samples, order, Some(3), start).unwrap();
+            let whole = deliver(plan(Position::default()));
+            for (number, delivered) in whole.chunks(samples as usize).enumerate() {
+                let mut sorted = delivered.to_vec();
+                sorted.sort_unstable();
+                prop_assert!(sorted.into_iter().eq((0..samples).map(|sample| (number as u64, sample))));
+            }
+            prop_assert_eq!(whole.len() as u64, 3 * samples);
+            let sample = sample.index(samples as usize + 1) as u64;
+            let rest = deliver(plan(Position { epoch, sample }));
+            prop_assert_eq!(&whole[(epoch * samples + sample) as usize..], &rest[..]);
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ() {
+        let plan = |seed| {
+            let order = Order::Shuffled { seed, window_blocks: 4 };
+            deliver(Plan::over(32, 64, 2048, order, Some(2), Position::default()).unwrap())
+        };
+        let samples =
+            |delivered: &[(u64, u64)]| delivered.iter().map(|&(_, sample)| sample).collect::<Vec<_>>();
+        let (one, two) = (plan(1), plan(2));
+        assert_ne!(samples(&one[..2048]), samples(&one[2048..]));
+        assert_ne!(samples(&one[..2048]), samples(&two[..2048]));
+        assert_eq!(one, plan(1));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let plan = |block_samples, order, sample| {
+            Plan::over(10, block_samples, 10, order, None, Position { epoch: 0, sample })
+        };
+        assert!(plan(1, Order::File, 10).is_ok());
+        assert!(plan(1, Order::File, 11).is_err());
+        assert!(plan(1, Order::Shuffled { seed: 0, window_blocks: 0 }, 0).is_err());
+        assert!(plan(u32::MAX, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_err());
+        let window_blocks = u32::MAX;
+        assert!(plan(1, Order::Shuffled { seed: 0, window_blocks }, 0).is_ok(), "one window for the epoch");
+    }
+}

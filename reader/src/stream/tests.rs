@@ -1,0 +1,250 @@
+//! Streams over real files: every order and batch size, from every kind of start, and over damaged ones.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+use crate::dataset::{Dataset, DatasetPart, Part};
+use crate::io::{IoMode, Rung};
+use crate::samples::Samples;
+use crate::testing::{self, TestDataset};
+
+const SAMPLES: usize = 1000;
+const BLOCK_SAMPLES: u32 = 64;
+
+fn dataset() -> TestDataset {
+    testing::dataset(SAMPLES, BLOCK_SAMPLES)
+}
+
+fn options(batch_size: usize, order: Order, start: Position) -> StreamOptions {
+    let io = IoOptions { mode: IoMode::Pread, depth: 4 };
+    StreamOptions { batch_size, epochs: Some(2), order, start, io, prefetch: 2 }
+}
+
+fn part(dataset: &TestDataset) -> DatasetPart {
+    Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap()
+}
+
+/// All samples of a stream, one run an epoch; checks each batch's size and positions.
+fn collect(dataset: &TestDataset, options: &StreamOptions) -> Vec<Samples> {
+    let mut epochs = Vec::new();
+    let mut at = options.start;
+    for batch in BatchStream::open(part(dataset), options).unwrap() {
+        let batch = batch.unwrap();
+        if at.sample == SAMPLES as u64 {
+            at = Position { epoch: at.epoch + 1, sample: 0 };
+        }
+        if epochs.is_empty() || at.sample == 0 {
+            epochs.push(Samples::new(&dataset.schema));
+        }
+        assert_eq!(batch.start, at);
+        at.sample += batch.samples.len as u64;
+        assert_eq!(batch.end, at);
+        let partial = at.sample == SAMPLES as u64;
+        assert!(
+            batch.samples.len == options.batch_size || (partial && batch.samples.len < options.batch_size)
+        );
+        epochs.last_mut().unwrap().append(&batch.samples, 0..batch.samples.len);
+    }
+    epochs
+}
+
+const ORDERS: [Order; 4] = [
+    Order::File,
+    Order::Shuffled { seed: 1, window_blocks: 1 },
+    Order::Shuffled { seed: 1, window_blocks: 3 },
+    Order::Shuffled { seed: 2, window_blocks: 100 },
+];
+
+#[test]
+fn file_order_is_what_was_written() {
+    let dataset = dataset();
+    for batch_size in [1, 7, 64, 100, 1000, 5000] {
+        let epochs = collect(&dataset, &options(batch_size, Order::File, Position::default()));
+        assert_eq!(epochs.len(), 2);
+        assert!(epochs.iter().all(|epoch| *epoch == dataset.samples));
+    }
+}
+
+#[test]
+fn a_shuffled_epoch_has_every_sample_once_in_its_own_order() {
+    let dataset = dataset();
+    // The first dense column is the sample's number: see `testing::dataset`.
+    let numbers = |samples: &Samples| -> Vec<u32> {
+        samples.dense.chunks(samples.dense_columns).map(|row| row[0] as u32).collect()
+    };
+    for order in &ORDERS[1..] {
+        let epochs = collect(&dataset, &options(100, *order, Position::default()));
+        let orders: Vec<_> = epochs.iter().map(numbers).collect();
+        assert_ne!(orders[0], orders[1]);
+        for (epoch, order) in epochs.iter().zip(&orders) {
+            let mut expected = Samples::new(&dataset.schema);
+            expected.gather(&dataset.samples, order);
+            assert_eq!(*epoch, expected, "a row's columns stay together");
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            assert!(sorted.into_iter().eq(0..SAMPLES as u32));
+        }
+    }
+}
+
+#[test]
+fn a_stream_goes_on_from_anywhere() {
+    let dataset = dataset();
+    for order in ORDERS {
+        let whole = collect(&dataset, &options(100, order, Position::default()));
+        for epoch in 0..2 {
+            for sample in [0, 1, 63, 64, 65, 200, 500, 959, 960, 961, 999, 1000] {
+                for batch_size in [1, 77, 5000] {
+                    let rest = collect(&dataset, &options(batch_size, order, Position { epoch, sample }));
+                    let mut expected = Vec::new();
+                    for (number, samples) in whole.iter().enumerate().skip(epoch as usize) {
+                        let from = if number as u64 == epoch { sample as usize } else { 0 };
+                        if from < SAMPLES {
+                            let mut run = Samples::new(&dataset.schema);
+                            run.append(samples, from..SAMPLES);
+                            expected.push(run);
+                        }
+                    }
+                    assert_eq!(rest, expected, "{order:?} from {epoch}, {sample} by {batch_size}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_start_behind_the_last_epoch_yields_nothing() {
+    let dataset = dataset();
+    for order in ORDERS {
+        assert!(collect(&dataset, &options(10, order, Position { epoch: 2, sample: 0 })).is_empty());
+        assert!(collect(&dataset, &options(10, order, Position { epoch: 5, sample: 3 })).is_empty());
+    }
+    let behind = options(10, Order::File, Position { epoch: 0, sample: 1001 });
+    assert!(BatchStream::open(part(&dataset), &behind).unwrap_err().to_string().contains("1001"));
+}
+
+#[test]
+fn an_endless_stream_stops_when_it_is_dropped() {
+    let dataset = dataset();
+    for order in ORDERS {
+        let endless = StreamOptions { epochs: None, ..options(33, order, Position::default()) };
+        let mut stream = BatchStream::open(part(&dataset), &endless).unwrap();
+        for _ in 0..200 {
+            stream.next().unwrap().unwrap();
+        }
+        drop(stream);
+        // One that nobody takes from at all.
+        drop(BatchStream::open(part(&dataset), &endless).unwrap());
+    }
+}
+
+#[test]
+fn every_rung_yields_the_same() {
+    let dataset = dataset();
+    for rung in Rung::ALL {
+        let options = StreamOptions {
+            io: IoOptions { mode: rung.into(), depth: 3 },
+            ..options(64, Order::Shuffled { seed: 3, window_blocks: 2 }, Position::default())
+        };
+        match BatchStream::open(part(&dataset), &options) {
+            Ok(stream) => assert_eq!(stream.rung(), rung),
+            Err(error) => {
+                eprintln!("skipped: {error}");
+                continue;
+            }
+        }
+        let pread = StreamOptions { io: IoOptions { mode: IoMode::Pread, depth: 1 }, ..options };
+        assert_eq!(collect(&dataset, &options), collect(&dataset, &pread), "{rung}");
+    }
+}
+
+#[test]
+fn damage_is_named_and_ends_the_stream() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    let hit = part.blocks[5];
+    let path = &part.files[hit.file as usize];
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let whole = fs::read(path).unwrap();
+    let flip = |at: u64| {
+        file.write_all_at(&[whole[at as usize] ^ 4], at).unwrap();
+    };
+    let outcome = || {
+        let mut stream =
+            BatchStream::open(part.clone(), &options(64, Order::File, Position::default())).unwrap();
+        let good = stream.by_ref().take_while(Result::is_ok).count();
+        assert!(stream.next().is_none(), "the error was taken, and the stream is over");
+        let mut stream =
+            BatchStream::open(part.clone(), &options(64, Order::File, Position::default())).unwrap();
+        (good, stream.find_map(Result::err).unwrap().to_string())
+    };
+    for at in [0, 8, 20, 100, u64::from(hit.bytes) - 1] {
+        flip(hit.offset + at);
+        let (good, error) = outcome();
+        assert_eq!(good, 5, "batches before the damage arrive");
+        assert!(error.contains(&path.display().to_string()), "{error}");
+        assert!(error.contains(&format!("at byte {}", hit.offset)), "{error}");
+        file.write_all_at(&whole, 0).unwrap();
+    }
+
+    // A whole block in the wrong place.
+    let other = part.blocks[6];
+    assert_eq!(hit.bytes, other.bytes);
+    file.write_all_at(&whole[other.offset as usize..][..other.bytes as usize], hit.offset).unwrap();
+    assert!(outcome().1.contains("index lists"));
+    file.write_all_at(&whole, 0).unwrap();
+
+    // Cut short after the part was opened.
+    file.set_len(hit.offset + 1000).unwrap();
+    let (good, error) = outcome();
+    assert_eq!(good, 5);
+    assert!(error.contains(&format!("at byte {}", hit.offset + 1000)), "{error}");
+    file.write_all_at(&whole, 0).unwrap();
+    assert_eq!(collect(&dataset, &options(64, Order::File, Position::default()))[0], dataset.samples);
+}
+
+#[test]
+fn memory_is_used_again() {
+    let dataset = dataset();
+    let mut stream = BatchStream::open(
+        part(&dataset),
+        &StreamOptions { epochs: None, ..options(64, Order::File, Position::default()) },
+    )
+    .unwrap();
+    let mut addresses = std::collections::BTreeSet::new();
+    for _ in 0..300 {
+        addresses.insert(stream.next().unwrap().unwrap().samples.dense.as_ptr().addr());
+    }
+    assert!(addresses.len() < 50, "{} buffers for 300 batches", addresses.len());
+    // Samples that are taken out are the taker's.
+    let taken = std::mem::take(&mut stream.next().unwrap().unwrap().samples);
+    for _ in 0..50 {
+        assert_eq!(stream.next().unwrap().unwrap().samples.categorical.len(), taken.categorical.len());
+    }
+}
+
+#[test]
+fn packed_blocks_come_with_their_windows() {
+    let dataset = dataset();
+    let part = std::sync::Arc::new(part(&dataset));
+    let order = Order::Shuffled { seed: 4, window_blocks: 3 };
+    let plan = Plan::new(&part, order, Some(1), Position::default()).unwrap();
+    let mut stream = BlockStream::open(
+        std::sync::Arc::clone(&part),
+        plan.clone(),
+        &options(1, order, Position::default()).io,
+    )
+    .unwrap();
+    for window in plan {
+        for (place, &index) in window.blocks.iter().enumerate() {
+            let block = stream.next().unwrap().unwrap();
+            assert_eq!((block.index(), block.place), (u64::from(index), place));
+            assert_eq!(*block.window, window);
+            assert_eq!(block.completes_window(), place + 1 == window.blocks.len());
+            assert_eq!(block.block().samples() as u64, part.samples_of(block.index()));
+        }
+    }
+    assert!(stream.next().is_none());
+    assert_eq!(stream.close().slabs(), 8);
+}
