@@ -187,7 +187,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn reverse(key: &Vec<u8>) -> Vec<u8> {
+    fn reverse(key: &[u8]) -> Vec<u8> {
         key.iter().rev().copied().collect()
     }
 
@@ -213,7 +213,7 @@ mod tests {
                     scope.spawn(move || {
                         let mut buckets = Buckets::default();
                         for chunk in chunks {
-                            let reversed: Vec<_> = chunk.iter().map(reverse).collect();
+                            let reversed: Vec<_> = chunk.iter().map(|key| reverse(key)).collect();
                             counter.add(&[&raw(chunk), &raw(&reversed)], &mut buckets).unwrap();
                         }
                     });
