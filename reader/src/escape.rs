@@ -83,7 +83,9 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_text_does_not_panic(text in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\\'), Just(b'x')], 0..40)) {
+        fn arbitrary_text_does_not_panic(
+            text in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'\\'), Just(b'x')], 0..40),
+        ) {
             let _ = unescape(&text, &mut Vec::new());
             let _ = excerpt(&text);
         }

@@ -22,6 +22,8 @@ pub(crate) struct ShortKey {
 impl ShortKey {
     /// The longest short key.
     pub(crate) const BYTES_MAX: usize = 15;
+    /// The key of no bytes.
+    pub(crate) const EMPTY: Self = Self { head: 0, tail: 0 };
     /// A key that no bytes make.
     pub(crate) const NONE: Self = Self { head: 0, tail: 0xff };
 
@@ -115,6 +117,7 @@ mod tests {
                     key.with_bytes(|back| assert_eq!(back, bytes));
                     prop_assert_eq!(ShortKey::from_padded(key.to_padded()), key);
                 }
+                prop_assert_eq!(key == Some(ShortKey::EMPTY), bytes.is_empty());
                 if let Ok(eight) = <[u8; 8]>::try_from(&bytes[..]) {
                     prop_assert_eq!(key, Some(ShortKey::of_eight(eight)));
                 }

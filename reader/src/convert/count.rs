@@ -187,6 +187,10 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    fn reverse(key: &[u8]) -> Vec<u8> {
+        key.iter().rev().copied().collect()
+    }
+
     fn raw(keys: &[Vec<u8>]) -> RawKeys {
         let mut raw = RawKeys::default();
         keys.iter().for_each(|key| raw.push(key));
@@ -209,7 +213,7 @@ mod tests {
                     scope.spawn(move || {
                         let mut buckets = Buckets::default();
                         for chunk in chunks {
-                            let reversed: Vec<_> = chunk.iter().map(|key| key.iter().rev().copied().collect()).collect();
+                            let reversed: Vec<_> = chunk.iter().map(|key| reverse(key)).collect();
                             counter.add(&[&raw(chunk), &raw(&reversed)], &mut buckets).unwrap();
                         }
                     });
@@ -217,7 +221,7 @@ mod tests {
             });
             let mut counts = BTreeMap::new();
             chunks.iter().flatten().for_each(|key| *counts.entry(key.clone()).or_insert(0) += 1);
-            let reversed = counts.iter().map(|(key, &count)| (key.iter().rev().copied().collect::<Vec<u8>>(), count));
+            let reversed = counts.iter().map(|(key, &count)| (reverse(key), count));
             prop_assert_eq!(counter.vocabulary(1, min_count).unwrap(), Vocabulary::from_counts(reversed, min_count));
             prop_assert_eq!(counter.vocabulary(0, min_count).unwrap(), Vocabulary::from_counts(counts, min_count));
             prop_assert_eq!(counter.bytes.load(Ordering::Relaxed), 0);

@@ -1,6 +1,6 @@
 //! From click logs to a dataset: Criteo's TSV, in bounded memory, with the same bytes whatever the threads.
 //!
-//! [`convert_criteo`] reads its sources two or three times: to count rows (only where the last share of them evaluates),
+//! [`convert_criteo`] reads its sources up to three times: to count rows (only where the last share of them evaluates),
 //! to learn vocabularies and means from the training part, and to write. [`RowParser`] and [`Encoder`] turn lines into
 //! samples; scoring uses the same two. Reading gzip and cutting lines is in `lines`, counting within a budget in
 //! `count` and `spill`. `docs/conversion.md` is the guide for users.

@@ -203,6 +203,9 @@ impl RowParser {
             {
                 keys.short.push(ShortKey::of_eight(first));
                 rest = behind;
+            } else if let (RawCategories::Keys(keys), [b'\t', behind @ ..]) = (&mut *column, rest) {
+                keys.short.push(ShortKey::EMPTY);
+                rest = behind;
             } else {
                 let (category, behind) = split_field(rest)?;
                 push_category(*rule, category, column)?;
