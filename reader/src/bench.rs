@@ -284,7 +284,7 @@ mod tests {
     fn figures() {
         let dir = std::env::var_os("BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
         let dataset = testing::large_dataset(&dir, 3 << 30);
-        let options = ReadBenchOptions { bytes_max: 3 << 30, passes: 3, ..ReadBenchOptions::default() };
+        let options = ReadBenchOptions { bytes_max: 1 << 30, ..ReadBenchOptions::default() };
         let bench = bench_read(&dataset, &options).unwrap();
         eprintln!("{}", serde_json::to_string_pretty(&bench).unwrap());
     }

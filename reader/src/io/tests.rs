@@ -24,6 +24,9 @@ enum Fault {
     Lost,
 }
 
+/// What to do about a read, the how-many-th of its place.
+type FaultPlan = dyn FnMut(&ReadOp, u32) -> Fault + Send;
+
 /// A disk whose byte at any place is known, that answers in any order and fails on request.
 struct FakeDisk {
     rng: Rng,
@@ -31,7 +34,7 @@ struct FakeDisk {
     pending: Vec<ReadOp>,
     /// How often each (file, offset) was asked for, and what to do about it.
     asked: BTreeMap<(u32, u64), u32>,
-    fault: Box<dyn FnMut(&ReadOp, u32) -> Fault + Send>,
+    fault: Box<FaultPlan>,
     in_flight: Arc<AtomicUsize>,
 }
 
@@ -40,7 +43,7 @@ struct FakeDisk {
 unsafe impl Send for FakeDisk {}
 
 fn byte_at(file: u32, offset: u64) -> u8 {
-    (offset.wrapping_mul(31) ^ (offset >> 12) ^ u64::from(file) * 101) as u8
+    (offset.wrapping_mul(31) ^ (offset >> 12) ^ (u64::from(file) * 101)) as u8
 }
 
 impl Backend for FakeDisk {

@@ -10,7 +10,7 @@ use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
 use crate::samples::Samples;
-use crate::stream::{BlockStream, Plan, Position, StreamOptions, Window};
+use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
 
 /// Some samples that are learnt from together. Dropped, it gives its memory to a batch to come.
 #[derive(Debug)]
@@ -44,6 +44,8 @@ pub struct BatchStream {
     batches: Option<Receiver<Result<Batch>>>,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<SlabRing>>,
+    /// Back from the thread, once that has ended.
+    ring: Option<SlabRing>,
 }
 
 impl BatchStream {
@@ -95,7 +97,7 @@ impl BatchStream {
             .name("rankine-batches".into())
             .spawn(move || assembler.run(blocks))
             .map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
-        Ok(Self { rung, batches: Some(batches), stopped, thread: Some(thread) })
+        Ok(Self { rung, batches: Some(batches), stopped, thread: Some(thread), ring: None })
     }
 
     /// The rung that is used.
@@ -103,14 +105,20 @@ impl BatchStream {
         self.rung
     }
 
+    /// Stops reading and gives the ring back, for the next stream.
+    pub fn close(mut self) -> SlabRing {
+        self.stop();
+        self.ring.take().expect("the thread has ended and left the ring")
+    }
+
     /// Ends the threads. A panic there goes on here, lest a broken stream pass for a short one.
     fn stop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.batches = None;
-        if let Some(Err(panic)) = self.thread.take().map(JoinHandle::join)
-            && !std::thread::panicking()
-        {
-            std::panic::resume_unwind(panic);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ring)) => self.ring = Some(ring),
+            Some(Err(panic)) if !std::thread::panicking() => std::panic::resume_unwind(panic),
+            Some(Err(_)) | None => {}
         }
     }
 }
@@ -154,22 +162,30 @@ impl Assembler {
             if self.stopped.load(Ordering::Relaxed) {
                 break;
             }
-            // The slab is free again at the end of this: the window holds copies.
-            let whole = block.and_then(|block| {
-                if block.place == 0 {
-                    window.clear();
+            let sent = match block {
+                Ok(block) if self.fits_whole(&block, &batch) => {
+                    // Straight to where it belongs, without a copy in between.
+                    block
+                        .decode_into(&mut batch)
+                        .map(|()| self.send_if_full(&block.window, block.window.samples, &mut batch))
                 }
-                block.decode_into(&mut window)?;
-                Ok(block.completes_window().then(|| Arc::clone(&block.window)))
-            });
-            let sent = match whole {
-                Ok(Some(plan)) => self.deliver(&plan, &window, &mut batch),
-                Ok(None) => Ok(()),
-                Err(error) => {
-                    let _ = self.out.send(Err(error));
-                    Err(Stopped)
+                Ok(block) => {
+                    if block.place == 0 {
+                        window.clear();
+                    }
+                    let decoded = block.decode_into(&mut window);
+                    let plan = block.completes_window().then(|| Arc::clone(&block.window));
+                    // Unpacked, it is a copy: the slab can be read into while the window is cut up.
+                    drop(block);
+                    decoded.map(|()| plan.map_or(Ok(()), |plan| self.deliver(&plan, &window, &mut batch)))
                 }
+                Err(error) => Err(error),
             };
+            let sent = sent.unwrap_or_else(|error| {
+                // Where nobody takes it, nobody misses it.
+                let _ = self.out.send(Err(error));
+                Err(Stopped)
+            });
             if sent.is_err() {
                 break;
             }
@@ -177,26 +193,36 @@ impl Assembler {
         blocks.close()
     }
 
+    /// Whether a block is a window of its own whose rows, all of them and as they are, come next in the batch.
+    fn fits_whole(&self, block: &PackedBlock, batch: &Samples) -> bool {
+        let window = &block.window;
+        let straight = window.blocks.len() == 1 && window.keeps_rows() && window.skip == 0;
+        straight && batch.len + window.samples as usize <= self.batch_size
+    }
+
     /// Cuts a window into batches. What is left over waits in `batch` for the next window.
     fn deliver(&self, window: &Window, samples: &Samples, batch: &mut Samples) -> Result<(), Stopped> {
         let rows = window.shuffled_rows();
-        let mut from = window.skip as usize;
-        while from < samples.len {
-            let to = samples.len.min(from + self.batch_size - batch.len);
+        let (mut from, len) = (window.skip as usize, samples.len);
+        while from < len {
+            let to = len.min(from + self.batch_size - batch.len);
             match &rows {
                 Some(rows) => batch.gather(samples, &rows[from..to]),
                 None => batch.append(samples, from..to),
             }
             from = to;
-            let end = Position { epoch: window.epoch, sample: window.first + to as u64 };
-            if batch.len == self.batch_size || end.sample == self.part.samples {
-                self.send(std::mem::replace(batch, self.empty()), end)?;
-            }
+            self.send_if_full(window, to as u32, batch)?;
         }
         Ok(())
     }
 
-    fn send(&self, samples: Samples, end: Position) -> Result<(), Stopped> {
+    /// Hands the batch on where it is full or the epoch ends, `delivered` rows of the window being in batches.
+    fn send_if_full(&self, window: &Window, delivered: u32, batch: &mut Samples) -> Result<(), Stopped> {
+        let end = Position { epoch: window.epoch, sample: window.first + u64::from(delivered) };
+        if batch.len < self.batch_size && end.sample < self.part.samples {
+            return Ok(());
+        }
+        let samples = std::mem::replace(batch, self.empty());
         let start = Position { sample: end.sample - samples.len as u64, ..end };
         let batch = Batch { samples, start, end, recycle: self.recycle.clone() };
         self.out.send(Ok(batch)).map_err(|_| Stopped)

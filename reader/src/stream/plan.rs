@@ -51,6 +51,11 @@ pub struct Window {
 }
 
 impl Window {
+    /// Whether its rows are delivered as they are.
+    pub fn keeps_rows(&self) -> bool {
+        self.seed.is_none()
+    }
+
     /// The rows of the window in the order of delivery, skipped ones included; `None` where they stay as they are.
     pub fn shuffled_rows(&self) -> Option<Vec<u32>> {
         let mut rng = Rng::from_parts(&[ROWS, self.seed?, self.epoch, self.number]);

@@ -133,6 +133,10 @@ fn an_endless_stream_stops_when_it_is_dropped() {
         for _ in 0..200 {
             stream.next().unwrap().unwrap();
         }
+        let ring = stream.close();
+        // The same ring serves the next stream.
+        let mut stream = BatchStream::with_ring(part(&dataset), &endless, ring).unwrap();
+        stream.next().unwrap().unwrap();
         drop(stream);
         // One that nobody takes from at all.
         drop(BatchStream::open(part(&dataset), &endless).unwrap());
