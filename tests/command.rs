@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-const SOUND_JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/synthetic.toml");
+const SOUND_JOB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/configs/quickstart.toml");
 
 fn rankine() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rankine"));
@@ -25,7 +25,7 @@ fn run(args: &[&str]) -> (i32, String, String) {
 fn a_sound_job_is_told_on_stdout() {
     let (code, stdout, stderr) = run(&["check", SOUND_JOB]);
     assert_eq!((code, stderr.as_str()), (0, ""));
-    assert!(stdout.ends_with("is sound: job `synthetic`\n"), "{stdout}");
+    assert!(stdout.ends_with("is sound: job `quickstart`\n"), "{stdout}");
 }
 
 #[test]

@@ -1,6 +1,18 @@
 //! `rankine inspect`: what is in a dataset, and is it whole?
 
+use std::fmt;
 use std::path::PathBuf;
+
+use rankine_reader::dataset::{Manifest, Origin};
+use rankine_reader::schema::{Hotness, VocabularyKind};
+use rankine_reader::verify::{VerifyReport, verify};
+use rankine_reader::{Dataset, Part, Schema, vocabulary};
+use serde::Serialize;
+
+use super::{CommandError, Exit, arguments, output};
+
+/// Rows named for each table.
+const FREQUENT_ROWS: usize = 5;
 
 /// Tell what is in a dataset: its columns, its samples, where it comes from, how skewed its tables are
 ///
@@ -10,7 +22,7 @@ use std::path::PathBuf;
 Examples:
   rankine inspect data/criteo
   rankine inspect data/criteo --verify
-  rankine inspect data/criteo --json | jq .schema.categorical[].rows")]
+  rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
 pub(crate) struct Args {
     /// The dataset's folder
     path: PathBuf,
@@ -22,4 +34,233 @@ pub(crate) struct Args {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let dataset = Dataset::open(&args.path)?;
+    let verified = if args.verify { Some(verify(&dataset, arguments::thread_count(None))?) } else { None };
+    // A dataset whose statistics are damaged is still worth a report on the damage.
+    let tables = match tables(&dataset) {
+        Ok(tables) => tables,
+        Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let manifest = dataset.manifest();
+    let report = Inspection {
+        path: &args.path,
+        block_samples: manifest.block_samples,
+        parts: manifest.parts.keys().map(|&part| part_report(manifest, part)).collect(),
+        schema: &manifest.schema,
+        tables,
+        origin: &manifest.origin,
+        verify: verified.as_ref(),
+    };
+    if args.json {
+        output::json(&report)?
+    } else {
+        output::text(&report)?
+    }
+    match verified {
+        Some(verified) if !verified.is_whole() => {
+            let mut what = format!("{} is damaged", args.path.display());
+            for damage in &verified.damages {
+                what += &format!("\n  {}", damage.what);
+            }
+            if verified.damages_more > 0 {
+                what += &format!("\n  and {} damages more", verified.damages_more);
+            }
+            Err(CommandError::new(Exit::BadData, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[derive(Serialize)]
+struct Inspection<'a> {
+    path: &'a PathBuf,
+    block_samples: u32,
+    parts: Vec<PartReport>,
+    tables: Vec<TableReport>,
+    schema: &'a Schema,
+    origin: &'a Origin,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<&'a VerifyReport>,
+}
+
+#[derive(Serialize)]
+struct PartReport {
+    part: Part,
+    samples: u64,
+    /// The share of labels that are 1, a label column each.
+    label_rates: Vec<f64>,
+    blocks: u64,
+    files: usize,
+    bytes: u64,
+    bytes_per_sample: f64,
+}
+
+#[derive(Serialize)]
+struct TableReport {
+    name: String,
+    rows: u64,
+    hotness: Hotness,
+    vocabulary: VocabularyKind,
+    /// Look-ups, and rows looked up at least once, in training.
+    lookups: u64,
+    distinct_rows: u64,
+    /// Ids a sample, on average.
+    hotness_mean: f64,
+    /// The share of look-ups that go to the most frequent hundredth of the table's rows, at least one.
+    top_1_percent_share: f64,
+    most_frequent: Vec<FrequentRow>,
+}
+
+#[derive(Serialize)]
+struct FrequentRow {
+    row: u64,
+    /// The category as the vocabulary's file writes it; `\*` stands for all that have no row of their own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    category: Option<String>,
+    lookups: u64,
+    share: f64,
+}
+
+fn part_report(manifest: &Manifest, part: Part) -> PartReport {
+    let of = &manifest.parts[&part];
+    let bytes = of.blocks.iter().map(|file| file.bytes).sum();
+    PartReport {
+        part,
+        samples: of.samples,
+        label_rates: of.positives.iter().map(|&positives| positives as f64 / of.samples as f64).collect(),
+        blocks: of.blocks.iter().map(|file| file.blocks).sum(),
+        files: of.blocks.len(),
+        bytes,
+        bytes_per_sample: bytes as f64 / of.samples as f64,
+    }
+}
+
+fn tables(dataset: &Dataset) -> rankine_reader::Result<Vec<TableReport>> {
+    let statistics = dataset.statistics()?;
+    let columns = dataset.schema().categorical.iter().zip(&statistics);
+    columns
+        .map(|(column, statistics)| {
+            let listed = match column.vocabulary {
+                VocabularyKind::Exact { .. } => dataset.checked_file(&vocabulary::file_name(&column.name))?,
+                VocabularyKind::Hash | VocabularyKind::Identity => Vec::new(),
+            };
+            let listed = String::from_utf8_lossy(&listed);
+            let frequent = statistics.head.iter().take(FREQUENT_ROWS).map(|&(row, lookups)| FrequentRow {
+                row,
+                category: listed
+                    .lines()
+                    .nth(row as usize)
+                    .and_then(|line| Some(line.rsplit_once('\t')?.0.to_owned())),
+                lookups,
+                share: lookups as f64 / statistics.lookups as f64,
+            });
+            Ok(TableReport {
+                name: column.name.clone(),
+                rows: column.rows,
+                hotness: column.hotness,
+                vocabulary: column.vocabulary,
+                lookups: statistics.lookups,
+                distinct_rows: statistics.distinct_rows,
+                hotness_mean: statistics.lookups as f64 / statistics.bags.max(1) as f64,
+                top_1_percent_share: statistics.coverage(column.rows.div_ceil(100)),
+                most_frequent: frequent.collect(),
+            })
+        })
+        .collect()
+}
+
+impl fmt::Display for Inspection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let schema = self.schema;
+        write!(f, "dataset  {}", self.path.display())?;
+        match self.origin {
+            Origin::Generated(generation) => {
+                write!(
+                    f,
+                    "\n  generated, shape {}, seed {}",
+                    generation.spec.shape.name, generation.spec.seed
+                )?;
+                if let Some(auc) = generation.auc_achievable {
+                    write!(f, ", achievable AUC {auc:.5}")?;
+                }
+            }
+            Origin::Converted(conversion) => {
+                let rows = &conversion.rows;
+                write!(f, "\n  converted from {}, split {}: ", conversion.format, conversion.split)?;
+                write!(f, "{} rows read, {} kept, {} bad", rows.read, rows.kept, rows.bad)?;
+            }
+        }
+        writeln!(f)?;
+        for part in &self.parts {
+            let rates: Vec<_> = part.label_rates.iter().map(|rate| format!("{rate:.4}")).collect();
+            writeln!(
+                f,
+                "  {:<6} {} samples, label rate {}, {:.1} bytes a sample ({} bytes in {} blocks of {} samples)",
+                part.part.name(),
+                part.samples,
+                rates.join(" "),
+                part.bytes_per_sample,
+                part.bytes,
+                part.blocks,
+                self.block_samples
+            )?;
+        }
+        writeln!(
+            f,
+            "  columns: {} label, {} dense ({:?}), {} categorical{}\n",
+            schema.labels.len(),
+            schema.dense.len(),
+            schema.dense_dtype,
+            schema.categorical.len(),
+            if schema.weight.is_some() { ", weights" } else { "" }
+        )?;
+        if self.tables.is_empty() {
+            return self.fmt_verified(f);
+        }
+        writeln!(
+            f,
+            "{:<12} {:>12} {:>12} {:>8} {:>9}  most frequent rows",
+            "table", "rows", "looked up", "ids/bag", "top 1%"
+        )?;
+        for table in &self.tables {
+            let frequent = table.most_frequent.iter().map(|row| {
+                let name = row.category.as_ref().map_or_else(
+                    || row.row.to_string(),
+                    |category| match category.as_str() {
+                        "" => "(empty)".into(),
+                        category => category.to_owned(),
+                    },
+                );
+                format!("{name} {:.1}%", row.share * 100.0)
+            });
+            writeln!(
+                f,
+                "{:<12} {:>12} {:>12} {:>8.2} {:>8.1}%  {}",
+                table.name,
+                table.rows,
+                table.distinct_rows,
+                table.hotness_mean,
+                table.top_1_percent_share * 100.0,
+                frequent.collect::<Vec<_>>().join(", ")
+            )?;
+        }
+        self.fmt_verified(f)
+    }
+}
+
+impl Inspection<'_> {
+    fn fmt_verified(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(verified) = self.verify.filter(|report| report.is_whole()) else { return Ok(()) };
+        let blocks: u64 = verified.parts.iter().map(|part| part.blocks).sum();
+        let bytes: u64 = verified.parts.iter().map(|part| part.bytes).sum();
+        writeln!(
+            f,
+            "\nverified: {blocks} blocks, {bytes} bytes and {} other files are as written",
+            verified.files
+        )
+    }
 }

@@ -9,12 +9,14 @@ use std::process;
 use clap::{Parser, Subcommand};
 
 mod arguments;
+mod bench;
 mod check;
 mod convert;
 mod doctor;
 mod error;
 mod eval;
 mod generate;
+mod inspect;
 mod job;
 mod log;
 mod metrics;
@@ -54,6 +56,8 @@ enum Command {
     Check(check::Args),
     Generate(generate::Args),
     Convert(convert::Args),
+    Inspect(inspect::Args),
+    Bench(bench::Args),
     Doctor(doctor::Args),
 }
 
@@ -86,6 +90,8 @@ pub(crate) fn main() -> Exit {
         Command::Check(args) => check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(args),
     });
     match result {
