@@ -8,4 +8,5 @@ pub mod evaluation;
 pub mod job;
 pub mod model;
 pub mod saved;
+pub mod system;
 pub mod training;

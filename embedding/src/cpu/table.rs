@@ -28,7 +28,7 @@ pub struct Table {
 impl Table {
     /// A table of zeros. Elements are counted in 64 bits; memory is rows x (weights + state), 4 bytes each.
     pub fn zeroed(spec: TableSpec, optimizer: UpdateRule) -> Self {
-        let stride = (spec.dim + optimizer.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS);
+        let stride = stride(&spec, optimizer);
         let data = vec![0.0; spec.rows as usize * stride];
         Self { spec, optimizer, stride, data }
     }
@@ -45,6 +45,11 @@ impl Table {
             state.fill(optimizer.initial_state());
         });
         table
+    }
+
+    /// Bytes that a table takes.
+    pub fn bytes(spec: &TableSpec, optimizer: UpdateRule) -> u64 {
+        spec.rows * (stride(spec, optimizer) * size_of::<f32>()) as u64
     }
 
     /// What the table is.
@@ -87,6 +92,11 @@ impl Table {
         };
         task.run(0..route.rows.len(), 0, &mut self.data);
     }
+}
+
+/// Elements from one row to the next.
+fn stride(spec: &TableSpec, optimizer: UpdateRule) -> usize {
+    (spec.dim + optimizer.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS)
 }
 
 /// All that updating a range of distinct rows takes, but the rows.

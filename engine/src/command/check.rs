@@ -1,12 +1,14 @@
-//! `rankine check`: is a job sound? Asked without reading data or touching a device.
+//! `rankine check`: is a job sound? Asked without reading samples or touching a device.
+
+use rankine::training::{self, Columns, TrainError};
 
 use super::job::JobArgs;
 use super::{CommandError, output};
 
-/// Check a job file: every key, every value, and whether they fit together
+/// Check a job file: every key, every value, whether they fit together, and whether they fit the dataset
 ///
-/// Nothing is read but the job file, and nothing is written. The exit code is 0 for a sound job and 2 for one that is
-/// not; then stderr says what is wrong with it, with line and column.
+/// Nothing is written, and of the dataset, where it is there, only its manifest is read. The exit code is 0 for a sound
+/// job and 2 for one that is not; then stderr says what is wrong with it, with line and column.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -23,10 +25,33 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let job = args.job.read()?.job()?;
+    let file = args.job.read()?;
+    let job = file.job()?;
+    let outlook = training::outlook(&job).map_err(|error| match error {
+        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
+        error => CommandError::from(error),
+    })?;
     if args.effective {
-        output::text(job.to_toml())
-    } else {
-        output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))
+        return output::text(job.to_toml());
     }
+    output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))?;
+    let dir = job.data.dir.display();
+    output::text(match outlook.columns {
+        Columns::Dataset => format!("dataset   {dir}\n"),
+        Columns::Shape => format!("dataset   {dir}: not there yet, training will generate it\n"),
+        Columns::Unknown => {
+            format!("dataset   {dir}: not there, so its columns were not checked; convert or generate it\n")
+        }
+    })?;
+    let Some(spec) = outlook.spec else { return Ok(()) };
+    output::text(format_args!(
+        "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
+         memory    {:.3} GiB for the tables and their optimizer state\n",
+        job.model.kind.name(),
+        spec.tables.len(),
+        spec.tables.iter().map(|table| table.rows).sum::<u64>(),
+        spec.embedding_parameters(),
+        spec.dense_parameters(),
+        outlook.table_bytes as f64 / (1u64 << 30) as f64
+    ))
 }

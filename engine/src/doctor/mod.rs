@@ -10,9 +10,7 @@ use std::thread;
 use rankine_cuda::probe::{Attempt, Device, Driver, Library, Presence, Probe};
 use serde::Serialize;
 
-mod system;
-
-pub use system::{Cpu, LockedMemory, Memory};
+use crate::system::{self, Cpu, LockedMemory, Memory};
 
 /// Tries every way to read files in a folder: its name in a job file, and why it does not work where it does not.
 pub type ReadProbe<'a> = dyn Fn(&Path) -> Vec<(String, Result<(), String>)> + 'a;

@@ -1,13 +1,15 @@
 //! The job's dataset: opened, or made first; and the model that fits it.
 
-use rankine_embedding::{Pooling, TableSpec};
+use rankine_embedding::cpu::Table;
+use rankine_embedding::{Pooling, TableSpec, UpdateRule};
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::{Dataset, Schema, schema};
 
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Generate, Job, ModelKind};
+use crate::job::{Conflict, Generate, Job, ModelKind, Optimizer};
 use crate::model::ModelSpec;
+use crate::system;
 
 /// Opens the dataset of a job; makes it first where it is not there and the job says how.
 ///
@@ -57,6 +59,86 @@ fn generate_spec(settings: &Generate) -> Result<GenerateSpec, TrainError> {
 pub(super) fn thread_count(job: &Job) -> std::num::NonZeroUsize {
     let asked = job.device.threads.and_then(|threads| std::num::NonZeroUsize::new(threads.get() as usize));
     asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(std::num::NonZeroUsize::MIN)
+}
+
+/// What can be said of a job without training it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// Where the columns are known from.
+    pub columns: Columns,
+    /// The model, where the columns are known.
+    pub spec: Option<ModelSpec>,
+    /// Bytes of the tables and their optimizer state, where the columns are known.
+    pub table_bytes: u64,
+}
+
+/// Where a job's columns are known from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Columns {
+    /// The dataset, which is there.
+    Dataset,
+    /// The shape of the dataset that training will make.
+    Shape,
+    /// Nowhere: the dataset is not there.
+    Unknown,
+}
+
+/// Checks a job against its dataset, or against the shape of the one that it would make, as far as either is there.
+///
+/// # Errors
+/// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit it.
+pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
+    let (columns, schema) = match &job.data.generate {
+        _ if Dataset::exists(&job.data.dir) => {
+            (Columns::Dataset, Dataset::open(&job.data.dir)?.schema().clone())
+        }
+        Some(settings) => {
+            let spec = generate_spec(settings)?;
+            (Columns::Shape, spec.shape.schema(spec.rows_cap))
+        }
+        None => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+    };
+    let spec = model_spec(job, &schema).map_err(TrainError::Conflicts)?;
+    Ok(Outlook {
+        columns,
+        table_bytes: table_bytes(&spec, update_rule(&job.optimizer.sparse)),
+        spec: Some(spec),
+    })
+}
+
+/// Bytes that a model's tables take with their optimizer state.
+fn table_bytes(spec: &ModelSpec, rule: UpdateRule) -> u64 {
+    spec.tables.iter().map(|table| Table::bytes(table, rule)).sum()
+}
+
+/// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
+/// without a word.
+pub(super) fn check_memory(spec: &ModelSpec, rule: UpdateRule) -> Result<(), TrainError> {
+    const GIB: f64 = (1u64 << 30) as f64;
+    let needed = table_bytes(spec, rule);
+    let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
+    if needed <= usable {
+        return Ok(());
+    }
+    let largest = spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
+    Err(TrainError::Device(format!(
+        "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table is \
+         {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller model.embedding_dim, or \
+         optimizer.sparse.kind = \"sgd\", which keeps no state, take less",
+        needed as f64 / GIB,
+        usable as f64 / GIB
+    )))
+}
+
+/// The rule that a job's optimizer stands for.
+pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
+    match optimizer {
+        Optimizer::Sgd(_) => UpdateRule::Sgd,
+        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
+            initial_accumulator: adagrad.initial_accumulator.get() as f32,
+            epsilon: adagrad.epsilon.get() as f32,
+        },
+    }
 }
 
 /// The model of a job for a dataset's columns.

@@ -3,20 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankine_embedding::UpdateRule;
 use rankine_reader::dataset::Origin;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
-use super::data::{model_spec, open_or_generate, thread_count};
+use super::data::{check_memory, model_spec, open_or_generate, thread_count, update_rule};
 use super::evaluate::{EvaluationOptions, evaluate};
 use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
 use super::{Event, Observer, Progress, RunDir, TrainError};
 use crate::cpu::{CpuModel, LearningRates};
 use crate::evaluation::Metrics;
-use crate::job::{DeviceKind, Job, Optimizer};
+use crate::job::{DeviceKind, Job};
 use crate::saved;
 
 /// Batches that wait, decoded, while a step computes: enough to hide a slow read, few enough to stay small.
@@ -47,9 +46,10 @@ pub fn train(
     }
     let dataset = open_or_generate(job, observer)?;
     let spec = model_spec(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let (dense, sparse) = (update_rule(&job.optimizer.dense), update_rule(&job.optimizer.sparse));
+    check_memory(&spec, sparse)?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
-    let (dense, sparse) = (update_rule(&job.optimizer.dense), update_rule(&job.optimizer.sparse));
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let model = CpuModel::initialized(spec, dense, sparse, job.seed);
@@ -70,16 +70,6 @@ pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> 
         .build()
         .map_err(|error| TrainError::Device(format!("cannot start {threads} threads: {error}")))?;
     Ok((pool, threads))
-}
-
-fn update_rule(optimizer: &Optimizer) -> UpdateRule {
-    match optimizer {
-        Optimizer::Sgd(_) => UpdateRule::Sgd,
-        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
-            initial_accumulator: adagrad.initial_accumulator.get() as f32,
-            epsilon: adagrad.epsilon.get() as f32,
-        },
-    }
 }
 
 /// A run in progress.

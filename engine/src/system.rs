@@ -45,7 +45,7 @@ pub enum LockedMemory {
     Bytes(u64),
 }
 
-pub(super) fn cpu(available_threads: usize) -> Cpu {
+pub(crate) fn cpu(available_threads: usize) -> Cpu {
     let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| cpu_model(&text));
     Cpu {
         model: model.unwrap_or_else(|| format!("a processor of unknown model ({})", std::env::consts::ARCH)),
@@ -70,7 +70,14 @@ fn features() -> Vec<Feature> {
     Vec::new()
 }
 
-pub(super) fn memory() -> Option<Memory> {
+impl Memory {
+    /// What a process may still take.
+    pub fn usable_bytes(&self) -> u64 {
+        self.cgroup_limit_bytes.map_or(self.available_bytes, |limit| limit.min(self.available_bytes))
+    }
+}
+
+pub(crate) fn memory() -> Option<Memory> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let (total_bytes, available_bytes) =
         (meminfo_bytes(&text, "MemTotal")?, meminfo_bytes(&text, "MemAvailable")?);
@@ -78,7 +85,7 @@ pub(super) fn memory() -> Option<Memory> {
     Some(Memory { total_bytes, available_bytes, cgroup_limit_bytes })
 }
 
-pub(super) fn locked_memory() -> Option<LockedMemory> {
+pub(crate) fn locked_memory() -> Option<LockedMemory> {
     locked_memory_limit(&fs::read_to_string("/proc/self/limits").ok()?)
 }
 
