@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod optimizer;
 pub mod random;
 pub mod table;
+pub mod vector;
 
 pub use optimizer::UpdateRule;
 pub use table::{Pooling, TableSpec};

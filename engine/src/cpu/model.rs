@@ -56,6 +56,8 @@ struct Tile {
     /// `[samples, interaction outputs]`: what the top MLP sees, and the gradients by it.
     interaction: Vec<f32>,
     interaction_gradients: Vec<f32>,
+    /// What the interaction works in.
+    scratch: Vec<f32>,
     /// The weighted sum of the samples' losses.
     loss_sum: f64,
 }
@@ -219,7 +221,7 @@ impl CpuModel {
                 features[..vector.len()].copy_from_slice(vector);
             }
         }
-        self.interaction.forward(&tile.features, &mut tile.interaction);
+        self.interaction.forward(&tile.features, &mut tile.scratch, &mut tile.interaction);
         tile.top.forward(&self.top, &self.parameters, &tile.interaction, samples);
     }
 
@@ -234,7 +236,12 @@ impl CpuModel {
             logit_gradients,
         );
         tile.top.backward(&self.top, &self.parameters, samples.len(), Some(&mut tile.interaction_gradients));
-        self.interaction.backward(&tile.features, &tile.interaction_gradients, feature_gradients);
+        self.interaction.backward(
+            &tile.features,
+            &tile.interaction_gradients,
+            &mut tile.scratch,
+            feature_gradients,
+        );
         if let Some(output_gradients) = tile.bottom.output_gradients.last_mut() {
             let dim = self.spec.embedding_dim;
             let rows = feature_gradients.chunks_exact(self.spec.feature_elements());
