@@ -58,6 +58,22 @@ impl Bags {
     }
 }
 
+impl Bags {
+    fn gather(&mut self, other: &Self, samples: &[u32]) {
+        self.ids.reserve(samples.len());
+        self.offsets.reserve(samples.len());
+        for &sample in samples {
+            // Most columns are one-hot, and a copy of one id is worth no call.
+            match other.bag(sample as usize) {
+                &[id] => self.ids.push(id),
+                bag => self.ids.extend_from_slice(bag),
+            }
+            self.offsets.push(self.ids.len() as u32);
+        }
+        assert!(u32::try_from(self.ids.len()).is_ok(), "fewer than 2^32 ids in one run of samples");
+    }
+}
+
 impl Samples {
     /// No samples yet, with the columns of a schema.
     pub fn new(schema: &Schema) -> Self {
@@ -114,9 +130,7 @@ impl Samples {
             self.dense.extend_from_slice(&other.dense[start..start + columns]);
         }
         for (mine, theirs) in self.categorical.iter_mut().zip(&other.categorical) {
-            for &sample in samples {
-                mine.push(theirs.bag(sample as usize).iter().copied());
-            }
+            mine.gather(theirs, samples);
         }
     }
 }
