@@ -141,8 +141,20 @@ impl Manifest {
         if manifest.block_samples == 0 {
             return Err("its blocks have no samples".into());
         }
+        let blocks = manifest.parts.values().flat_map(|part| &part.blocks).map(|file| &file.name);
+        if let Some(name) =
+            blocks.chain(manifest.files.iter().map(|file| &file.name)).find(|name| !is_below(name))
+        {
+            return Err(format!("its file {name:?} is not below the dataset's folder"));
+        }
         Ok(manifest)
     }
+}
+
+/// Whether a name stays below the folder that it is joined to.
+fn is_below(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    !name.is_empty() && components.all(|component| matches!(component, std::path::Component::Normal(_)))
 }
 
 /// A dataset that is there and whole, as far as its manifest tells.
@@ -358,4 +370,17 @@ pub(crate) fn index_entry(bytes: u32, checksum: u64) -> [u8; INDEX_ENTRY_BYTES] 
     entry[0..4].copy_from_slice(&bytes.to_le_bytes());
     entry[8..16].copy_from_slice(&checksum.to_le_bytes());
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_the_folder() {
+        assert!(is_below("00000.blocks") && is_below("vocabulary/C1.tsv"));
+        for name in ["", "/etc/passwd", "../other", "train/../../x", "./x"] {
+            assert!(!is_below(name), "{name}");
+        }
+    }
 }
