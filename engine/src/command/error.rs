@@ -104,7 +104,7 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }
-            TrainError::Write { .. } | TrainError::Diverged { .. } => {
+            TrainError::Write { .. } | TrainError::Diverged { .. } | TrainError::NotFinite(_) => {
                 Self::new(Exit::Failed, error)
             }
         }
