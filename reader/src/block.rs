@@ -262,14 +262,18 @@ impl<'a> Block<'a> {
         if bytes.len() < HEADER_BYTES + stream_count * DESCRIPTOR_BYTES + bits::GUARD_BYTES {
             return Err("the block ends within its stream descriptors".into());
         }
-        let streams =
-            (0..stream_count).map(|number| parse_stream(bytes, number)).collect::<Result<Vec<_>, _>>()?;
+        let streams = (0..stream_count)
+            .map(|number| parse_stream(bytes, number, stream_count))
+            .collect::<Result<Vec<_>, _>>()?;
         let block = Self { bytes, layout: Cow::Owned(BlockLayout { id, samples, streams }) };
         block.check_counts(schema)?;
         Ok(block)
     }
 
     /// Every column must have a value a sample; bag sizes are summed when they are decoded.
+    ///
+    /// A label takes a bit, so the block's length bounds its samples, and the schema's hotness its ids: no count can
+    /// ask for memory out of proportion, though streams of equal values take no bytes.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
         let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
         let (flat, bags) = self.layout.streams.split_at(bag_streams);
@@ -287,11 +291,28 @@ impl<'a> Block<'a> {
                     stream.count, stream.kind, self.layout.samples
                 ));
             }
+            if kind == StreamKind::Packed && (stream.bits, stream.base) != (1, 0) {
+                return Err(format!("stream {number} is a label and not one bit a sample"));
+            }
         }
         for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
             let packed = streams.iter().all(|stream| stream.kind == StreamKind::Packed);
             if !packed || streams[0].count as usize != self.layout.samples {
                 return Err(format!("column {} does not have a bag a sample", column.name));
+            }
+            let [sizes, starts, ids] = [0, 1, 2].map(|number| &streams[number]);
+            let starts_expected = if sizes.bits == 0 { 0 } else { self.layout.samples.div_ceil(START_EVERY) };
+            if starts.count as usize != starts_expected {
+                return Err(format!(
+                    "column {} has {} starts and should have {starts_expected}",
+                    column.name, starts.count
+                ));
+            }
+            if u64::from(ids.count) > self.layout.samples as u64 * u64::from(column.hotness.max()) {
+                return Err(format!(
+                    "column {} has {} ids, more than the schema admits for {} samples",
+                    column.name, ids.count, self.layout.samples
+                ));
             }
         }
         Ok(())
@@ -360,8 +381,7 @@ impl<'a> Block<'a> {
             rows.zip(&floats).for_each(|(row, &value)| row[column] = value);
         }
         for (column, bags) in schema.categorical.iter().zip(&mut out.categorical) {
-            let (sizes, _, ids) = (next(), next(), next());
-            self.decode_bags(column, sizes, ids, bags)
+            self.decode_bags(column, [next(), next(), next()], bags)
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
         out.len += self.layout.samples;
@@ -371,11 +391,11 @@ impl<'a> Block<'a> {
     fn decode_bags(
         &self,
         column: &Categorical,
-        sizes: &Stream,
-        ids: &Stream,
+        [sizes, starts, ids]: [&Stream; 3],
         bags: &mut Bags,
     ) -> Result<(), String> {
         let before = bags.ids.len();
+        let first = bags.offsets.len() - 1;
         let mut end = before as u64;
         let mut refused = None;
         bags.offsets.reserve(self.layout.samples);
@@ -391,6 +411,16 @@ impl<'a> Block<'a> {
         }
         if end != before as u64 + u64::from(ids.count) || end > u64::from(u32::MAX) {
             return Err(format!("bag sizes do not sum to the {} ids that the block holds", ids.count));
+        }
+        // Not needed here, but decoders that begin in the middle rely on them.
+        let mut offsets = bags.offsets[first..].iter().step_by(START_EVERY);
+        let mut starts_right = true;
+        self.unpack(starts, |start| {
+            let offset = offsets.next().map(|&offset| u64::from(offset) - before as u64);
+            starts_right &= offset == Some(start);
+        });
+        if !starts_right {
+            return Err("its starts are not the sums of its bag sizes".into());
         }
         let mut highest = 0;
         bags.ids.reserve(ids.count as usize);
@@ -419,7 +449,7 @@ fn bytes_f32(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.chunks_exact(4).map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]))
 }
 
-fn parse_stream(bytes: &[u8], number: usize) -> Result<Stream, String> {
+fn parse_stream(bytes: &[u8], number: usize, stream_count: usize) -> Result<Stream, String> {
     let descriptor = &bytes[HEADER_BYTES + number * DESCRIPTOR_BYTES..][..DESCRIPTOR_BYTES];
     let (kind, bits_right) = match (descriptor[17], descriptor[16]) {
         (0, bits) => (StreamKind::Packed, bits <= 64),
@@ -437,9 +467,9 @@ fn parse_stream(bytes: &[u8], number: usize) -> Result<Stream, String> {
     let end = stream.offset as usize
         + bits::packed_bytes(stream.count as usize, u32::from(stream.bits))
         + bits::GUARD_BYTES;
-    // Bounding the count too keeps memory within a small multiple of the input: a width of 0 takes no bytes.
-    let count_bounded = stream.bits > 0 || stream.count as usize <= bytes.len() * MAX_CONSTANT_RUN;
-    if !bits_right || !count_bounded || end > bytes.len() {
+    let placed = stream.offset as usize >= HEADER_BYTES + stream_count * DESCRIPTOR_BYTES
+        && (stream.offset as usize).is_multiple_of(STREAM_ALIGN);
+    if !bits_right || !placed || end > bytes.len() {
         return Err(format!(
             "stream {number} ({} values of {} bits at byte {}) does not fit the block of {} bytes",
             stream.count,
@@ -451,17 +481,77 @@ fn parse_stream(bytes: &[u8], number: usize) -> Result<Stream, String> {
     Ok(stream)
 }
 
-/// A column of equal values takes no bytes: this many values a byte of its block are believed (a block is never
-/// smaller than 4096 bytes, so any block of up to 2^20 samples passes).
-const MAX_CONSTANT_RUN: usize = 256;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::{Hotness, Label, Pooling, VocabularyKind};
     use crate::testing;
     use proptest::prelude::*;
 
     const ID: BlockId = BlockId { dataset: 7, part: Part::Eval, index: 3 };
+
+    /// Descriptor `number` with other bytes at `at`, and the checksum made right again.
+    fn with_descriptor(bytes: &[u8], number: usize, at: usize, to: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[HEADER_BYTES + number * DESCRIPTOR_BYTES + at..][..to.len()].copy_from_slice(to);
+        let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    fn one_column(rows: u64, hotness: Hotness) -> Schema {
+        let column = Categorical {
+            name: "C1".into(),
+            rows,
+            hotness,
+            pooling: Pooling::Sum,
+            vocabulary: VocabularyKind::Identity,
+        };
+        Schema {
+            labels: vec![Label { name: "label".into() }],
+            weight: None,
+            dense: Vec::new(),
+            dense_dtype: DenseDtype::F16,
+            categorical: vec![column],
+        }
+    }
+
+    /// Millions of equal ids take no bytes, and once were taken for a damaged count.
+    #[test]
+    fn large_bags_of_one_row_come_back() {
+        let schema = one_column(1, Hotness::Fixed(64));
+        let samples = testing::samples_of(&schema, 40_000, 1);
+        let bytes = encode(&schema, ID, &samples).unwrap();
+        assert_eq!(bytes.len(), 2 * BLOCK_ALIGN);
+        let mut back = Samples::new(&schema);
+        Block::parse(&bytes, &schema).unwrap().decode_into(&schema, &mut back).unwrap();
+        assert!(back == samples);
+    }
+
+    #[test]
+    fn what_the_format_does_not_admit_is_refused() {
+        let schema = one_column(50, Hotness::Ragged { max: 4 });
+        let samples = testing::samples_of(&schema, 600, 1);
+        let bytes = encode(&schema, ID, &samples).unwrap();
+        let offset =
+            |by: u32| (Block::parse(&bytes, &schema).unwrap().streams()[3].offset + by).to_le_bytes();
+        for (number, at, to, what) in [
+            (0, 16, &[2][..], "not one bit"),
+            (0, 16, &[0], "not one bit"),
+            (0, 0, &[1], "not one bit"),
+            (2, 12, &[2], "2 starts and should have 3"),
+            (3, 12, &2401u16.to_le_bytes(), "more than the schema admits"),
+            (3, 8, &offset(4), "does not fit"),
+            (3, 8, &[0; 4], "does not fit"),
+        ] {
+            let refusal = Block::parse(&with_descriptor(&bytes, number, at, to), &schema).unwrap_err();
+            assert!(refusal.contains(what), "{refusal}");
+        }
+        let shifted = with_descriptor(&bytes, 2, 0, &[1]);
+        let block = Block::parse(&shifted, &schema).unwrap();
+        let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
+        assert!(refusal.contains("its starts"), "{refusal}");
+    }
 
     proptest! {
         #[test]

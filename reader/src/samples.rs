@@ -49,7 +49,21 @@ impl Bags {
         self.offsets.push(u32::try_from(self.ids.len()).expect("fewer than 2^32 ids in one run of samples"));
     }
 
-    fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
+    /// Appends bags of one id each.
+    pub(crate) fn extend_one_hot(&mut self, ids: impl Iterator<Item = u64>) {
+        let first = self.ids.len() as u32;
+        self.ids.extend(ids);
+        let last = u32::try_from(self.ids.len()).expect("fewer than 2^32 ids in one run of samples");
+        self.offsets.extend(first + 1..=last);
+    }
+
+    /// Forgets the bags and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.offsets.truncate(1);
+        self.ids.clear();
+    }
+
+    pub(crate) fn append(&mut self, other: &Self, range: std::ops::Range<usize>) {
         let (from, to) = (other.offsets[range.start], other.offsets[range.end]);
         let base = self.ids.len() as u32;
         self.ids.extend_from_slice(&other.ids[from as usize..to as usize]);
@@ -77,10 +91,7 @@ impl Samples {
         self.labels.iter_mut().for_each(Vec::clear);
         self.weights.clear();
         self.dense.clear();
-        for bags in &mut self.categorical {
-            bags.offsets.truncate(1);
-            bags.ids.clear();
-        }
+        self.categorical.iter_mut().for_each(Bags::clear);
     }
 
     /// Appends a range of another run that has the same columns.
@@ -96,27 +107,6 @@ impl Samples {
         self.dense.extend_from_slice(&other.dense[range.start * columns..range.end * columns]);
         for (mine, theirs) in self.categorical.iter_mut().zip(&other.categorical) {
             mine.append(theirs, range.clone());
-        }
-    }
-
-    /// Appends chosen samples of another run that has the same columns, in the order given.
-    pub fn gather(&mut self, other: &Self, samples: &[u32]) {
-        self.len += samples.len();
-        for (mine, theirs) in self.labels.iter_mut().zip(&other.labels) {
-            mine.extend(samples.iter().map(|&sample| theirs[sample as usize]));
-        }
-        if !other.weights.is_empty() {
-            self.weights.extend(samples.iter().map(|&sample| other.weights[sample as usize]));
-        }
-        let columns = other.dense_columns;
-        for &sample in samples {
-            let start = sample as usize * columns;
-            self.dense.extend_from_slice(&other.dense[start..start + columns]);
-        }
-        for (mine, theirs) in self.categorical.iter_mut().zip(&other.categorical) {
-            for &sample in samples {
-                mine.push(theirs.bag(sample as usize).iter().copied());
-            }
         }
     }
 }

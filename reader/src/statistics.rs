@@ -160,6 +160,9 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
         }
         tables.push(TableStatistics { bags, lookups, distinct_rows, head, tail });
     }
+    if !rest.is_empty() {
+        return Err(format!("{} bytes follow its last table", rest.len()));
+    }
     Ok(tables)
 }
 
@@ -186,6 +189,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(from_bytes(&bytes[..len]).is_err());
         }
+        assert!(from_bytes(&[&bytes[..], &[0]].concat()).is_err());
     }
 
     #[test]

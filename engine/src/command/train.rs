@@ -81,14 +81,14 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Started { spec, samples } => {
+            Event::Started { spec, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
                 training.tell(&format!(
-                    "training {} tables and {} dense parameters on the CPU ({} embedding parameters)",
+                    "training on the CPU: {} tables with {} parameters, MLPs with {}; reading with {rung}",
                     spec.tables.len(),
-                    spec.dense_parameters(),
-                    spec.embedding_parameters()
+                    spec.embedding_parameters(),
+                    spec.dense_parameters()
                 ));
                 self.training = Some(training);
             }

@@ -105,7 +105,11 @@ vectorized! {
                     weighted_sum::<LANES>(scales, features, dim, start, gradient);
                     start += LANES;
                 }
-                while dim - start >= 4 {
+                if dim - start >= 8 {
+                    weighted_sum::<8>(scales, features, dim, start, gradient);
+                    start += 8;
+                }
+                if dim - start >= 4 {
                     weighted_sum::<4>(scales, features, dim, start, gradient);
                     start += 4;
                 }

@@ -53,7 +53,8 @@ pub fn train(
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let model = CpuModel::initialized(spec, dense, sparse, job.seed);
-        Fit { job, dataset: &dataset, model, run, observer, threads }.run()
+        let io = IoOptions { mode: job.reader.mode, depth: job.reader.queue_depth.get() };
+        Fit { job, dataset: &dataset, model, run, observer, threads, io }.run()
     })
 }
 
@@ -80,6 +81,7 @@ struct Fit<'a> {
     run: RunDir,
     observer: &'a mut dyn Observer,
     threads: usize,
+    io: IoOptions,
 }
 
 /// What has been done and how long it took, evaluations not counted.
@@ -112,12 +114,14 @@ impl Fit<'_> {
                 Order::File
             },
             start: Position::default(),
-            io: self.io_options(),
+            io: self.io,
             prefetch: PREFETCH_BATCHES,
         };
         let mut batches = BatchStream::open(self.dataset.part(Part::Train)?, &stream)?;
-        let reader = batches.rung().to_string();
-        self.observer.observe(Event::Started { spec: self.model.spec(), samples: self.samples_ahead() });
+        // What was found to work is not tried, and told, again for each evaluation.
+        self.io.mode = batches.rung().into();
+        let samples = self.samples_ahead();
+        self.observer.observe(Event::Started { spec: self.model.spec(), rung: batches.rung(), samples });
 
         let (mut total, mut since_report) = (Tally::default(), Tally::default());
         let (mut loss_sum, mut last_loss) = (0.0, f64::NAN);
@@ -182,13 +186,9 @@ impl Fit<'_> {
             None => self.evaluate(total.steps)?,
         };
         saved::save(&RunDir::model_path(self.run.path()), &self.model, total.steps, self.dataset)?;
-        let summary = self.summary(&total, last_loss, stopped, eval, reader);
+        let summary = self.summary(&total, last_loss, stopped, eval);
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
-    }
-
-    fn io_options(&self) -> IoOptions {
-        IoOptions { mode: self.job.reader.mode, depth: self.job.reader.queue_depth.get() }
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -217,8 +217,7 @@ impl Fit<'_> {
             return Ok(None);
         }
         let began = Instant::now();
-        let options =
-            EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io_options() };
+        let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let metrics = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
@@ -230,14 +229,7 @@ impl Fit<'_> {
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 
-    fn summary(
-        &self,
-        total: &Tally,
-        loss: f64,
-        stopped: Stopped,
-        eval: Option<EvalSummary>,
-        reader: String,
-    ) -> Summary {
+    fn summary(&self, total: &Tally, loss: f64, stopped: Stopped, eval: Option<EvalSummary>) -> Summary {
         let seconds = total.time.as_secs_f64();
         Summary {
             name: self.job.name.to_string(),
@@ -247,7 +239,7 @@ impl Fit<'_> {
                 dir: self.job.data.dir.display().to_string(),
                 train_samples: self.dataset.samples(Part::Train),
                 eval_samples: self.dataset.samples(Part::Eval),
-                reader,
+                reader: self.io.mode.to_string(),
             },
             model: ModelSummary {
                 kind: self.job.model.kind.name().into(),

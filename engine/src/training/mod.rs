@@ -34,6 +34,8 @@ pub enum Event<'a> {
     Started {
         /// What is trained.
         spec: &'a ModelSpec,
+        /// How blocks are read.
+        rung: rankine_reader::io::Rung,
         /// How many samples the whole run will see, if it is not stopped before.
         samples: u64,
     },

@@ -33,8 +33,15 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
     for rung in Rung::ALL.into_iter().filter(|&rung| wanted.is_none_or(|wanted| wanted == rung)) {
         match attempt(rung, paths, ring, options.depth) {
             Ok(opened) => {
-                let (note, refused) = (opened.note, refused.join("; "));
-                tracing::info!(%rung, depth = options.depth, note, refused, "reading {}", first.display());
+                if !opened.note.is_empty() {
+                    refused.push(opened.note);
+                }
+                // What works as it should is not worth a line; what does not is, with the reasons.
+                if refused.is_empty() {
+                    tracing::debug!(depth = options.depth, "reading {} with {rung}", first.display());
+                } else {
+                    tracing::info!("reading {} with {rung}: {}", first.display(), refused.join("; "));
+                }
                 return Ok(Chosen { rung, backend: opened.backend });
             }
             Err(why) => refused.push(format!("{rung} is refused: {why}")),

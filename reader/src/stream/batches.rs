@@ -1,5 +1,6 @@
 //! Batches of unpacked samples, made ahead of whoever takes them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -10,6 +11,7 @@ use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
 use crate::samples::Samples;
+use crate::stream::window::RowWindow;
 use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
 
 /// Some samples that are learnt from together. Dropped, it gives its memory to a batch to come.
@@ -156,7 +158,8 @@ struct Stopped;
 
 impl Assembler {
     fn run(self, mut blocks: BlockStream) -> SlabRing {
-        let mut window = Samples::new(&self.part.schema);
+        let mut window = RowWindow::new(&self.part.schema);
+        let mut unpacked = Samples::new(&self.part.schema);
         let mut batch = self.empty();
         for block in &mut blocks {
             if self.stopped.load(Ordering::Relaxed) {
@@ -173,11 +176,25 @@ impl Assembler {
                     if block.place == 0 {
                         window.clear();
                     }
-                    let decoded = block.decode_into(&mut window);
-                    let plan = block.completes_window().then(|| Arc::clone(&block.window));
+                    unpacked.clear();
+                    let decoded = block.decode_into(&mut unpacked);
+                    let (plan, complete) = (Arc::clone(&block.window), block.completes_window());
                     // Unpacked, it is a copy: the slab can be read into while the window is cut up.
                     drop(block);
-                    decoded.map(|()| plan.map_or(Ok(()), |plan| self.deliver(&plan, &window, &mut batch)))
+                    decoded.map(|()| {
+                        if plan.keeps_rows() {
+                            let append = |batch: &mut Samples, rows| batch.append(&unpacked, rows);
+                            return self.deliver(&plan, unpacked.len, &mut batch, append);
+                        }
+                        window.push(&unpacked);
+                        if !complete {
+                            return Ok(());
+                        }
+                        let order = plan.shuffled_rows().expect("rows that are not kept are shuffled");
+                        let gather =
+                            |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
+                        self.deliver(&plan, window.len(), &mut batch, gather)
+                    })
                 }
                 Err(error) => Err(error),
             };
@@ -200,16 +217,19 @@ impl Assembler {
         straight && batch.len + window.samples as usize <= self.batch_size
     }
 
-    /// Cuts a window into batches. What is left over waits in `batch` for the next window.
-    fn deliver(&self, window: &Window, samples: &Samples, batch: &mut Samples) -> Result<(), Stopped> {
-        let rows = window.shuffled_rows();
-        let (mut from, len) = (window.skip as usize, samples.len);
+    /// Cuts a window of `len` samples into batches: `take` appends a range of them, in the window's order. What is left
+    /// over waits in `batch` for the next window.
+    fn deliver(
+        &self,
+        window: &Window,
+        len: usize,
+        batch: &mut Samples,
+        take: impl Fn(&mut Samples, Range<usize>),
+    ) -> Result<(), Stopped> {
+        let mut from = window.skip as usize;
         while from < len {
             let to = len.min(from + self.batch_size - batch.len);
-            match &rows {
-                Some(rows) => batch.gather(samples, &rows[from..to]),
-                None => batch.append(samples, from..to),
-            }
+            take(batch, from..to);
             from = to;
             self.send_if_full(window, to as u32, batch)?;
         }

@@ -10,6 +10,7 @@
 mod batches;
 mod blocks;
 mod plan;
+mod window;
 
 use crate::io::IoOptions;
 

@@ -1,0 +1,596 @@
+//! `docs/dataset-format.md` against the crate: a decoder written from the document alone, which takes its offsets from
+//! the document's tables and shares nothing with the crate but xxh3, reads what the crate writes; and the worked
+//! example is byte for byte what the crate writes.
+
+// Clippy takes only what stands in a `#[test]` for a test, and not its helpers.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::path::Path;
+
+use rankine_reader::block::{self, Block, BlockId};
+use rankine_reader::convert::{Conversion, RowCounts};
+use rankine_reader::dataset::{self, Manifest, Origin};
+use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+};
+use rankine_reader::statistics;
+use rankine_reader::write::{DatasetWriter, PartialDir};
+use rankine_reader::{Dataset, Part, Samples, Schema};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use xxhash_rust::xxh3::xxh3_64;
+
+const DOCUMENT: &str = include_str!("../../docs/dataset-format.md");
+
+// What the document says.
+
+/// The cells of all rows of tables with so many columns.
+fn table_rows(columns: usize) -> impl Iterator<Item = Vec<&'static str>> {
+    let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix('|'));
+    rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`')).collect::<Vec<_>>())
+        .filter(move |cells| cells.len() == columns)
+}
+
+/// Where each field lies in its record.
+struct Fields(BTreeMap<(Record, &'static str), Range<usize>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Record {
+    IndexEntry,
+    Header,
+    Descriptor,
+    Statistics,
+    Table,
+}
+use Record::{Descriptor, Header, IndexEntry, Statistics, Table};
+
+impl Fields {
+    /// Those of the document's tables, each checked to have no gap and to be as long as the document says.
+    fn of_document() -> Self {
+        let constants = constants();
+        let mut records = [
+            (IndexEntry, constants["INDEX_ENTRY_BYTES"]),
+            (Header, constants["HEADER_BYTES"]),
+            (Descriptor, constants["DESCRIPTOR_BYTES"]),
+            (Statistics, 24),
+            (Table, 32),
+        ]
+        .into_iter();
+        let mut fields = BTreeMap::new();
+        let (mut record, mut length, mut end) = (IndexEntry, 0, 0);
+        let is_field = |cells: &Vec<&str>| ["u8", "u16", "u32", "u64", "bytes", "zero"].contains(&cells[2]);
+        for cells in table_rows(5).filter(is_field) {
+            let (offset, size): (usize, usize) = (cells[0].parse().unwrap(), cells[1].parse().unwrap());
+            let size_of_type = match cells[2] {
+                "u8" => 1,
+                "u16" => 2,
+                "u32" => 4,
+                "u64" => 8,
+                _ => size,
+            };
+            assert_eq!(size, size_of_type, "{cells:?}");
+            if offset == 0 {
+                assert_eq!(end, length, "{record:?}");
+                (record, length) = records.next().unwrap();
+                end = 0;
+            }
+            assert_eq!(offset, end, "{cells:?}");
+            end = offset + size;
+            fields.insert((record, cells[3]), offset..end);
+        }
+        assert_eq!((end, records.len()), (length, 0));
+        Self(fields)
+    }
+
+    fn bytes<'a>(&self, bytes: &'a [u8], record: Record, name: &'static str) -> &'a [u8] {
+        let range = self.0.get(&(record, name));
+        &bytes[range.unwrap_or_else(|| panic!("the document has no {name} in {record:?}")).clone()]
+    }
+
+    fn get(&self, bytes: &[u8], record: Record, name: &'static str) -> u64 {
+        little_endian(self.bytes(bytes, record, name))
+    }
+}
+
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
+}
+
+fn constants() -> BTreeMap<&'static str, usize> {
+    let is_name = |cells: &Vec<&str>| cells[0].bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+    table_rows(3).filter(is_name).map(|cells| (cells[0], cells[1].parse().unwrap())).collect()
+}
+
+/// The text of the fenced block with this info string.
+fn fenced(info: &str) -> &'static str {
+    let begin = DOCUMENT.find(&format!("\n```{info}\n")).unwrap() + info.len() + 5;
+    let text = &DOCUMENT[begin..];
+    &text[..text.find("\n```").unwrap()]
+}
+
+/// Reads a dump of lines `offset | bytes | meaning`, bytes that are not listed being 0, and compares it.
+fn assert_dump(info: &str, actual: &[u8]) -> Vec<u8> {
+    let mut listed = vec![0; actual.len()];
+    let (mut right, mut end) = (String::new(), 0);
+    for line in fenced(info).lines() {
+        if line.is_empty() {
+            right.push('\n');
+            continue;
+        }
+        let cells: Vec<&str> = line.splitn(3, '|').collect();
+        let from = usize::from_str_radix(cells[0].trim(), 16).unwrap();
+        let bytes: Vec<u8> =
+            cells[1].split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        assert!(from >= end, "the lines of {info} are not in order: {line}");
+        end = from + bytes.len();
+        listed[from..end].copy_from_slice(&bytes);
+        let hex: Vec<String> = actual[from..end].iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(right, "{from:04x} | {:23} |{}", hex.join(" "), cells[2]).unwrap();
+    }
+    assert!(listed == actual, "the dump of {info} should be\n{right}");
+    listed
+}
+
+// The decoder.
+
+/// A sample as the document describes it.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Sample {
+    labels: Vec<u64>,
+    weight: Option<f32>,
+    dense: Vec<f32>,
+    bags: Vec<Vec<u64>>,
+}
+
+struct Stream {
+    base: u64,
+    offset: usize,
+    count: u64,
+    bits: u64,
+    kind: u64,
+}
+
+struct BlockView<'a> {
+    bytes: &'a [u8],
+    samples: u64,
+    streams: Vec<Stream>,
+    start_every: u64,
+}
+
+impl<'a> BlockView<'a> {
+    fn new(bytes: &'a [u8], schema: &Value, fields: &Fields) -> Self {
+        let constants = constants();
+        assert_eq!(fields.bytes(bytes, Header, "magic"), b"RKNBLOCK");
+        assert_eq!(fields.get(bytes, Header, "bytes"), bytes.len() as u64);
+        assert!(bytes.len().is_multiple_of(constants["BLOCK_ALIGN"]));
+        assert_eq!(fields.get(bytes, Header, "block_checksum"), xxh3_64(&bytes[16..]));
+        assert_eq!(fields.get(bytes, Header, "version"), constants["VERSION"] as u64);
+        assert!(is_zero(fields.bytes(bytes, Header, "header_reserved")));
+        let count = fields.get(bytes, Header, "stream_count") as usize;
+        let of = |key: &str| schema[key].as_array().unwrap().len();
+        let weights = usize::from(!schema["weight"].is_null());
+        assert_eq!(count, of("labels") + weights + of("dense") + 3 * of("categorical"));
+        let mut end = constants["HEADER_BYTES"] + count * constants["DESCRIPTOR_BYTES"];
+        let mut streams = Vec::new();
+        for number in 0..count {
+            let at = constants["HEADER_BYTES"] + number * constants["DESCRIPTOR_BYTES"];
+            let descriptor = &bytes[at..at + constants["DESCRIPTOR_BYTES"]];
+            assert!(is_zero(fields.bytes(descriptor, Descriptor, "descriptor_reserved")));
+            let stream = Stream {
+                base: fields.get(descriptor, Descriptor, "base"),
+                offset: fields.get(descriptor, Descriptor, "offset") as usize,
+                count: fields.get(descriptor, Descriptor, "count"),
+                bits: fields.get(descriptor, Descriptor, "bits"),
+                kind: fields.get(descriptor, Descriptor, "kind"),
+            };
+            assert!(stream.offset.is_multiple_of(constants["STREAM_ALIGN"]) && stream.offset >= end);
+            assert!(is_zero(&bytes[end..stream.offset]));
+            end = stream.offset + (stream.count * stream.bits).div_ceil(8) as usize;
+            streams.push(stream);
+        }
+        assert!(bytes.len() - end >= constants["GUARD_BYTES"] && is_zero(&bytes[end..]));
+        let start_every = constants["START_EVERY"] as u64;
+        Self { bytes, samples: fields.get(bytes, Header, "samples"), streams, start_every }
+    }
+
+    fn packed(&self, stream: &Stream, i: u64) -> u64 {
+        assert!(i < stream.count && stream.kind == 0);
+        let mut raw = 0;
+        for k in 0..stream.bits {
+            let n = i * stream.bits + k;
+            raw |= u64::from(self.bytes[stream.offset + (n / 8) as usize] >> (n % 8) & 1) << k;
+        }
+        stream.base + raw
+    }
+
+    fn float(&self, stream: &Stream, i: u64) -> f32 {
+        let size = (stream.bits / 8) as usize;
+        let bits = little_endian(&self.bytes[stream.offset + i as usize * size..][..size]);
+        match (stream.kind, stream.bits) {
+            (1, 16) => {
+                let (exponent, fraction) = (bits >> 10 & 31, (bits & 1023) as f32);
+                let magnitude = match exponent {
+                    0 => fraction * 2f32.powi(-24),
+                    31 => panic!("the tests use finite numbers"),
+                    _ => (1024.0 + fraction) * 2f32.powi(exponent as i32 - 25),
+                };
+                if bits >> 15 == 1 { -magnitude } else { magnitude }
+            }
+            (2, 32) => f32::from_bits(bits as u32),
+            other => panic!("not a floating-point stream: {other:?}"),
+        }
+    }
+
+    /// One sample, found without those before it but for the sizes since the last start.
+    fn sample(&self, schema: &Value, i: u64) -> Sample {
+        let mut streams = self.streams.iter();
+        let mut next = || streams.next().unwrap();
+        let of = |key: &str| schema[key].as_array().unwrap().iter();
+        let mut sample = Sample::default();
+        for _ in of("labels") {
+            let stream = next();
+            assert_eq!((stream.base, stream.bits, stream.count), (0, 1, self.samples));
+            sample.labels.push(self.packed(stream, i));
+        }
+        if schema["weight"].is_string() {
+            let stream = next();
+            assert_eq!((stream.kind, stream.count), (2, self.samples));
+            sample.weight = Some(self.float(stream, i));
+        }
+        let kind = if schema["dense_dtype"] == "f16" { 1 } else { 2 };
+        for _ in of("dense") {
+            let stream = next();
+            assert_eq!((stream.kind, stream.count), (kind, self.samples));
+            sample.dense.push(self.float(stream, i));
+        }
+        for column in of("categorical") {
+            let (sizes, starts, ids) = (next(), next(), next());
+            assert_eq!(sizes.count, self.samples);
+            let size = self.packed(sizes, i);
+            let from = if sizes.bits == 0 {
+                assert_eq!((starts.count, ids.count), (0, self.samples * sizes.base));
+                i * sizes.base
+            } else {
+                assert_eq!(starts.count, self.samples.div_ceil(self.start_every));
+                let j = i / self.start_every;
+                let since = self.start_every * j..i;
+                self.packed(starts, j) + since.map(|i| self.packed(sizes, i)).sum::<u64>()
+            };
+            match column["hotness"]["fixed"].as_u64() {
+                Some(fixed) => assert_eq!(size, fixed),
+                None => assert!(size <= column["hotness"]["ragged"]["max"].as_u64().unwrap()),
+            }
+            let bag: Vec<u64> = (from..from + size).map(|id| self.packed(ids, id)).collect();
+            assert!(bag.iter().all(|&id| id < column["rows"].as_u64().unwrap()));
+            sample.bags.push(bag);
+        }
+        sample
+    }
+
+    fn all_samples(&self, schema: &Value) -> Vec<Sample> {
+        (0..self.samples).map(|i| self.sample(schema, i)).collect()
+    }
+}
+
+type RawObject = BTreeMap<String, Box<RawValue>>;
+
+/// The content of `dataset.json`, and the tag.
+fn read_manifest(text: &str) -> (Value, u64) {
+    let envelope: RawObject = serde_json::from_str(text).unwrap();
+    assert_eq!(envelope.keys().collect::<Vec<_>>(), ["content", "format", "kind", "xxh3"]);
+    assert_eq!(envelope["kind"].get(), "\"rankine dataset\"");
+    assert_eq!(envelope["format"].get(), constants()["FORMAT"].to_string());
+    let content = envelope["content"].get();
+    assert_eq!(envelope["xxh3"].get(), format!("\"{:016x}\"", xxh3_64(content.as_bytes())));
+    // The way of those whose JSON library has no raw values.
+    let begin = text.find("\"content\": ").unwrap() + "\"content\": ".len();
+    let last_but_one = text[..text.rfind('}').unwrap()].rfind('}').unwrap();
+    assert_eq!(&text[begin..=last_but_one], content);
+    let raw: RawObject = serde_json::from_str(content).unwrap();
+    let compact = without_white_space(raw["schema"].get());
+    (serde_json::from_str(content).unwrap(), xxh3_64(compact.as_bytes()))
+}
+
+fn without_white_space(json: &str) -> String {
+    let (mut in_string, mut escaped) = (false, false);
+    let keep = |char: &char| {
+        let kept = in_string || !char.is_ascii_whitespace();
+        in_string ^= *char == '"' && !escaped;
+        escaped = in_string && *char == '\\' && !escaped;
+        kept
+    };
+    json.chars().filter(keep).collect()
+}
+
+fn checksum(value: &Value) -> u64 {
+    u64::from_str_radix(value.as_str().unwrap(), 16).unwrap()
+}
+
+/// Every sample of a part, and its number of blocks.
+fn read_part(dir: &Path, content: &Value, tag: u64, part: &str, fields: &Fields) -> (Vec<Sample>, u64) {
+    let manifest = &content["parts"][part];
+    let index = fs::read(dir.join(part).join("index.bin")).unwrap();
+    assert_eq!(xxh3_64(&index), checksum(&manifest["index_xxh3"]));
+    let mut entries = index.chunks_exact(constants()["INDEX_ENTRY_BYTES"]);
+    let block_samples = content["block_samples"].as_u64().unwrap();
+    let total = manifest["samples"].as_u64().unwrap();
+    let (mut samples, mut number) = (Vec::new(), 0);
+    for file in manifest["blocks"].as_array().unwrap() {
+        let bytes = fs::read(dir.join(part).join(file["name"].as_str().unwrap())).unwrap();
+        assert_eq!(bytes.len() as u64, file["bytes"].as_u64().unwrap());
+        let mut rest = &bytes[..];
+        for _ in 0..file["blocks"].as_u64().unwrap() {
+            let entry = entries.next().unwrap();
+            assert!(is_zero(fields.bytes(entry, IndexEntry, "entry_reserved")));
+            let (bytes, behind) = rest.split_at(fields.get(entry, IndexEntry, "bytes") as usize);
+            rest = behind;
+            let block = BlockView::new(bytes, &content["schema"], fields);
+            let stated = ["block_checksum", "dataset", "index", "part"];
+            let listed = [fields.get(entry, IndexEntry, "checksum"), tag, number, u64::from(part == "eval")];
+            assert_eq!(stated.map(|name| fields.get(bytes, Header, name)), listed);
+            assert_eq!(block.samples, block_samples.min(total - number * block_samples));
+            samples.extend(block.all_samples(&content["schema"]));
+            number += 1;
+        }
+        assert!(rest.is_empty());
+    }
+    assert!(entries.next().is_none());
+    assert_eq!((number, samples.len() as u64), (total.div_ceil(block_samples), total));
+    for (label, positives) in manifest["positives"].as_array().unwrap().iter().enumerate() {
+        let counted: u64 = samples.iter().map(|sample| sample.labels[label]).sum();
+        assert_eq!(counted, positives.as_u64().unwrap());
+    }
+    (samples, number)
+}
+
+/// Counts the training part anew and compares `statistics.bin`; no table has rows behind its head here.
+fn check_statistics(dir: &Path, content: &Value, train: &[Sample], fields: &Fields) {
+    let bytes = fs::read(dir.join("statistics.bin")).unwrap();
+    let files = content["files"].as_array().unwrap();
+    let listed = files.iter().find(|file| file["name"] == "statistics.bin").unwrap();
+    assert_eq!(bytes.len() as u64, listed["bytes"].as_u64().unwrap());
+    assert_eq!(xxh3_64(&bytes), checksum(&listed["xxh3"]));
+    assert_eq!(fields.bytes(&bytes, Statistics, "statistics_magic"), b"RKNSTATS");
+    let version = fields.get(&bytes, Statistics, "statistics_version");
+    assert_eq!(version, constants()["STATISTICS_VERSION"] as u64);
+    let columns = content["schema"]["categorical"].as_array().unwrap().len();
+    assert_eq!(fields.get(&bytes, Statistics, "tables"), columns as u64);
+    let mut rest = &bytes[24..];
+    for column in 0..columns {
+        let mut counts = BTreeMap::new();
+        for id in train.iter().flat_map(|sample| &sample.bags[column]) {
+            *counts.entry(*id).or_insert(0u64) += 1;
+        }
+        let mut head: Vec<(u64, u64)> = counts.into_iter().collect();
+        head.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+        let (table, behind) = rest.split_at(32);
+        let names = ["bags", "lookups", "distinct_rows", "head_rows"];
+        let (rows, lookups) = (head.len() as u64, head.iter().map(|row| row.1).sum());
+        assert_eq!(
+            names.map(|name| fields.get(table, Table, name)),
+            [train.len() as u64, lookups, rows, rows]
+        );
+        let (pairs, behind) = behind.split_at(16 * head.len());
+        let pair = |pair: &[u8]| (little_endian(&pair[..8]), little_endian(&pair[8..]));
+        assert!(pairs.chunks(16).map(pair).eq(head));
+        let (tail, behind) = behind.split_at(16 * constants()["TAIL_BUCKETS"]);
+        assert!(is_zero(tail));
+        rest = behind;
+    }
+    assert!(rest.is_empty());
+}
+
+// The comparison with the crate.
+
+fn samples_of(samples: &Samples) -> Vec<Sample> {
+    let one = |i: usize| Sample {
+        labels: samples.labels.iter().map(|labels| labels[i] as u64).collect(),
+        weight: samples.weights.get(i).copied(),
+        dense: samples.dense[i * samples.dense_columns..(i + 1) * samples.dense_columns].to_vec(),
+        bags: samples.categorical.iter().map(|bags| bags.bag(i).to_vec()).collect(),
+    };
+    (0..samples.len).map(one).collect()
+}
+
+/// The crate's own reading of a part.
+fn crate_samples(dataset: &Dataset, part: Part) -> Samples {
+    let part = dataset.part(part).unwrap();
+    let mut samples = Samples::new(&part.schema);
+    for (index, location) in part.blocks.iter().enumerate() {
+        let file = fs::read(&part.files[location.file as usize]).unwrap();
+        let bytes = &file[location.offset as usize..][..location.bytes as usize];
+        let block = Block::parse(bytes, &part.schema).unwrap();
+        part.check_block(index as u64, &block).unwrap();
+        block.decode_into(&part.schema, &mut samples).unwrap();
+    }
+    samples
+}
+
+/// Reads a dataset as the document says and as the crate does. Returns the blocks of the training part.
+fn check(dir: &Path) -> u64 {
+    let fields = Fields::of_document();
+    let (content, tag) = read_manifest(&fs::read_to_string(dir.join("dataset.json")).unwrap());
+    let dataset = Dataset::open(dir).unwrap();
+    assert_eq!(tag, Manifest::tag(dataset.schema()));
+    dataset.statistics().unwrap();
+    let mut train_blocks = 0;
+    for (part, name) in [(Part::Train, "train"), (Part::Eval, "eval")] {
+        if content["parts"][name].is_null() {
+            assert_eq!(dataset.samples(part), 0);
+            continue;
+        }
+        let (samples, blocks) = read_part(dir, &content, tag, name, &fields);
+        // assert_eq would print thousands of samples.
+        assert!(samples == samples_of(&crate_samples(&dataset, part)), "{part} reads differently");
+        if part == Part::Train {
+            train_blocks = blocks;
+            check_statistics(dir, &content, &samples, &fields);
+        }
+    }
+    train_blocks
+}
+
+#[test]
+fn the_constants_of_the_document_are_those_of_the_code() {
+    let expected = [
+        ("FORMAT", dataset::FORMAT as usize),
+        ("VERSION", block::VERSION.into()),
+        ("BLOCK_ALIGN", block::BLOCK_ALIGN),
+        ("HEADER_BYTES", block::HEADER_BYTES),
+        ("DESCRIPTOR_BYTES", block::DESCRIPTOR_BYTES),
+        ("STREAM_ALIGN", block::STREAM_ALIGN),
+        ("START_EVERY", block::START_EVERY),
+        ("HEAD_ROWS_MAX", statistics::HEAD_ROWS_MAX),
+        ("TAIL_BUCKETS", statistics::TAIL_BUCKETS),
+    ];
+    let constants = constants();
+    for (name, value) in expected {
+        assert_eq!(constants[name], value, "{name}");
+    }
+    assert!(DOCUMENT.contains(&format!("XXH3 of no bytes is `{:016x}`", xxh3_64(b""))));
+}
+
+#[test]
+fn the_document_suffices_to_read_generated_datasets() {
+    let temp = tempfile::tempdir().unwrap();
+    for ragged in [false, true] {
+        // Large bags make small blocks: of 512 samples, with two starts a ragged column.
+        let shape = Shape {
+            name: "tiny".into(),
+            dense: 2,
+            rows: vec![100_000, 3, 1000],
+            hotness: vec![1500, 1, 4],
+            ragged,
+            pooling: Pooling::Mean,
+        };
+        let spec =
+            GenerateSpec { shape, rows_cap: None, samples: 1100, eval_samples: 70, alpha: 1.1, seed: 5 };
+        let dir = temp.path().join(format!("ragged-{ragged}"));
+        generate(&spec, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
+        assert_eq!(check(&dir), 3);
+    }
+}
+
+#[test]
+fn the_document_suffices_for_weights_and_single_precision() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("data");
+    let mut schema = example_schema();
+    schema.labels.push(Label { name: "buy \"now\"".into() });
+    schema.weight = Some("weight".into());
+    schema.dense_dtype = DenseDtype::F32;
+    let mut samples = Samples::new(&schema);
+    samples.len = 700;
+    for i in 0..700u32 {
+        samples.labels[0].push((i % 3 / 2) as f32);
+        samples.labels[1].push(0.0);
+        samples.weights.push(1.0 + i as f32 / 7.0);
+        samples.dense.push(-(i as f32).sqrt());
+        samples.categorical[0].push([u64::from(i * 13 % 1000)]);
+        samples.categorical[1].push((0..i % 4).map(|k| u64::from((i + k) % 50)));
+    }
+    write(&dir, &schema, 300, &samples);
+    assert_eq!(check(&dir), 3);
+}
+
+#[test]
+fn the_document_suffices_for_ids_of_any_width() {
+    let fields = Fields::of_document();
+    for bits in 0..=64 {
+        let mut schema = example_schema();
+        schema.categorical[0].rows = u64::MAX;
+        let highest = if bits == 0 { 0 } else { (u64::MAX >> (64 - bits)) - u64::from(bits == 64) };
+        let mut samples = example_samples();
+        samples.categorical[0] = Default::default();
+        [0, highest, highest / 3, highest / 7].iter().for_each(|&id| samples.categorical[0].push([id]));
+        let id = BlockId { dataset: 1, part: Part::Eval, index: 2 };
+        let bytes = block::encode(&schema, id, &samples).unwrap();
+        assert_eq!(u32::from(Block::parse(&bytes, &schema).unwrap().streams()[4].bits), bits);
+        let schema = serde_json::to_value(&schema).unwrap();
+        let decoded = BlockView::new(&bytes, &schema, &fields).all_samples(&schema);
+        assert_eq!(decoded, samples_of(&samples));
+    }
+}
+
+// The worked example.
+
+fn example_schema() -> Schema {
+    let column = |name: &str, rows, hotness| Categorical {
+        name: name.into(),
+        rows,
+        hotness,
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Hash,
+    };
+    Schema {
+        labels: vec![Label { name: "click".into() }],
+        weight: None,
+        dense: vec![Dense { name: "price".into(), transform: DenseTransform::plain(DenseFunction::None) }],
+        dense_dtype: DenseDtype::F16,
+        categorical: vec![
+            column("site", 1000, Hotness::Fixed(1)),
+            column("tags", 50, Hotness::Ragged { max: 3 }),
+        ],
+    }
+}
+
+fn example_samples() -> Samples {
+    let mut samples = Samples::new(&example_schema());
+    samples.len = 4;
+    samples.labels[0] = vec![1.0, 0.0, 0.0, 1.0];
+    samples.dense = vec![0.5, -2.0, 1.5, 100.0];
+    for (site, tags) in [(700, &[3, 41][..]), (703, &[]), (700, &[7]), (702, &[3, 3, 48])] {
+        samples.categorical[0].push([site]);
+        samples.categorical[1].push(tags.iter().copied());
+    }
+    samples
+}
+
+fn write(dir: &Path, schema: &Schema, block_samples: u32, train: &Samples) {
+    let rows = RowCounts { read: 4, kept: 4, bad: 0, train: 4, eval: 0 };
+    let conversion = Conversion {
+        format: "criteo-tsv".into(),
+        files: vec!["clicks.tsv".into()],
+        eval: Vec::new(),
+        split: "none".into(),
+        dense_mode: "log".into(),
+        rows,
+    };
+    let partial = PartialDir::create(dir).unwrap();
+    let mut writer = DatasetWriter::new(&partial, schema.clone(), block_samples).unwrap();
+    writer.push(Part::Train, train).unwrap();
+    writer.finish(Origin::Converted(conversion)).unwrap();
+    partial.publish().unwrap();
+}
+
+#[test]
+fn the_worked_example_is_what_is_written() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("data");
+    let (schema, samples) = (example_schema(), example_samples());
+    write(&dir, &schema, 65536, &samples);
+    assert_eq!(check(&dir), 1);
+
+    let text = fs::read_to_string(dir.join("dataset.json")).unwrap();
+    let compact = serde_json::to_string(&schema).unwrap();
+    let json_is_right = fenced("json") == text.trim_end() && fenced("text").replace('\n', "") == compact;
+    assert!(json_is_right, "dataset.json is\n{text}\nand the schema\n{compact}");
+    assert!(DOCUMENT.contains(&format!("`{:016x}`:\n\n```text", Manifest::tag(&schema))));
+    assert_dump("index", &fs::read(dir.join("train/index.bin")).unwrap());
+    let id = BlockId { dataset: Manifest::tag(&schema), part: Part::Train, index: 0 };
+    let dump = assert_dump("block", &block::encode(&schema, id, &samples).unwrap());
+    assert_eq!(fs::read(dir.join("train/00000.blocks")).unwrap(), dump);
+    let mut decoded = Samples::new(&schema);
+    Block::parse(&dump, &schema).unwrap().decode_into(&schema, &mut decoded).unwrap();
+    assert_eq!(decoded, samples);
+}
