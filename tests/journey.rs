@@ -285,7 +285,7 @@ fn ragged_bags_with_mean_pooling_train() {
 /// The model has closed half of the distance between guessing and the best that there can be.
 #[track_caller]
 fn assert_learnt(summary: &Value) {
-    let number = |key: &str| summary["eval"][key].as_f64().unwrap();
+    let number = |key: &str| summary["eval"][key].as_f64().expect("it is a number");
     let (auc, best) = (number("auc"), number("auc_achievable"));
     assert!(auc - 0.5 > (best - 0.5) / 2.0, "{auc} of {best}");
 }
@@ -336,7 +336,8 @@ impl Damaged {
 
     /// The file of blocks of a part, and where its second block begins.
     fn second_block(&self, part: Part) -> (PathBuf, u64) {
-        let opened = Dataset::open(Path::new(&self.data)).and_then(|data| data.part(part)).unwrap();
+        let opened =
+            Dataset::open(Path::new(&self.data)).and_then(|data| data.part(part)).expect("it was whole");
         (opened.files[0].clone(), opened.blocks[1].offset)
     }
 

@@ -61,7 +61,7 @@ fn violations(name: &str, text: &str) -> Vec<String> {
     if rust && !text.starts_with("//! ") {
         complain("does not begin with a //! that says what it is for");
     }
-    let tests = name.starts_with("tests/") || name.ends_with("/tests.rs");
+    let tests = name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("/tests.rs");
     if rust && !tests && text.lines().count() > RUST_LINES_MAX {
         complain(&format!("over {RUST_LINES_MAX} lines"));
     }

@@ -200,7 +200,7 @@ pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
     let row = |_| {
         let mut fields = vec![(next() % 2).to_string()];
         for _ in 0..13 {
-            fields.push(if next() % 7 == 0 { String::new() } else { (next() % 900).to_string() });
+            fields.push(if next().is_multiple_of(7) { String::new() } else { (next() % 900).to_string() });
         }
         for _ in 0..26 {
             let category = next() % (1 + next() % 50);
