@@ -1,7 +1,7 @@
 //! What the optimizers mean, element by element; dense parameters learn by the same rules.
 //!
-//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weight and state. A row that several
-//! ids name is updated once, with the sum of their gradients.
+//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weight and state. A row that
+//! several ids name is updated once, with the sum of their gradients.
 
 /// A rule by which parameters learn.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,8 +2,8 @@
 
 /// Compiles a function for several vector units and calls it for the best one that the processor has.
 ///
-/// All variants compute the same bits: Rust never fuses a product and a sum by itself, nor reorders sums, so wider vectors
-/// only do more of the same at once. What a loop needs for that is lanes that do not depend on each other.
+/// All variants compute the same bits: Rust never fuses a product and a sum by itself, nor reorders sums, so wider
+/// vectors only do more of the same at once. What a loop needs for that is lanes that do not depend on each other.
 #[macro_export]
 macro_rules! vectorized {
     (

@@ -75,7 +75,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back(bits in 0..=64u32, base in 0..1u64 << 40, raw in prop::collection::vec(any::<u64>(), 0..200)) {
+        fn what_is_packed_comes_back(
+            bits in 0..=64u32,
+            base in 0..1u64 << 40,
+            raw in prop::collection::vec(any::<u64>(), 0..200),
+        ) {
             let mask = if bits == 64 { u64::MAX - base } else { (1 << bits) - 1 };
             let values: Vec<u64> = raw.iter().map(|value| (value & mask).min(u64::MAX - base) + base).collect();
             let mut packed = Vec::new();

@@ -585,7 +585,10 @@ mod tests {
         }
 
         #[test]
-        fn a_flipped_bit_is_an_error((schema, samples) in testing::any_samples(50), at in any::<prop::sample::Index>()) {
+        fn a_flipped_bit_is_an_error(
+            (schema, samples) in testing::any_samples(50),
+            at in any::<prop::sample::Index>(),
+        ) {
             let mut bytes = encode(&schema, ID, &samples).unwrap();
             let bit = at.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);

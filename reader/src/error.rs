@@ -26,6 +26,9 @@ pub enum Error {
         /// What was expected and what was found.
         what: String,
     },
+    /// Rows of a source that is converted are not what its format says, and were not to be left out, or are too many.
+    #[error("{0}")]
+    BadRows(String),
     /// The caller asked for something that cannot be: a bad option, a mismatch, an existing folder.
     #[error("{0}")]
     Invalid(String),

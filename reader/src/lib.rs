@@ -1,8 +1,8 @@
 //! Rankine's dataset format, and everything that makes or reads it: converters, the generator, io_uring.
 //!
-//! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. [`stream`] goes
-//! from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows nothing of
-//! models or devices: it fills buffers that it is handed.
+//! Start at [`dataset`] for what is on disk, [`block`] for its bytes, [`samples`] for what they unpack to. [`stream`]
+//! goes from a part of a dataset to batches, over [`io`], which fills a bounded ring of buffers. The reader knows
+//! nothing of models or devices: it fills buffers that it is handed.
 
 pub mod bench;
 pub mod block;

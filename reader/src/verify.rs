@@ -16,7 +16,8 @@ use crate::stream::{BlockStream, check_block};
 
 /// Damages that are described; further ones are counted.
 pub const DAMAGES_MAX: usize = 20;
-/// Reads of a part that the disk may fail until the rest of the part is left alone: a dying disk takes seconds for each.
+/// Reads of a part that the disk may fail until the rest of the part is left alone: a dying disk takes seconds for
+/// each.
 const FAILED_READS_MAX: usize = 20;
 
 /// What became of a check.
@@ -61,7 +62,7 @@ impl From<&Error> for Damage {
         let (path, offset) = match error {
             Error::Io { path, .. } => (Some(path.clone()), None),
             Error::Damaged { path, offset, .. } => (Some(path.clone()), *offset),
-            Error::Invalid(_) => (None, None),
+            Error::BadRows(_) | Error::Invalid(_) => (None, None),
         };
         Self { path, offset, what: error.to_string() }
     }

@@ -67,7 +67,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_id_is_found_under_its_row(bags in prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40)) {
+        fn every_id_is_found_under_its_row(
+            bags in prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40),
+        ) {
             let ids: Vec<u64> = bags.iter().flatten().copied().collect();
             let mut offsets = vec![0];
             offsets.extend(bags.iter().scan(0, |end, bag| { *end += bag.len() as u32; Some(*end) }));

@@ -78,7 +78,7 @@ impl From<rankine_reader::Error> for CommandError {
     fn from(error: rankine_reader::Error) -> Self {
         let exit = match &error {
             rankine_reader::Error::Io { .. } => Exit::Failed,
-            rankine_reader::Error::Damaged { .. } => Exit::BadData,
+            rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Exit::BadData,
             rankine_reader::Error::Invalid(_) => Exit::Usage,
         };
         Self::new(exit, error)
@@ -104,7 +104,9 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }
-            TrainError::Write { .. } | TrainError::Diverged { .. } => Self::new(Exit::Failed, error),
+            TrainError::Write { .. } | TrainError::Diverged { .. } | TrainError::NotFinite(_) => {
+                Self::new(Exit::Failed, error)
+            }
         }
     }
 }

@@ -41,8 +41,8 @@ impl DotInteraction {
 }
 
 vectorized! {
-    /// The vectors of a sample are transposed, so that the products of one vector with sixteen others are summed side by
-    /// side, and none of them across the lanes of a register.
+    /// The vectors of a sample are transposed, so that the products of one vector with sixteen others are summed side
+    /// by side, and none of them across the lanes of a register.
     fn dot_forward(shape: DotInteraction, features: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
         let DotInteraction { features: count, dim, passed } = shape;
         let padded = count.next_multiple_of(LANES);
@@ -152,7 +152,11 @@ mod tests {
         /// Against sums in f64, pair by pair.
         #[test]
         fn products_and_gradients_equal_the_oracle(
-            features in 2..40usize, dim in 1..40usize, samples in 1..4usize, pass in any::<bool>(), seed in any::<u64>(),
+            features in 2..40usize,
+            dim in 1..40usize,
+            samples in 1..4usize,
+            pass in any::<bool>(),
+            seed in any::<u64>(),
         ) {
             let shape = DotInteraction { features, dim, passed: if pass { dim } else { 0 } };
             let random = |len, stream| {

@@ -11,8 +11,8 @@ pub(crate) fn sigmoid(logit: f64) -> f64 {
     if logit >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
 }
 
-/// Gradients by the logits of the weighted mean loss, and the tile's share in the weighted sum. `weights` is empty where
-/// every sample weighs 1; `total_weight` is that of the global batch.
+/// Gradients by the logits of the weighted mean loss, and the tile's share in the weighted sum. `weights` is empty
+/// where every sample weighs 1; `total_weight` is that of the global batch.
 pub(super) fn loss_and_gradients(
     logits: &[f32],
     labels: &[f32],

@@ -144,7 +144,8 @@ mod tests {
                     }
                     let start = if add { f64::from(before[at]) } else { 0.0 };
                     let b_at = |i: usize| if transpose { b[column * k + i] } else { b[i * n + column] };
-                    let exact: f64 = start + (0..k).map(|i| f64::from(a[row * k + i]) * f64::from(b_at(i))).sum::<f64>();
+                    let products = (0..k).map(|i| f64::from(a[row * k + i]) * f64::from(b_at(i)));
+                    let exact = start + products.sum::<f64>();
                     // k products and sums of numbers below 1, each rounded by 2^-24 of a partial sum below k + 1.
                     let tolerance = ((k + 2) * (k + 2)) as f64 / f64::from(1 << 24);
                     prop_assert!((f64::from(out[at]) - exact).abs() <= tolerance);

@@ -82,11 +82,16 @@ fn layer_forward(layer: &Layer, parameters: &[f32], input: &[f32], samples: usiz
     let bias = &parameters[layer.bias()];
     for row in output.chunks_exact_mut(layer.outputs) {
         if layer.relu {
-            row.iter_mut().zip(bias).for_each(|(y, b)| *y = (*y + b).max(0.0));
+            row.iter_mut().zip(bias).for_each(|(y, b)| *y = relu(*y + b));
         } else {
             row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
         }
     }
+}
+
+/// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
+fn relu(x: f32) -> f32 {
+    if x <= 0.0 { 0.0 } else { x }
 }
 
 fn mask_by_relu(gradients: &mut [f32], outputs: &[f32]) {

@@ -1,9 +1,9 @@
 //! Training and scoring on the CPU, in f32, on rayon's threads: the executable specification of every other back end.
 //!
 //! A batch is cut into tiles of samples. Each tile goes forward and back through the whole model on one thread, so its
-//! activations stay in cache; then the weight gradients are summed over tiles, in order, a piece of a layer a task; then
-//! parameters and tables are updated. Tiles and pieces depend on the batch alone: any number of threads gives the same
-//! bits.
+//! activations stay in cache; then the weight gradients are summed over tiles, in order, a piece of a layer a task;
+//! then parameters and tables are updated. Tiles and pieces depend on the batch alone: any number of threads gives the
+//! same bits.
 
 mod interaction;
 mod loss;

@@ -17,6 +17,8 @@ use crate::model::{MlpSpec, ModelSpec};
 const DENSE_STREAMS: u32 = 1 << 31;
 /// Dense parameters that one task updates.
 const PARAMETERS_PER_TASK: usize = 1 << 14;
+/// Rows of a table that one task looks at.
+const ROWS_PER_TASK: usize = 1 << 10;
 
 /// The learning rates of one step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,6 +125,16 @@ impl CpuModel {
     /// The tables, one a categorical column.
     pub fn tables(&self) -> &[Table] {
         &self.tables
+    }
+
+    /// Whether every weight is a finite number.
+    pub fn is_finite(&self) -> bool {
+        let finite = |weights: &[f32]| weights.iter().all(|weight| weight.is_finite());
+        let of_table = |table: &Table| {
+            let rows = (0..table.spec().rows as usize).into_par_iter().with_min_len(ROWS_PER_TASK);
+            rows.all(|row| finite(table.weights(row as u64)))
+        };
+        finite(&self.parameters) && self.tables.iter().all(of_table)
     }
 
     /// One step of training on a global batch; returns the mean loss, weighted, before the update.

@@ -39,7 +39,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_counts_pairs(samples in prop::collection::vec((-3..4i32, any::<bool>()), 0..200), scale in prop::sample::select(vec![1e-40f32, 0.5, 1e30])) {
+        fn it_counts_pairs(
+            samples in prop::collection::vec((-3..4i32, any::<bool>()), 0..200),
+            scale in prop::sample::select(vec![1e-40f32, 0.5, 1e30]),
+        ) {
             let scores: Vec<f32> = samples.iter().map(|sample| sample.0 as f32 * scale).collect();
             let labels: Vec<f32> = samples.iter().map(|sample| f32::from(u8::from(sample.1))).collect();
             let (mut pairs, mut ordered) = (0, 0.0);

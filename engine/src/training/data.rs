@@ -14,7 +14,8 @@ use crate::system;
 /// Opens the dataset of a job; makes it first where it is not there and the job says how.
 ///
 /// # Errors
-/// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the job's.
+/// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the
+/// job's.
 pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     let dir = &job.data.dir;
     let Some(settings) = &job.data.generate else {
@@ -30,15 +31,15 @@ pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Datase
     let dataset = Dataset::open(dir)?;
     match &dataset.manifest().origin {
         Origin::Generated(generation) if generation.spec == spec => Ok(dataset),
-        Origin::Generated(_) => Err(other_dataset(dir, "was generated with other settings")),
-        Origin::Converted(_) => Err(other_dataset(dir, "was converted from click logs")),
+        Origin::Generated(_) => Err(other_dataset(dir, "was generated with other settings than these")),
+        Origin::Converted(_) => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
 }
 
 fn other_dataset(dir: &std::path::Path, what: &str) -> TrainError {
     let message = format!(
-        "the dataset in {} {what} than these: choose another data.dir, remove that folder, or remove [data.generate] to \
-         train on what is there",
+        "the dataset in {} {what}: choose another data.dir, remove that folder, or remove [data.generate] to train on \
+         what is there",
         dir.display()
     );
     TrainError::Conflicts(vec![Conflict::new("data.generate", message)])
@@ -86,7 +87,8 @@ pub enum Columns {
 /// Checks a job against its dataset, or against the shape of the one that it would make, as far as either is there.
 ///
 /// # Errors
-/// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit it.
+/// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit
+/// it.
 pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
     let (columns, schema) = match &job.data.generate {
         _ if Dataset::exists(&job.data.dir) => {
@@ -171,7 +173,8 @@ pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>
     if schema.categorical.len() + usize::from(dense > 0) < 2 {
         conflict(
             "model.kind",
-            "the dataset has too few columns: dlrm needs two categorical ones, or one and dense ones, to interact".into(),
+            "the dataset has too few columns: dlrm needs two categorical ones, or one and dense ones, to interact"
+                .into(),
         );
     }
     if !conflicts.is_empty() {

@@ -20,7 +20,7 @@ pub struct EvaluationOptions {
 /// Scores every sample of a part and computes the metrics. Takes 16 bytes a sample.
 ///
 /// # Errors
-/// [`TrainError::Data`]; [`TrainError::Device`] where the model predicts something that is no number.
+/// [`TrainError::Data`]; [`TrainError::NotFinite`] where the model predicts something that is no number.
 pub fn evaluate(
     model: &mut CpuModel,
     dataset: &Dataset,
@@ -39,8 +39,8 @@ pub fn evaluate(
         observer.observe(Event::Evaluating { samples: evaluation.labels.len() as u64, total });
     }
     evaluation.metrics().ok_or_else(|| {
-        TrainError::Device(format!(
-            "the model's predictions on {} are not numbers: its weights are not finite",
+        TrainError::NotFinite(format!(
+            "the model's predictions on {} are not numbers",
             dataset.dir().display()
         ))
     })

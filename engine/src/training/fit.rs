@@ -175,6 +175,12 @@ impl Fit<'_> {
             }
         }
         drop(batches);
+        // The last step's update is seen by no loss.
+        if !self.model.is_finite() {
+            let what =
+                format!("after step {} some weights are not numbers; the model was not saved", total.steps);
+            return Err(TrainError::NotFinite(what));
+        }
         let eval = match last_eval {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,

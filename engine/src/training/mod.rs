@@ -123,6 +123,9 @@ pub enum TrainError {
         /// Its loss.
         loss: f64,
     },
+    /// The model's weights or predictions are no longer numbers.
+    #[error("{0}: training diverged, and the usual cause is a learning rate that is too high")]
+    NotFinite(String),
     /// The job asks for a device that cannot be had.
     #[error("{0}")]
     Device(String),

@@ -102,7 +102,7 @@ impl<'a> BadRows<'a> {
     /// Counts a chunk's rows and takes the bad ones.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for the first bad row where none is admitted, and once there are more than an absolute limit;
+    /// [`Error::BadRows`] for the first bad row where none is admitted, and once there are more than an absolute limit;
     /// [`Error::Io`].
     pub(crate) fn take(&mut self, chunk: &Chunk, bad: &[BadRow]) -> Result<()> {
         self.rows += chunk.rows;
@@ -131,7 +131,7 @@ impl<'a> BadRows<'a> {
         let column_text = column.map_or_else(String::new, |column| format!(", column {column}"));
         let text = format!("{file} line {number}{column_text}: {why}");
         if self.on_bad == OnBad::Fail {
-            return Err(Error::invalid(format!(
+            return Err(Error::BadRows(format!(
                 "{text}. Correct the row, or let --on-bad skip or quarantine leave it out"
             )));
         }
@@ -181,7 +181,7 @@ impl<'a> BadRows<'a> {
     /// To be called when all rows were taken.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where too many rows are bad.
+    /// [`Error::BadRows`] where too many rows are bad.
     pub(crate) fn finish(mut self) -> Result<BTreeMap<BadReason, u64>> {
         self.check_limit("in all")?;
         for file in [self.names.take(), self.quarantine.take()].into_iter().flatten() {
@@ -198,7 +198,7 @@ impl<'a> BadRows<'a> {
             0 => String::new(),
             more => format!("\n  and {more} more"),
         };
-        Err(Error::invalid(format!(
+        Err(Error::BadRows(format!(
             "{} of {} rows read {when} are bad, and the limit is {}:\n  {}{more}\nCheck that these are the files you \
              mean and that they are Criteo's TSV (a label, 13 integers, 26 categories); if such rows are to be left \
              out, raise --bad-limit",

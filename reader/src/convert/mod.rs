@@ -77,8 +77,9 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
 /// Converts Criteo's TSV to a dataset. What is interrupted or fails leaves no dataset behind.
 ///
 /// # Errors
-/// [`Error::Invalid`] for options that contradict each other, a folder that is there already, a bad row where none is
-/// admitted, and too many of them; [`Error::Damaged`] for a broken gzip file; [`Error::Io`].
+/// [`Error::Invalid`] for options that contradict each other or leave nothing to train on, and a folder that is there
+/// already; [`Error::BadRows`] for a bad row where none is admitted, too many of them, and nothing else;
+/// [`Error::Damaged`] for a broken gzip file; [`Error::Io`].
 pub fn convert_criteo(options: &ConvertOptions, progress: &dyn Progress) -> Result<ConversionReport> {
     convert_within(options, Limits::default(), progress)
 }
@@ -108,10 +109,12 @@ fn convert_within(
         return Err(Error::invalid("the sources changed while they were converted: convert them again"));
     }
     if written.rows.train == 0 {
-        return Err(Error::invalid(format!(
-            "no row is left to train on: of {} rows {} are bad and {} evaluate (--split {})",
-            written.rows.read, written.rows.bad, written.rows.eval, options.split
-        )));
+        let RowCounts { read, bad, eval, .. } = written.rows;
+        let what = format!(
+            "no row is left to train on: of {read} rows {bad} are bad and {eval} evaluate (--split {})",
+            options.split
+        );
+        return Err(if bad == read { Error::BadRows(what) } else { Error::Invalid(what) });
     }
     let report = report_of(options, &schema, &encoder, &written);
     let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";

@@ -1,8 +1,8 @@
 //! The planted teacher: a model of known weights that decides the labels, so that the best achievable AUC is known.
 //!
-//! Its logit is a bias, a linear term a dense feature, an effect a category, and a product of the effects of a few pairs
-//! of columns, which only a model with interactions can learn. Rare categories have weak effects: what no model could
-//! learn from a finite sample should not count either.
+//! Its logit is a bias, a linear term a dense feature, an effect a category, and a product of the effects of a few
+//! pairs of columns, which only a model with interactions can learn. Rare categories have weak effects: what no model
+//! could learn from a finite sample should not count either.
 
 use crate::rng::Rng;
 use crate::samples::Samples;

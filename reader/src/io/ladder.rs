@@ -96,8 +96,8 @@ fn try_out(mut backend: Box<dyn Backend>, note: String, ring: &SlabRing) -> Resu
     let slab = ring.try_take().ok_or("every slab of its ring is in use")?;
     let op =
         ReadOp { slab: slab.index(), file: 0, offset: 0, into: slab.address(), bytes: SLAB_ALIGN as u32 };
-    // SAFETY: a slab holds SLAB_ALIGN bytes at least, and `slab` is the one permit to them. It is given up only once the
-    // completion was returned, or never: see below.
+    // SAFETY: a slab holds SLAB_ALIGN bytes at least, and `slab` is the one permit to them. It is given up only once
+    // the completion was returned, or never: see below.
     unsafe { backend.start(&op) }.map_err(|error| explain(&error))?;
     let completion = match backend.wait() {
         Ok(completion) => completion,

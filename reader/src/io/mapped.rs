@@ -10,8 +10,8 @@ use super::pool::ReadAt;
 
 /// A file and the map of it.
 ///
-/// Whoever cuts the file short between the check of its length and the copy ends this process with SIGBUS, and so does a
-/// disk error. Every other rung reports both, which is why they come first.
+/// Whoever cuts the file short between the check of its length and the copy ends this process with SIGBUS, and so does
+/// a disk error. Every other rung reports both, which is why they come first.
 pub(super) struct MappedFile {
     file: File,
     /// `None` for an empty file, which cannot be mapped.

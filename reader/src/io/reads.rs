@@ -34,9 +34,9 @@ pub struct ReadRequest {
 
 /// A running reader: an iterator over filled slabs, in the order of the requests.
 ///
-/// A thread of its own keeps up to [`IoOptions::depth`] reads in flight, as long as there are free slabs. A consumer that
-/// keeps every slab and asks for another waits for ever, so a ring has more slabs than its consumer ever holds. After an
-/// error the iterator ends. Dropped, the reader starts no more reads and waits for those in flight.
+/// A thread of its own keeps up to [`IoOptions::depth`] reads in flight, as long as there are free slabs. A consumer
+/// that keeps every slab and asks for another waits for ever, so a ring has more slabs than its consumer ever holds.
+/// After an error the iterator ends. Dropped, the reader starts no more reads and waits for those in flight.
 #[derive(Debug)]
 pub struct Reads {
     rung: Rung,

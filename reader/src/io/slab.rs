@@ -24,8 +24,8 @@ const STARVED_AFTER: Duration = Duration::from_secs(10);
 ///
 /// # Safety
 /// From construction until drop, [`SlabMemory::as_ptr`] returns the same pointer and [`SlabMemory::bytes`] the same
-/// number; that many initialized bytes behind the pointer are valid for reads and writes from any thread, by the CPU and
-/// by the kernel; and nobody else reads or writes them.
+/// number; that many initialized bytes behind the pointer are valid for reads and writes from any thread, by the CPU
+/// and by the kernel; and nobody else reads or writes them.
 pub unsafe trait SlabMemory: Send + Sync + 'static {
     /// The first byte, aligned to [`SLAB_ALIGN`].
     fn as_ptr(&self) -> *mut u8;
@@ -51,9 +51,9 @@ impl AlignedMemory {
     }
 }
 
-// SAFETY: the map is private to `pages`, lives as long and starts at a page, whose size is a multiple of 4096. Anonymous
-// pages are zero, so initialized. `MmapMut::as_ptr` hands out the pointer of the map itself, not one derived from a
-// reference, and no reference to the pages is ever made through `pages`.
+// SAFETY: the map is private to `pages`, lives as long and starts at a page, whose size is a multiple of 4096.
+// Anonymous pages are zero, so initialized. `MmapMut::as_ptr` hands out the pointer of the map itself, not one derived
+// from a reference, and no reference to the pages is ever made through `pages`.
 unsafe impl SlabMemory for AlignedMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.pages.as_ptr().cast_mut()

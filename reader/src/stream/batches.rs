@@ -54,8 +54,8 @@ impl BatchStream {
     /// Starts to read and unpack.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples. Later errors come
-    /// through the iterator.
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples. Later errors
+    /// come through the iterator.
     pub fn open(part: impl Into<Arc<DatasetPart>>, options: &StreamOptions) -> Result<Self> {
         let part = part.into();
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;

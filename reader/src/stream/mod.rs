@@ -1,11 +1,11 @@
 //! From a part of a dataset to batches of samples: which blocks and rows come when, checked and unpacked.
 //!
 //! Three layers, each of use by itself. A [`Plan`] is arithmetic: it names the blocks of every window and the order of
-//! their rows, and can begin anywhere. A [`BlockStream`] reads what a plan names and yields checked, packed blocks: what
-//! a GPU that unpacks by itself takes. A [`BatchStream`] unpacks them into batches of any size.
+//! their rows, and can begin anywhere. A [`BlockStream`] reads what a plan names and yields checked, packed blocks:
+//! what a GPU that unpacks by itself takes. A [`BatchStream`] unpacks them into batches of any size.
 //!
-//! A *window* is what rows are shuffled within: some blocks that follow each other in the order of reading. In file order
-//! each block is a window and its rows stay as they are.
+//! A *window* is what rows are shuffled within: some blocks that follow each other in the order of reading. In file
+//! order each block is a window and its rows stay as they are.
 
 mod batches;
 mod blocks;

@@ -1,0 +1,423 @@
+//! The way of a user: a dataset, its inspection, a training, its evaluation; and what happens where it is barred.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rankine_reader::{Dataset, Part};
+use serde_json::Value;
+use support::{
+    BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_file, json_lines, rankine,
+    run, summary, train, tree, weights, word,
+};
+
+mod support;
+
+/// Several blocks of training, none of the batch sizes used here divides it, and so many that a model learns.
+const SAMPLES: u64 = 150_001;
+const EVAL_SAMPLES: u64 = 20_000;
+
+/// Whether a number of a summary is there, finite, and above 0.
+#[track_caller]
+fn assert_positive(json: &Value, key: &str) {
+    let number = json.pointer(&key.replace('.', "/").replacen("", "/", 1)).and_then(Value::as_f64);
+    assert!(
+        number.is_some_and(|number| number.is_finite() && number > 0.0),
+        "{key} is {number:?} in {json:#}"
+    );
+}
+
+#[test]
+fn from_nothing_to_an_evaluated_model() {
+    let place = Place::new();
+    let data = generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
+
+    let text = run(["inspect", &data]).with(SUCCESS).stdout;
+    assert!(text.contains("generated, shape small, seed 1, achievable AUC 0."), "{text}");
+    assert!(text.contains(&format!("\n  train  {SAMPLES} samples, label rate 0.2")), "{text}");
+    assert!(!text.contains("verified"), "{text}");
+    let text = run(["inspect", &data, "--verify"]).with(SUCCESS).stdout;
+    assert!(text.contains("\nverified: 4 blocks, "), "{text}");
+    let inspection = run(["inspect", &data, "--verify", "--json"]).with(SUCCESS).json();
+    assert_eq!(inspection["parts"][0]["samples"], SAMPLES);
+    assert_eq!(inspection["parts"][1]["samples"], EVAL_SAMPLES);
+    assert_eq!(inspection["tables"].as_array().map(Vec::len), Some(6));
+    assert_eq!(inspection["tables"][5]["rows"], 3);
+    assert_eq!(inspection["tables"][5]["lookups"], SAMPLES);
+    assert_eq!(inspection["verify"]["damages"].as_array().map(Vec::len), Some(0));
+
+    let job = job(&place);
+    let told = train(&place, &job, "run", &["eval.every_steps=500"]).with(SUCCESS).stdout;
+    let names: Vec<_> = tree(&place.path("run")).into_keys().collect();
+    let expected =
+        ["job.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "summary.json"];
+    assert_eq!(names, expected);
+
+    let summary = summary(&place, "run");
+    for key in [
+        "eval.auc",
+        "eval.log_loss",
+        "eval.samples",
+        "eval.auc_achievable",
+        "train.samples",
+        "train.loss",
+        "train.samples_per_second",
+        "train.ms_per_iteration",
+        "train.seconds",
+        "model.dense_parameters",
+    ] {
+        assert_positive(&summary, key);
+    }
+    // The last batch is a partial one, and is trained on.
+    assert_eq!(summary["train"]["samples"], SAMPLES);
+    assert_eq!(summary["train"]["steps"], SAMPLES.div_ceil(128));
+    assert_eq!(summary["train"]["stopped"], "epochs");
+    assert_eq!(summary["eval"]["samples"], EVAL_SAMPLES);
+    // bottom 4-16-4, top 4+21 - 16 - 1 with biases; 113 rows of 4.
+    assert_eq!(summary["model"]["dense_parameters"], 4 * 16 + 16 + 16 * 4 + 4 + 25 * 16 + 16 + 16 + 1);
+    assert_eq!(summary["model"]["embedding_parameters"], 113 * 4);
+    let auc = summary["eval"]["auc"].as_f64().unwrap();
+    assert!(told.contains(&format!("AUC                 {auc:.5}   (achievable: 0.")), "{told}");
+
+    let metrics = json_lines(&place.path("run/metrics.jsonl"));
+    let of_kind = |kind: &str| metrics.iter().filter(|line| line["kind"] == kind).collect::<Vec<_>>();
+    let (trained, judged) = (of_kind("train"), of_kind("eval"));
+    assert_eq!(trained.len() + judged.len(), metrics.len());
+    let steps: Vec<_> = trained.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, (1..=SAMPLES.div_ceil(128) / 10).map(|report| report * 10).collect::<Vec<_>>());
+    assert!(trained.iter().all(|line| line["loss"].as_f64().is_some_and(|loss| loss > 0.0)));
+    let steps: Vec<_> = judged.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [500, 1000, SAMPLES.div_ceil(128)]);
+    assert_eq!(judged[2]["auc"], summary["eval"]["auc"]);
+
+    // What the run keeps of its job repeats it.
+    let kept = place.word("run/job.toml");
+    train(&place, &kept, "again", &[]).with(SUCCESS);
+    assert!(weights(&place, "run") == weights(&place, "again"), "the kept job trains another model");
+
+    let (run_dir, evaluated) = (place.word("run"), ["auc", "log_loss", "samples", "calibration"]);
+    let again = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
+    for key in evaluated {
+        assert_eq!(again[key], summary["eval"][key], "{key}");
+    }
+    let text = run(["eval", "--run", &run_dir, "--data", &data]).with(SUCCESS).stdout;
+    assert!(text.starts_with(&format!("AUC                 {auc:.5}   (achievable: 0.")), "{text}");
+    let on_train = run(["eval", "--run", &run_dir, "--data", &data, "--part", "train", "--json"]);
+    assert_eq!(on_train.with(SUCCESS).json()["samples"], SAMPLES);
+}
+
+/// The best AUC of these data has a name, and a model of this family that sees enough of them comes close.
+///
+/// How close: fitting p parameters to n samples leaves a mean squared error of the logit of e2 = p / (n w) with w the
+/// mean of q (1 - q), q being a label's probability: the asymptotics of maximum likelihood. Taking logits as normal, a
+/// classifier of AUC phi(z) separates the labels by d = sqrt(2) z with d^2 the logit's variance, and an error of e2
+/// takes z to z / sqrt(1 + e2 / d^2). That is f(z) / (4 z) e2 of AUC at most, f the normal density: at an AUC of 0.77,
+/// z = 0.739, a factor of 0.103. With 1033 parameters, 150001 samples and w = 0.17 the gap is 0.0042.
+///
+/// Both are judged on one sample, so its noise is that of a difference of two AUCs, of a standard error of 0.004 (4,700
+/// clicks; Hanley and McNeil, 1982) and a correlation of 0.98: 0.0008, of which we take three.
+#[test]
+fn a_model_comes_close_to_the_best_that_there_can_be() {
+    let place = Place::new();
+    generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
+    train(&place, &job(&place), "run", &[]).with(SUCCESS);
+    let summary = summary(&place, "run");
+    let number = |key: &str| summary.pointer(key).and_then(Value::as_f64).unwrap();
+    let (auc, best) = (number("/eval/auc"), number("/eval/auc_achievable"));
+    assert!((0.76..0.78).contains(&best), "{best}: the margin below is for 0.77");
+    let parameters = number("/model/dense_parameters") + number("/model/embedding_parameters");
+    let gap = 0.103 * parameters / (SAMPLES as f64 * 0.17);
+    let noise = 3.0 * 0.0008;
+    assert!(auc > best - gap - noise, "{auc} of {best}, and {gap} is to be expected");
+    assert!(auc < best + noise, "{auc} of {best}: better than the model that made the labels");
+}
+
+#[test]
+fn threads_do_not_change_the_model_and_the_seed_does() {
+    let place = Place::new();
+    generate(&place, SHAPE, SAMPLES, 0);
+    let job = job(&place);
+    let trained = |name: &str, sets: &[&str]| {
+        train(&place, &job, name, &[&["train.shuffle_window_blocks=2"], sets].concat()).with(SUCCESS);
+        weights(&place, name)
+    };
+    let one = trained("one", &["device.threads=1"]);
+    assert!(trained("two", &["device.threads=2"]) == one, "2 threads train another model than 1");
+    assert!(trained("five", &["device.threads=5"]) == one, "5 threads train another model than 1");
+    assert!(trained("seed", &["device.threads=2", "seed=2"]) != one, "the seed has no effect");
+    assert_eq!(summary(&place, "five")["device"]["threads"], 5);
+    // Without an evaluation part there is nothing to judge by.
+    assert_eq!(summary(&place, "one")["eval"], Value::Null);
+}
+
+#[test]
+fn training_ends_when_it_should() {
+    let place = Place::new();
+    generate(&place, SHAPE, 10_001, 2000);
+    let job = job(&place);
+    let trained = |name: &str, sets: &[&str]| {
+        train(&place, &job, name, sets).with(SUCCESS);
+        summary(&place, name)["train"].clone()
+    };
+    let epochs = trained("epochs", &["train.epochs=2"]);
+    assert_eq!((&epochs["samples"], &epochs["stopped"]), (&20_002.into(), &"epochs".into()));
+    let large = trained("large", &["train.batch_size=20000"]);
+    assert_eq!((&large["samples"], &large["steps"]), (&10_001.into(), &1.into()));
+    let most = trained("most", &["train.max_steps=7"]);
+    assert_eq!(
+        (&most["steps"], &most["samples"], &most["stopped"]),
+        (&7.into(), &(7 * 128).into(), &"max_steps".into())
+    );
+
+    let target = trained("target", &["train.epochs=100", "eval.every_steps=20", "eval.target_auc=0.65"]);
+    assert_eq!(target["stopped"], "target_auc");
+    let judged: Vec<_> = json_lines(&place.path("target/metrics.jsonl"));
+    let aucs: Vec<_> = judged.iter().filter(|line| line["kind"] == "eval").map(|line| &line["auc"]).collect();
+    let (last, before) = aucs.split_last().unwrap();
+    assert!(last.as_f64().unwrap() >= 0.65, "{aucs:?}");
+    assert!(before.iter().all(|auc| auc.as_f64().unwrap() < 0.65), "{aucs:?}");
+    assert_eq!(target["steps"], 20 * aucs.len());
+}
+
+#[test]
+fn a_run_folder_that_is_in_use_is_left_alone() {
+    let place = Place::new();
+    generate(&place, SHAPE, 1000, 0);
+    let job = job(&place);
+    fs::create_dir(place.path("run")).unwrap();
+    train(&place, &job, "run", &[]).with(SUCCESS);
+    let before = tree(&place.path("run"));
+    train(&place, &job, "run", &["seed=2"]).with(USAGE).says(&["run folder", "is not empty", "--run-dir"]);
+    assert!(tree(&place.path("run")) == before, "the refused run has changed the folder");
+}
+
+#[test]
+fn a_job_makes_its_data_and_refuses_others() {
+    let place = Place::new();
+    let shape = place.file("shape.toml", SHAPE);
+    let job = job(&place);
+    let made_by = |seed: u64| {
+        format!("data.generate={{ shape = {shape:?}, samples = 2000, eval_samples = 500, seed = {seed} }}")
+    };
+    train(&place, &job, "first", &[&made_by(1)]).with(SUCCESS);
+    let made = tree(&place.path("data"));
+    // The command makes the same bytes.
+    let out = place.word("same");
+    run(["generate", "--shape", &shape, "--samples", "2000", "--eval-samples", "500", "--out", &out])
+        .with(SUCCESS);
+    assert!(tree(&place.path("same")) == made, "generate makes other bytes than the job");
+
+    train(&place, &job, "second", &[&made_by(1)]).with(SUCCESS);
+    let data = place.word("data");
+    train(&place, &job, "third", &[&made_by(2)]).with(USAGE).says(&[
+        "data.generate",
+        &data,
+        "was generated with other settings",
+        "choose another data.dir",
+    ]);
+    assert!(tree(&place.path("data")) == made && !place.path("third").exists());
+}
+
+#[test]
+fn what_cannot_be_trained_is_explained() {
+    let place = Place::new();
+    let job = job(&place);
+    train(&place, &job, "run", &[]).with(USAGE).says(&["no dataset at ", "rankine generate"]);
+    generate(&place, SHAPE, 1000, 0);
+    train(&place, &job, "run", &["device.kind=cuda"]).with(USAGE).says(&[
+        "device.kind",
+        "\"cuda\"",
+        "\"cpu\"",
+    ]);
+    train(&place, &job, "run", &["model.bottom_mlp=[]"])
+        .with(USAGE)
+        .says(&["model.bottom_mlp", "4 dense columns"]);
+    let run_dir = place.word("run");
+    let no_model = run(["eval", "--run", &run_dir, "--data", &place.word("data")]);
+    no_model.with(USAGE).says(&["no model at ", "a finished run"]);
+    assert!(!place.path("run").exists(), "a refused run leaves a folder behind");
+}
+
+#[test]
+fn a_rate_that_is_too_high_is_named_as_such() {
+    let place = Place::new();
+    generate(&place, SHAPE, 10_000, 0);
+    let job = job(&place);
+    let refused = |name: &str, sets: &[&str]| {
+        let words = ["training diverged", "learning rate", "not saved"];
+        train(&place, &job, name, sets).with(FAILED).says(&words);
+        let left: Vec<_> = tree(&place.path(name)).into_keys().collect();
+        assert_eq!(left, ["job.toml", "metrics.jsonl"]);
+    };
+    // At each of these, weights overflow in the first steps.
+    refused("dense", &["optimizer.dense={ kind = \"sgd\", learning_rate = 1e30 }"]);
+    refused("sparse", &["optimizer.sparse={ kind = \"sgd\", learning_rate = 1e12 }"]);
+    // The last step breaks them, and there is no evaluation that would notice.
+    let huge = "optimizer.dense={ kind = \"sgd\", learning_rate = 1e39 }";
+    refused("last", &[huge, "train.batch_size=10000"]);
+}
+
+#[test]
+fn data_without_numbers_train() {
+    let place = Place::new();
+    generate(&place, &SHAPE.replace("dense = 4", "dense = 0"), 30_000, 5000);
+    let job = job(&place);
+    train(&place, &job, "refused", &[]).with(USAGE).says(&["no dense columns", "remove the bottom MLP"]);
+    train(&place, &job, "run", &["model.bottom_mlp=[]"]).with(SUCCESS);
+    assert_learnt(&summary(&place, "run"));
+}
+
+#[test]
+fn ragged_bags_with_mean_pooling_train() {
+    let place = Place::new();
+    let shape = format!("{SHAPE}hotness = [5, 1, 3, 2, 8, 1]\nragged = true\npooling = \"mean\"\n");
+    let data = generate(&place, &shape, 30_000, 5000);
+    let inspection = run(["inspect", &data, "--json"]).with(SUCCESS).json();
+    let hotness = inspection["tables"][4]["hotness_mean"].as_f64().unwrap();
+    // Bags of 0 to 8 ids: 4 on average, with a standard error of 2.6 / sqrt(30000).
+    assert!((hotness - 4.0).abs() < 0.06, "{hotness}");
+    let job = job(&place);
+    train(&place, &job, "one", &["device.threads=1"]).with(SUCCESS);
+    train(&place, &job, "three", &["device.threads=3"]).with(SUCCESS);
+    assert!(weights(&place, "one") == weights(&place, "three"), "3 threads train another model than 1");
+    assert_learnt(&summary(&place, "one"));
+}
+
+/// The model has closed half of the distance between guessing and the best that there can be.
+#[track_caller]
+fn assert_learnt(summary: &Value) {
+    let number = |key: &str| summary["eval"][key].as_f64().expect("it is a number");
+    let (auc, best) = (number("auc"), number("auc_achievable"));
+    assert!(auc - 0.5 > (best - 0.5) / 2.0, "{auc} of {best}");
+}
+
+#[test]
+fn every_way_of_reading_gives_the_same_model() {
+    let place = Place::new();
+    let data = generate(&place, SHAPE, SAMPLES, 1000);
+    let job = job(&place);
+    let report = run(["doctor", "--dir", &data, "--json"]).with(SUCCESS).json();
+    let modes = report["reading"]["modes"].as_array().unwrap();
+    let names: Vec<_> = modes.iter().map(|mode| mode["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["uring-direct", "uring-buffered", "pread", "mmap"]);
+    let mut models = Vec::new();
+    for (mode, name) in modes.iter().zip(names) {
+        let set = format!("reader.mode={name}");
+        let ended = train(&place, &job, name, &[&set, "reader.queue_depth=3"]);
+        if let Some(why) = mode["refused"].as_str() {
+            assert!(name.starts_with("uring"), "{name} works everywhere: {why}");
+            ended.with(USAGE).says(&[name, "is refused"]);
+            println!("skipped: {name} is refused here: {why}");
+            continue;
+        }
+        ended.with(SUCCESS);
+        assert_eq!(summary(&place, name)["data"]["reader"], name);
+        models.push((name, weights(&place, name)));
+    }
+    for (name, model) in &models {
+        assert!(*model == models[0].1, "{name} gives another model than {}", models[0].0);
+    }
+}
+
+/// A dataset of several blocks, a model of it, and what is damaged in it.
+struct Damaged {
+    place: Place,
+    job: String,
+    data: String,
+}
+
+impl Damaged {
+    fn new() -> Self {
+        let place = Place::new();
+        let data = generate(&place, SHAPE, SAMPLES, 70_000);
+        let job = job(&place);
+        train(&place, &job, "good", &["train.max_steps=3"]).with(SUCCESS);
+        Self { place, job, data }
+    }
+
+    /// The file of blocks of a part, and where its second block begins.
+    fn second_block(&self, part: Part) -> (PathBuf, u64) {
+        let opened =
+            Dataset::open(Path::new(&self.data)).and_then(|data| data.part(part)).expect("it was whole");
+        (opened.files[0].clone(), opened.blocks[1].offset)
+    }
+
+    fn train(&self) -> Ended {
+        train(&self.place, &self.job, "run", &[])
+    }
+
+    fn verify(&self) -> Ended {
+        run(["inspect", &self.data, "--verify"])
+    }
+
+    fn eval(&self) -> Ended {
+        run(["eval", "--run", &self.place.word("good"), "--data", &self.data])
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_placed() {
+    for (part, what) in [(Part::Train, Damaged::train as fn(&Damaged) -> Ended), (Part::Eval, Damaged::eval)]
+    {
+        let damaged = Damaged::new();
+        let (path, offset) = damaged.second_block(part);
+        what(&damaged).with(SUCCESS);
+        damaged.verify().with(SUCCESS);
+        let _ = fs::remove_dir_all(damaged.place.path("run"));
+
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[offset as usize + 5000] ^= 0x10;
+        fs::write(&path, bytes).unwrap();
+        let place = format!("{} at byte {offset} is damaged", word(&path));
+        what(&damaged).with(BAD_DATA).says(&[&place]);
+        assert!(!damaged.place.path("run/model").exists(), "a model was saved of damaged data");
+        damaged.verify().with(BAD_DATA).says(&[&place]);
+        let report = run(["inspect", &damaged.data, "--verify", "--json"]).with(BAD_DATA).json();
+        assert_eq!(report["verify"]["damages"][0]["offset"], offset);
+        assert_eq!(report["verify"]["damages"][0]["path"], word(&path));
+    }
+}
+
+#[test]
+fn a_file_cut_short_is_found_and_placed() {
+    let damaged = Damaged::new();
+    for (part, what) in [(Part::Train, Damaged::train as fn(&Damaged) -> Ended), (Part::Eval, Damaged::eval)]
+    {
+        let (path, offset) = damaged.second_block(part);
+        let whole = fs::read(&path).unwrap();
+        fs::write(&path, &whole[..offset as usize + 100]).unwrap();
+        let place = format!("{} at byte {} is damaged: it has", word(&path), offset + 100);
+        what(&damaged).with(BAD_DATA).says(&[&place, "was it copied to the end?"]);
+        let _ = fs::remove_dir_all(damaged.place.path("run"));
+        damaged.verify().with(BAD_DATA).says(&[&place]);
+        fs::write(&path, &whole).unwrap();
+    }
+    fs::write(Path::new(&damaged.data).join("dataset.json"), "{}").unwrap();
+    damaged.train().with(BAD_DATA).says(&["dataset.json", "is damaged"]);
+}
+
+#[test]
+fn a_damaged_model_is_not_judged() {
+    let damaged = Damaged::new();
+    let path = damaged.place.path("good/model/model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    damaged.eval().with(BAD_DATA).says(&["model.safetensors is damaged", "checksum"]);
+}
+
+#[test]
+fn without_a_run_folder_the_run_finds_its_own() {
+    let place = Place::new();
+    generate(&place, SHAPE, 1000, 0);
+    let job = job(&place);
+    for _ in 0..2 {
+        let output = rankine().args(["train", &job, "-q"]).current_dir(place.path("")).output().unwrap();
+        assert_eq!(output.status.code(), Some(SUCCESS), "{output:?}");
+    }
+    let runs: Vec<_> = fs::read_dir(place.path("runs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(runs.len(), 2, "{runs:?}");
+    for run in runs {
+        assert!(run.file_name().unwrap().to_str().unwrap().starts_with("small-"), "{run:?}");
+        assert_eq!(json_file(&run.join("summary.json"))["name"], "small");
+    }
+}

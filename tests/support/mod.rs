@@ -1,0 +1,212 @@
+//! What the whole-system tests share: running the command, places for its files, small jobs and logs.
+
+#![allow(dead_code, reason = "each test file takes what it needs")]
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// How the process ends; `rankine --help` documents the numbers.
+pub(crate) const SUCCESS: i32 = 0;
+pub(crate) const FAILED: i32 = 1;
+pub(crate) const USAGE: i32 = 2;
+pub(crate) const BAD_DATA: i32 = 3;
+
+/// The root of the repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The command under test: the one that `RANKINE_BIN` names, or else the one that was built with the tests.
+pub(crate) fn rankine() -> Command {
+    let program = std::env::var_os("RANKINE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankine").into());
+    let mut command = Command::new(program);
+    command.env_remove("RANKINE_LOG").env_remove("NO_COLOR");
+    command
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// The exit code is the expected one; else the test fails, and shows what the command said.
+    #[track_caller]
+    pub(crate) fn with(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// What it printed, as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).expect("stdout is JSON and nothing else")
+    }
+
+    /// Its errors name all of these.
+    #[track_caller]
+    pub(crate) fn says(self, words: &[&str]) -> Self {
+        for words in words {
+            assert!(self.stderr.contains(words), "`{words}` is not in:\n{}", self.stderr);
+        }
+        self
+    }
+}
+
+/// Runs the command to its end.
+pub(crate) fn run(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ended {
+    let Output { status, stdout, stderr } = rankine().args(args).output().expect("the command starts");
+    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+    let code = status.code().expect("it was not killed");
+    Ended { code, stdout: text(stdout), stderr: text(stderr) }
+}
+
+/// A folder of a test's own, removed with it.
+pub(crate) struct Place(tempfile::TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().expect("there is room for temporary files"))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The same as a word of a command line.
+    pub(crate) fn word(&self, name: &str) -> String {
+        word(&self.path(name))
+    }
+
+    /// Writes a file, and returns its path as a word.
+    pub(crate) fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> String {
+        fs::write(self.path(name), bytes).expect("the file is written");
+        self.word(name)
+    }
+}
+
+/// A path as a word of a command line.
+pub(crate) fn word(path: &Path) -> String {
+    path.to_str().expect("temporary folders have plain names").to_owned()
+}
+
+/// A JSON file.
+#[track_caller]
+pub(crate) fn json_file(path: &Path) -> Value {
+    let text = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// A file of a JSON value a line.
+#[track_caller]
+pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.lines().map(|line| serde_json::from_str(line).expect("each line is a JSON value")).collect()
+}
+
+/// Every file below a folder with its bytes, by its relative path.
+pub(crate) fn tree(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |path: PathBuf| {
+        let name = word(path.strip_prefix(dir).expect("it lies below the folder"));
+        (name, fs::read(&path).expect("the file is readable"))
+    };
+    files_below(dir).into_iter().map(read).collect()
+}
+
+/// The paths of all files below a folder, in order.
+pub(crate) fn files_below(dir: &Path) -> Vec<PathBuf> {
+    let (mut files, mut folders) = (Vec::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+        for entry in entries {
+            let path = entry.expect("the folder is readable").path();
+            if path.is_dir() { folders.push(path) } else { files.push(path) }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// A small shape with dense columns: few enough parameters that little data teach them.
+pub(crate) const SHAPE: &str = "\
+name = \"small\"
+dense = 4
+rows = [40, 30, 20, 12, 8, 3]
+";
+
+/// Generates a dataset of a shape in the place, and returns its folder.
+pub(crate) fn generate(place: &Place, shape: &str, samples: u64, eval_samples: u64) -> String {
+    let shape = place.file("shape.toml", shape);
+    let (out, samples, eval) = (place.word("data"), samples.to_string(), eval_samples.to_string());
+    let args = ["generate", "--shape", &shape, "--samples", &samples, "--eval-samples", &eval, "--out", &out];
+    run(args).with(SUCCESS);
+    out
+}
+
+/// A job for [`SHAPE`] on the dataset `data` of the place; a change of it is a `--set`.
+pub(crate) fn job(place: &Place) -> String {
+    let text = format!(
+        "\
+name = \"small\"
+data.dir = {data:?}
+model = {{ kind = \"dlrm\", embedding_dim = 4, bottom_mlp = [16, 4], top_mlp = [16] }}
+optimizer.dense = {{ kind = \"adagrad\", learning_rate = 0.03 }}
+optimizer.sparse = {{ kind = \"adagrad\", learning_rate = 0.1 }}
+train = {{ batch_size = 128, log_every_steps = 10 }}
+",
+        data = place.word("data"),
+    );
+    place.file("job.toml", text)
+}
+
+/// Trains a job with changes into the folder `run` of the place.
+pub(crate) fn train(place: &Place, job: &str, run_dir: &str, sets: &[&str]) -> Ended {
+    let run_dir = place.word(run_dir);
+    let sets = sets.iter().flat_map(|set| ["--set", set]);
+    run(["train", job, "--quiet", "--run-dir", &run_dir].into_iter().chain(sets))
+}
+
+/// The summary of a run in the place.
+#[track_caller]
+pub(crate) fn summary(place: &Place, run_dir: &str) -> Value {
+    json_file(&place.path(run_dir).join("summary.json"))
+}
+
+/// The weights of a run in the place, as they lie on disk.
+pub(crate) fn weights(place: &Place, run_dir: &str) -> Vec<u8> {
+    fs::read(place.path(run_dir).join("model/model.safetensors")).expect("the run has saved a model")
+}
+
+/// Numbers that look random and are the same every time: Knuth's MMIX generator, its upper bits.
+pub(crate) fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    }
+}
+
+/// Rows of Criteo's TSV, with missing values, and categories of which some are frequent.
+pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
+    let mut next = numbers(seed);
+    let row = |_| {
+        let mut fields = vec![(next() % 2).to_string()];
+        for _ in 0..13 {
+            fields.push(if next().is_multiple_of(7) { String::new() } else { (next() % 900).to_string() });
+        }
+        for _ in 0..26 {
+            let category = next() % (1 + next() % 50);
+            fields.push(if category == 0 { String::new() } else { format!("{category:08x}") });
+        }
+        fields.join("\t")
+    };
+    (0..count).map(row).collect()
+}

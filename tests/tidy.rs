@@ -1,0 +1,206 @@
+//! Holds the style of everything that is kept in the repository, where neither rustfmt nor clippy does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use support::{files_below, root, word};
+
+mod support;
+
+/// The folders whose files are held to the rules; `target`, data and runs lie beside them.
+const FOLDERS: [&str; 7] = ["reader", "embedding", "engine", "cuda", "tests", "configs", "docs"];
+/// Files of the root itself.
+const FILES: [&str; 4] = ["Cargo.toml", "README.md", "rustfmt.toml", "clippy.toml"];
+const TEXT_EXTENSIONS: [&str; 6] = ["rs", "toml", "md", "cu", "cuh", "json"];
+const LINE_CHARS_MAX: usize = 120;
+/// Beyond this a file has more than one idea. Tests may go on: they are read one by one.
+const RUST_LINES_MAX: usize = 700;
+/// Marks of unfinished work; `concat` keeps this file from naming them.
+const WORDS: [&str; 6] = [
+    concat!("to", "do!("),
+    concat!("db", "g!("),
+    concat!("unimple", "mented!("),
+    concat!("FIX", "ME"),
+    concat!("XX", "X"),
+    concat!("TO", "DO"),
+];
+/// Beginnings of paths that exist on one developer's machine.
+const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
+
+/// What there is to say against a file, a line of text each.
+fn violations(name: &str, text: &str) -> Vec<String> {
+    let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let rust = extension == "rs";
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let mut complain = |what: &str| found.push(format!("{name}:{number}: {what}"));
+        // A table's row and an address cannot be broken.
+        let unbreakable = extension == "md" && (line.starts_with('|') || line.contains("://"));
+        if ["rs", "toml", "md"].contains(&extension) && !unbreakable && line.chars().count() > LINE_CHARS_MAX
+        {
+            complain(&format!("over {LINE_CHARS_MAX} characters"));
+        }
+        if rust && line.contains('\t') {
+            complain("a tab");
+        }
+        if line.ends_with(char::is_whitespace) {
+            complain("white space at the end");
+        }
+        for word in WORDS.into_iter().filter(|word| contains_word(line, word)) {
+            complain(&format!("unfinished: {word}"));
+        }
+        for path in MACHINE_PATHS.into_iter().filter(|path| line.contains(path)) {
+            complain(&format!("a path of one machine: {path}"));
+        }
+    }
+    let mut complain = |what: &str| found.push(format!("{name}: {what}"));
+    if !text.ends_with('\n') || text.ends_with("\n\n") {
+        complain("does not end with exactly one line feed");
+    }
+    if rust && !text.starts_with("//! ") {
+        complain("does not begin with a //! that says what it is for");
+    }
+    let tests = name.starts_with("tests/") || name.contains("/tests/") || name.ends_with("/tests.rs");
+    if rust && !tests && text.lines().count() > RUST_LINES_MAX {
+        complain(&format!("over {RUST_LINES_MAX} lines"));
+    }
+    if rust {
+        let unproven = unproven_unsafe(text);
+        found.extend(unproven.map(|line| format!("{name}:{line}: unsafe without a // SAFETY: before it")));
+    }
+    found
+}
+
+/// Whether a line has a word that is not part of a longer one.
+fn contains_word(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let part = |char: Option<char>| char.is_some_and(|char| char.is_alphanumeric() || char == '_');
+        let open = word.ends_with('(');
+        !part(line[..at].chars().next_back()) && (open || !part(line[at + word.len()..].chars().next()))
+    })
+}
+
+/// The numbers of the lines that open an unsafe block or implementation whose statement has no proof above it.
+fn unproven_unsafe(text: &str) -> impl Iterator<Item = usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let opens = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        contains_word(code, concat!("unsafe", " {")) || contains_word(code, concat!("unsafe", " impl"))
+    };
+    let proven = |at: usize| {
+        let above = lines[..at].iter().rev();
+        // Up to the end of the statement before: attributes and the statement's own first lines may lie between.
+        let mut statement = above.take_while(|line| {
+            let comment_or_attribute = line.starts_with("//") || line.starts_with("#[");
+            comment_or_attribute || !(line.is_empty() || line.ends_with([';', '{', '}']))
+        });
+        lines[at].contains("// SAFETY: ") || statement.any(|line| line.starts_with("// SAFETY: "))
+    };
+    let unproven: Vec<_> =
+        (0..lines.len()).filter(|&at| opens(lines[at]) && !proven(at)).map(|at| at + 1).collect();
+    unproven.into_iter()
+}
+
+/// Rust files below a `src` that no file declares as a module, given the names and texts of all.
+fn undeclared(files: &BTreeMap<String, String>) -> Vec<&str> {
+    let declares = |parent: &str, module: &str| {
+        let declaration = format!("mod {module};");
+        files.get(parent).is_some_and(|text| text.lines().any(|line| line.trim().ends_with(&declaration)))
+    };
+    let undeclared = files.keys().filter(|name| {
+        let Some((_, below)) = name.strip_suffix(".rs").and_then(|name| name.split_once("/src/")) else {
+            return false;
+        };
+        if ["lib", "main"].contains(&below) {
+            return false;
+        }
+        let module = name.strip_suffix("/mod.rs").or(name.strip_suffix(".rs")).unwrap_or(name);
+        let (folder, module) = module.rsplit_once('/').expect("it lies below src");
+        let parents = [
+            format!("{folder}/mod.rs"),
+            format!("{folder}.rs"),
+            format!("{folder}/lib.rs"),
+            format!("{folder}/main.rs"),
+        ];
+        !parents.iter().any(|parent| declares(parent, module))
+    });
+    undeclared.map(String::as_str).collect()
+}
+
+/// Names, relative to the root, and texts of all files that are held to the rules.
+fn house() -> BTreeMap<String, String> {
+    let below = FOLDERS.iter().flat_map(|folder| files_below(&root().join(folder)));
+    let own = FILES.iter().map(|name| root().join(name));
+    let is_text =
+        |path: &Path| path.extension().is_some_and(|own| TEXT_EXTENSIONS.iter().any(|text| own == *text));
+    let read =
+        |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let name = |path: &Path| word(path.strip_prefix(root()).expect("it lies below the root"));
+    below.chain(own).filter(|path| is_text(path)).map(|path| (name(&path), read(&path))).collect()
+}
+
+#[test]
+fn every_file_is_tidy() {
+    let files = house();
+    for folder in FOLDERS {
+        assert!(files.keys().any(|name| name.starts_with(folder)), "no file was found in {folder}");
+    }
+    let found: Vec<_> = files.iter().flat_map(|(name, text)| violations(name, text)).collect();
+    assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn every_source_file_is_part_of_a_crate() {
+    let files = house();
+    assert_eq!(undeclared(&files), [] as [&str; 0]);
+}
+
+#[test]
+fn each_rule_finds_what_it_is_for() {
+    let complaints = |name: &str, text: &str| violations(name, text).len();
+    let rust = |text: &str| complaints("engine/src/a.rs", &format!("//! A file.\n{text}"));
+    assert_eq!(rust("fn f() {}\n"), 0);
+    assert_eq!(complaints("engine/src/a.rs", "fn f() {}\n"), 1);
+    assert_eq!(rust(&format!("// {}\n", "é".repeat(118))), 1);
+    assert_eq!(rust(&format!("// {}\n", "é".repeat(117))), 0);
+    assert_eq!(complaints("a.md", &format!("| {} |\n", "a".repeat(200))), 0);
+    assert_eq!(complaints("a.md", &format!("{}\n", "a".repeat(200))), 1);
+    assert_eq!(rust("\tf();\n"), 1);
+    assert_eq!(rust("f(); \n"), 1);
+    assert_eq!(rust("f();"), 1);
+    assert_eq!(rust("f();\n\n"), 1);
+    for word in WORDS {
+        assert_eq!(rust(&format!("{word}\n")), 1, "{word}");
+        assert_eq!(rust(&format!("a{word}\n")), 0, "a{word}");
+    }
+    for path in MACHINE_PATHS {
+        assert_eq!(complaints("a.toml", &format!("dir = \"{path}data\"\n")), 1, "{path}");
+    }
+    let long = "f();\n".repeat(RUST_LINES_MAX);
+    assert_eq!(rust(&long), 1);
+    assert_eq!(complaints("tests/a.rs", &format!("//! A file.\n{long}")), 0);
+
+    let block = concat!("unsafe", " { f() };\n");
+    let of_trait = concat!("unsafe", " impl Send for A {}\n");
+    for code in [block, of_trait] {
+        assert_eq!(rust(code), 1);
+        assert_eq!(rust(&format!("// SAFETY: it is.\n{code}")), 0);
+        assert_eq!(rust(&format!("// SAFETY: it is.\n#[inline]\n{code}")), 0);
+        assert_eq!(rust(&format!("// SAFETY: it is.\n{code}{code}")), 1);
+        assert_eq!(rust(&format!("// SAFETY: it is.\n\n{code}")), 1);
+    }
+    assert_eq!(rust(&format!("// SAFETY: it is.\nlet a =\n    {block}")), 0);
+
+    let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+    let tree = BTreeMap::from([
+        file("a/src/lib.rs", "pub mod b;\nmod c;\n"),
+        file("a/src/b.rs", ""),
+        file("a/src/c/mod.rs", "#[cfg(test)]\nmod d;\n"),
+        file("a/src/c/d.rs", ""),
+        file("a/src/c/e.rs", ""),
+        file("a/src/f/mod.rs", ""),
+        file("a/src/f/b.rs", ""),
+    ]);
+    assert_eq!(undeclared(&tree), ["a/src/c/e.rs", "a/src/f/b.rs", "a/src/f/mod.rs"]);
+}
