@@ -27,13 +27,13 @@ pub struct ReadBenchOptions {
     pub depth: u32,
     /// Blocks are read from the part's beginning until they have this many bytes.
     pub bytes_max: u64,
-    /// Every measurement is made so many times, at least once, and the fastest counts.
+    /// Every measurement is made so many times, at least once, all of them in turn; the median counts.
     pub passes: u32,
 }
 
 impl Default for ReadBenchOptions {
     fn default() -> Self {
-        Self { part: Part::Train, depth: IoOptions::default().depth, bytes_max: 2 << 30, passes: 2 }
+        Self { part: Part::Train, depth: IoOptions::default().depth, bytes_max: 2 << 30, passes: 3 }
     }
 }
 
@@ -79,6 +79,9 @@ pub struct RungBench {
 pub struct RungRates {
     /// Read, and nothing else.
     pub packed: Rate,
+    /// That rate over the device's: the median of the quotients pass by pass, since disks that others share change
+    /// their speed from one minute to the next.
+    pub share_of_device: f64,
     /// Read and checked, on one thread.
     pub verified: Rate,
     /// Read, checked and unpacked into batches, on one thread.
@@ -92,7 +95,7 @@ pub struct Rate {
     pub bytes: u64,
     /// Samples in them.
     pub samples: u64,
-    /// Seconds, from opening the files to the last byte.
+    /// Seconds from opening the files to the last byte, the median of all passes.
     pub seconds: f64,
     /// 10^9 bytes a second.
     pub gb_per_s: f64,
@@ -110,19 +113,45 @@ pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
         return Err(Error::invalid("a measurement needs at least one pass"));
     }
     let part = Arc::new(prefix(Dataset::open(dir)?.part(options.part)?, options.bytes_max));
-    let bench = Bench { bytes: part.blocks.iter().map(|block| u64::from(block.bytes)).sum(), part, options };
-    let device = bench.device()?;
+    let bench = Bench { bytes: part.blocks.iter().map(|block| u64::from(block.bytes)).sum(), part };
+    let mut device = bench.fastest_device()?;
     let mut rungs = Vec::new();
     for rung in Rung::ALL {
         let io = IoOptions { mode: rung.into(), depth: options.depth };
-        let outcome = match bench.open(&io, bench.ring(&io)?) {
-            Ok(reads) => Ok(bench.rung(&io, reads.close())?),
+        let (slabs, slab_bytes) = BlockStream::ring_for(&bench.part, &io);
+        let ring = SlabRing::allocate(slabs, slab_bytes)?;
+        let subject = match bench.reads(&io, ring) {
+            Ok(reads) => Ok(Subject { io, ring: Some(reads.close()), seconds: Default::default() }),
             Err(error) => Err(error.to_string()),
         };
-        rungs.push(RungBench { rung, outcome });
+        rungs.push((rung, subject));
     }
-    let block_bytes = bench.bytes as f64 / bench.part.blocks.len() as f64;
-    Ok(ReadBench { part: options.part, depth: options.depth, block_bytes, device, rungs })
+    let mut device_seconds = Vec::new();
+    for _ in 0..options.passes {
+        device_seconds.push(bench.pass(&mut device)?);
+        for subject in rungs.iter_mut().filter_map(|(_, subject)| subject.as_mut().ok()) {
+            for stage in Stage::ALL {
+                let seconds = bench.timed(|| bench.run(subject, stage))?;
+                subject.seconds[stage as usize].push(seconds);
+            }
+        }
+    }
+    let rungs = rungs.into_iter().map(|(rung, subject)| RungBench {
+        rung,
+        outcome: subject.map(|subject| bench.rates(&subject, &device_seconds)),
+    });
+    Ok(ReadBench {
+        part: options.part,
+        depth: options.depth,
+        block_bytes: bench.bytes as f64 / bench.part.blocks.len() as f64,
+        device: DeviceRate {
+            rung: device.rung,
+            depth: device.depth,
+            read_bytes: DEVICE_READ_BYTES,
+            rate: bench.rate(median(&device_seconds)),
+        },
+        rungs: rungs.collect(),
+    })
 }
 
 /// The first blocks of a part: as many as have `bytes_max` bytes, and one at least.
@@ -138,94 +167,135 @@ fn prefix(mut part: DatasetPart, bytes_max: u64) -> DatasetPart {
     part
 }
 
-struct Bench<'a> {
+struct Bench {
     part: Arc<DatasetPart>,
     bytes: u64,
-    options: &'a ReadBenchOptions,
 }
 
-impl Bench<'_> {
-    /// Runs a measurement as often as asked, from cold files each time, and takes the fastest.
-    fn fastest(&self, mut run: impl FnMut() -> Result<()>) -> Result<Rate> {
-        let mut seconds = f64::INFINITY;
-        for _ in 0..self.options.passes {
-            drop_cache(&self.part.files)?;
-            let start = Instant::now();
-            run()?;
-            seconds = seconds.min(start.elapsed().as_secs_f64());
+/// The device, read in large pieces of which nothing is made.
+struct Device {
+    rung: Rung,
+    depth: u32,
+    ring: Option<SlabRing>,
+}
+
+/// A rung that works here. Every pass reads into the same ring, as the streams of a run do: locking and first touching
+/// its pages is no part of the rate.
+struct Subject {
+    io: IoOptions,
+    ring: Option<SlabRing>,
+    /// By stage.
+    seconds: [Vec<f64>; 3],
+}
+
+/// What is done with the blocks that a rung brings.
+#[derive(Debug, Clone, Copy)]
+enum Stage {
+    Packed,
+    Verified,
+    Decoded,
+}
+
+impl Stage {
+    const ALL: [Self; 3] = [Self::Packed, Self::Verified, Self::Decoded];
+}
+
+const RING_IS_BACK: &str = "the ring came back from the pass before";
+
+impl Bench {
+    /// The seconds that a run takes, from cold files.
+    fn timed(&self, run: impl FnOnce() -> Result<()>) -> Result<f64> {
+        drop_cache(&self.part.files)?;
+        let start = Instant::now();
+        run()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    /// The device at the depth at which it is fastest.
+    fn fastest_device(&self) -> Result<Device> {
+        let mut best: Option<(f64, Device)> = None;
+        for depth in DEVICE_DEPTHS {
+            let ring = SlabRing::allocate(depth as usize + 2, DEVICE_READ_BYTES as usize)?;
+            let mut device = Device { rung: Rung::Mmap, depth, ring: Some(ring) };
+            let seconds = self.pass(&mut device)?;
+            if best.as_ref().is_none_or(|(fastest, _)| seconds < *fastest) {
+                best = Some((seconds, device));
+            }
         }
-        Ok(Rate {
+        Ok(best.expect("it was measured at several depths").1)
+    }
+
+    fn pass(&self, device: &mut Device) -> Result<f64> {
+        let io = IoOptions { mode: IoMode::Auto, depth: device.depth };
+        self.timed(|| {
+            let requests = pieces(&self.part).into_iter();
+            let ring = device.ring.take().expect(RING_IS_BACK);
+            let mut reads = Reads::open(self.part.files.clone(), requests, ring, &io)?;
+            device.rung = reads.rung();
+            reads.by_ref().try_for_each(|slab| slab.map(drop))?;
+            device.ring = Some(reads.close());
+            Ok(())
+        })
+    }
+
+    fn reads(&self, io: &IoOptions, ring: SlabRing) -> Result<Reads> {
+        let requests: Vec<ReadRequest> = self.part.blocks.iter().map(|&block| block.into()).collect();
+        Reads::open(self.part.files.clone(), requests.into_iter(), ring, io)
+    }
+
+    fn run(&self, subject: &mut Subject, stage: Stage) -> Result<()> {
+        let ring = subject.ring.take().expect(RING_IS_BACK);
+        let (part, io) = (Arc::clone(&self.part), subject.io);
+        subject.ring = Some(match stage {
+            Stage::Packed => {
+                let mut reads = self.reads(&io, ring)?;
+                reads.by_ref().try_for_each(|slab| slab.map(drop))?;
+                reads.close()
+            }
+            Stage::Verified => {
+                let plan = Plan::new(&part, Order::File, Some(1), Position::default())?;
+                let mut blocks = BlockStream::with_ring(part, plan, &io, ring)?;
+                blocks.by_ref().try_for_each(|block| block.map(drop))?;
+                blocks.close()
+            }
+            Stage::Decoded => {
+                let options = StreamOptions { io, ..StreamOptions::one_epoch(part.block_samples as usize) };
+                let mut batches = BatchStream::with_ring(part, &options, ring)?;
+                batches.by_ref().try_for_each(|batch| batch.map(drop))?;
+                batches.close()
+            }
+        });
+        Ok(())
+    }
+
+    fn rate(&self, seconds: f64) -> Rate {
+        Rate {
             bytes: self.bytes,
             samples: self.part.samples,
             seconds,
             gb_per_s: self.bytes as f64 / seconds / 1e9,
             samples_per_s: self.part.samples as f64 / seconds,
-        })
-    }
-
-    fn device(&self) -> Result<DeviceRate> {
-        let mut best: Option<DeviceRate> = None;
-        for depth in DEVICE_DEPTHS {
-            let io = IoOptions { mode: IoMode::Auto, depth };
-            let mut rung = Rung::Mmap;
-            // Memory that was touched before: the first touch of a page is not the device's time.
-            let mut ring = Some(SlabRing::allocate(depth as usize + 2, DEVICE_READ_BYTES as usize)?);
-            let rate = self.fastest(|| {
-                let ring_now = ring.take().expect("the ring came back from the pass before");
-                let requests = pieces(&self.part).into_iter();
-                let mut reads = Reads::open(self.part.files.clone(), requests, ring_now, &io)?;
-                rung = reads.rung();
-                reads.by_ref().try_for_each(|slab| slab.map(drop))?;
-                ring = Some(reads.close());
-                Ok(())
-            })?;
-            if best.is_none_or(|best| best.rate.seconds > rate.seconds) {
-                best = Some(DeviceRate { rung, depth, read_bytes: DEVICE_READ_BYTES, rate });
-            }
         }
-        Ok(best.expect("it was measured at several depths"))
     }
 
-    fn ring(&self, io: &IoOptions) -> Result<SlabRing> {
-        let (slabs, slab_bytes) = BlockStream::ring_for(&self.part, io);
-        SlabRing::allocate(slabs, slab_bytes)
+    fn rates(&self, subject: &Subject, device_seconds: &[f64]) -> RungRates {
+        let [packed, verified, decoded] = &subject.seconds;
+        let shares: Vec<f64> =
+            device_seconds.iter().zip(packed).map(|(device, packed)| device / packed).collect();
+        RungRates {
+            packed: self.rate(median(packed)),
+            share_of_device: median(&shares),
+            verified: self.rate(median(verified)),
+            decoded: self.rate(median(decoded)),
+        }
     }
+}
 
-    fn open(&self, io: &IoOptions, ring: SlabRing) -> Result<Reads> {
-        let requests: Vec<ReadRequest> = self.part.blocks.iter().map(|&block| block.into()).collect();
-        Reads::open(self.part.files.clone(), requests.into_iter(), ring, io)
-    }
-
-    /// Every pass reads into the same ring, as the streams of a run do: locking and first touching its pages is no
-    /// part of the rate.
-    fn rung(&self, io: &IoOptions, ring: SlabRing) -> Result<RungRates> {
-        const BACK: &str = "the ring came back from the pass before";
-        let mut ring = Some(ring);
-        let packed = self.fastest(|| {
-            let mut reads = self.open(io, ring.take().expect(BACK))?;
-            reads.by_ref().try_for_each(|slab| slab.map(drop))?;
-            ring = Some(reads.close());
-            Ok(())
-        })?;
-        let verified = self.fastest(|| {
-            let plan = Plan::new(&self.part, Order::File, Some(1), Position::default())?;
-            let part = Arc::clone(&self.part);
-            let mut blocks = BlockStream::with_ring(part, plan, io, ring.take().expect(BACK))?;
-            blocks.by_ref().try_for_each(|block| block.map(drop))?;
-            ring = Some(blocks.close());
-            Ok(())
-        })?;
-        let batch_size = self.part.block_samples as usize;
-        let options = StreamOptions { io: *io, ..StreamOptions::one_epoch(batch_size) };
-        let decoded = self.fastest(|| {
-            let part = Arc::clone(&self.part);
-            let mut batches = BatchStream::with_ring(part, &options, ring.take().expect(BACK))?;
-            batches.by_ref().try_for_each(|batch| batch.map(drop))?;
-            ring = Some(batches.close());
-            Ok(())
-        })?;
-        Ok(RungRates { packed, verified, decoded })
-    }
+/// The middle one of some values, the mean of the middle two of an even number.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0
 }
 
 /// The bytes of a part's blocks, in reads of the size by which the device is measured.
@@ -294,15 +364,9 @@ mod tests {
         assert!(bench.device.rate.bytes <= 20_000);
     }
 
-    /// The figures of a real disk: `BENCH_DIR=/some/folder cargo test --release -p rankine-reader -- --ignored
-    /// --nocapture figures`. It writes some GB of random samples there.
     #[test]
-    #[ignore = "writes gigabytes and measures the disk"]
-    fn figures() {
-        let dir = std::env::var_os("BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let dataset = testing::large_dataset(&dir, 3 << 30);
-        let options = ReadBenchOptions { bytes_max: 1 << 30, ..ReadBenchOptions::default() };
-        let bench = bench_read(&dataset, &options).unwrap();
-        eprintln!("{}", serde_json::to_string_pretty(&bench).unwrap());
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
     }
 }

@@ -23,8 +23,8 @@ enum What {
 
 /// Read a dataset on every path that this machine allows, and compare it with the device itself
 ///
-/// Rates are of the best of several passes, with the page cache dropped before each: from the device alone, of blocks
-/// read, of blocks read and checked on one thread, and of samples unpacked into batches on one thread.
+/// Rates are medians of several passes, made in turn, with the page cache dropped before each: of the device alone, of
+/// blocks read, of blocks read and checked on one thread, and of samples unpacked into batches on one thread.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -47,7 +47,7 @@ struct Read {
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = arguments::bytes)]
     bytes: u64,
 
-    /// Passes; the fastest counts
+    /// Passes; the median counts
     #[arg(long, value_name = "N", default_value_t = ReadBenchOptions::default().passes)]
     passes: u32,
 
@@ -89,7 +89,7 @@ impl fmt::Display for Table<'_> {
                     "{:<15} {:>11.2} {:>9.0}% {:>14.2} {:>14.2} {:>16.0}",
                     rung.rung,
                     rates.packed.gb_per_s,
-                    100.0 * rates.packed.gb_per_s / raw,
+                    100.0 * rates.share_of_device,
                     rates.verified.gb_per_s,
                     rates.decoded.gb_per_s,
                     rates.decoded.samples_per_s

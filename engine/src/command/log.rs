@@ -10,9 +10,10 @@ use super::{CommandError, Exit};
 /// The variable that says how much is told.
 const VARIABLE: &str = "RANKINE_LOG";
 
-/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on.
-pub(crate) fn init() -> Result<(), CommandError> {
-    let level = level(env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned()).as_deref())?;
+/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on.
+pub(crate) fn init(default: LevelFilter) -> Result<(), CommandError> {
+    let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
+    let level = level(asked.as_deref(), default)?;
     let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .compact()
@@ -24,9 +25,10 @@ pub(crate) fn init() -> Result<(), CommandError> {
     Ok(())
 }
 
-fn level(text: Option<&str>) -> Result<LevelFilter, CommandError> {
+fn level(text: Option<&str>, default: LevelFilter) -> Result<LevelFilter, CommandError> {
     match text.map(str::to_ascii_lowercase).as_deref() {
-        None | Some("") | Some("info") => Ok(LevelFilter::INFO),
+        None | Some("") => Ok(default),
+        Some("info") => Ok(LevelFilter::INFO),
         Some("error") => Ok(LevelFilter::ERROR),
         Some("warn") => Ok(LevelFilter::WARN),
         Some("debug") => Ok(LevelFilter::DEBUG),
@@ -44,9 +46,9 @@ mod tests {
 
     #[test]
     fn levels_are_read_and_slips_are_not_ignored() {
-        assert_eq!(level(None).unwrap(), LevelFilter::INFO);
-        assert_eq!(level(Some("DEBUG")).unwrap(), LevelFilter::DEBUG);
-        let error = level(Some("verbose")).unwrap_err();
+        assert_eq!(level(None, LevelFilter::WARN).unwrap(), LevelFilter::WARN);
+        assert_eq!(level(Some("DEBUG"), LevelFilter::WARN).unwrap(), LevelFilter::DEBUG);
+        let error = level(Some("verbose"), LevelFilter::INFO).unwrap_err();
         assert_eq!(error.exit(), Exit::Usage);
         assert!(error.to_string().contains("RANKINE_LOG is `verbose`"), "{error}");
     }

@@ -7,6 +7,7 @@ use std::fmt;
 use std::process;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;
 mod bench;
@@ -84,7 +85,9 @@ impl From<Exit> for process::ExitCode {
 /// Runs the command that the process was called with.
 pub(crate) fn main() -> Exit {
     let cli = Cli::parse();
-    let result = log::init().and_then(|()| match cli.command {
+    let quiet = matches!(&cli.command, Command::Train(args) if args.quiet);
+    let level = if quiet { LevelFilter::WARN } else { LevelFilter::INFO };
+    let result = log::init(level).and_then(|()| match cli.command {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Check(args) => check::run(args),

@@ -29,7 +29,7 @@ pub(crate) struct Args {
 
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
-    quiet: bool,
+    pub(crate) quiet: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {

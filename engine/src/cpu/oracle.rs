@@ -244,3 +244,26 @@ fn any_number_of_threads_gives_the_same_bits() {
     assert_eq!(one, run(3));
     assert_eq!(one, run(8));
 }
+
+/// No loss sees the last step's update, so broken weights are looked for.
+#[test]
+fn weights_that_the_last_step_broke_are_noticed() {
+    let table = |name: &str| TableSpec { name: name.into(), rows: 5, dim: 4, pooling: Pooling::Sum };
+    let spec = ModelSpec {
+        dense_columns: 2,
+        embedding_dim: 4,
+        bottom_mlp: vec![4],
+        top_mlp: vec![8],
+        tables: vec![table("C0"), table("C1")],
+    };
+    let batch = random_batch(&spec, 50, true, false, 3);
+    for rates in [
+        LearningRates { dense: f32::INFINITY, sparse: 0.0 },
+        LearningRates { dense: 0.0, sparse: f32::INFINITY },
+    ] {
+        let mut model = CpuModel::initialized(spec.clone(), UpdateRule::Sgd, UpdateRule::Sgd, 1);
+        assert!(model.is_finite());
+        assert!(model.train_step(&batch, rates).is_finite());
+        assert!(!model.is_finite());
+    }
+}

@@ -52,8 +52,8 @@ pub use optimizer::{Adagrad, Optimizer, Optimizers, Sgd};
 pub use schedule::{Schedule, WarmupPolynomial};
 pub use train::{Device, DeviceKind, Eval, Train};
 pub use values::{
-    AucTarget, BatchSize, Count, Fraction, JobName, NonNegative, Positive, QueueDepth, Shape, ThreadCount,
-    Width, WindowBlocks,
+    AucTarget, BatchSize, Count, Fraction, JobName, LearningRate, NonNegative, Positive, QueueDepth, Shape,
+    ThreadCount, Width, WindowBlocks,
 };
 
 /// A training job.

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::schedule::Schedule;
-use super::values::{NonNegative, Positive};
+use super::values::{LearningRate, NonNegative, Positive};
 
 /// `[optimizer]`: the rules for the MLPs and for the embeddings, and the schedule of their learning rates.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -33,7 +33,7 @@ pub enum Optimizer {
 #[serde(deny_unknown_fields)]
 pub struct Sgd {
     /// The learning rate, before the schedule.
-    pub learning_rate: NonNegative,
+    pub learning_rate: LearningRate,
 }
 
 /// `a += g * g; w -= rate * g / (sqrt(a) + epsilon)`, element by element (Duchi et al., 2011).
@@ -41,7 +41,7 @@ pub struct Sgd {
 #[serde(deny_unknown_fields)]
 pub struct Adagrad {
     /// The learning rate, before the schedule.
-    pub learning_rate: NonNegative,
+    pub learning_rate: LearningRate,
     /// What the sums of squares start from. Default 0, MLPerf's.
     #[serde(default = "default_initial_accumulator")]
     pub initial_accumulator: NonNegative,

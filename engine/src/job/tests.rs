@@ -49,11 +49,11 @@ fn what_is_not_written_has_its_default() {
     let job = Job::from_toml("job.toml", SOUND, &NO_SETS).unwrap();
     assert_eq!((job.name.as_str(), job.seed), ("criteo", 7));
     assert_eq!(job.data, Data { dir: "data/criteo".into(), generate: None });
-    assert_eq!(job.optimizer.dense, Optimizer::Sgd(Sgd { learning_rate: NonNegative::new(24.0).unwrap() }));
+    assert_eq!(job.optimizer.dense, Optimizer::Sgd(Sgd { learning_rate: LearningRate::new(24.0).unwrap() }));
     assert_eq!(
         job.optimizer.sparse,
         Optimizer::Adagrad(Adagrad {
-            learning_rate: NonNegative::new(0.02).unwrap(),
+            learning_rate: LearningRate::new(0.02).unwrap(),
             initial_accumulator: NonNegative::new(0.0).unwrap(),
             epsilon: Positive::new(1e-6).unwrap(),
         })
@@ -225,9 +225,26 @@ fn impossible_values_are_refused_in_plain_words() {
             "batch_size = 1\nshuffle = 1",
             "`train.shuffle`: expected true or false, found 1",
         ),
-        ("learning_rate = 24", "learning_rate = -0.5", "expected a number of 0 or more, found -0.5"),
-        ("learning_rate = 24", "learning_rate = nan", "expected a number of 0 or more, found NaN"),
-        ("learning_rate = 24", "learning_rate = inf", "expected a number of 0 or more, found inf"),
+        (
+            "learning_rate = 24",
+            "learning_rate = -0.5",
+            "expected a number of 0 or more, within single precision, found -0.5",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = nan",
+            "expected a number of 0 or more, within single precision, found NaN",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = 1e39",
+            "expected a number of 0 or more, within single precision, found 1e39",
+        ),
+        (
+            "learning_rate = 24",
+            "learning_rate = inf",
+            "expected a number of 0 or more, within single precision, found inf",
+        ),
         ("kind = \"sgd\"", "", "the key `kind` is missing in [optimizer.dense]"),
         ("kind = \"sgd\"", "kind = 3", "`optimizer.dense.kind`: expected a name, found a number"),
         ("name = \"criteo\"", "name = \"\"", "the name is empty"),
@@ -447,12 +464,13 @@ proptest! {
 fn any_job() -> impl Strategy<Value = Job> {
     let count = || (1..=i64::MAX as u64).prop_map(|n| Count::new(n).unwrap());
     let non_negative = || (0.0..1e300).prop_map(|x| NonNegative::new(x).unwrap());
+    let learning_rate = || (0.0..1e38).prop_map(|x| LearningRate::new(x).unwrap());
     let positive = || (1e-300..1e300).prop_map(|x| Positive::new(x).unwrap());
     let width = || (1u32..=65_536).prop_map(|n| Width::new(n).unwrap());
     let optimizer = || {
         prop_oneof![
-            non_negative().prop_map(|learning_rate| Optimizer::Sgd(Sgd { learning_rate })),
-            (non_negative(), non_negative(), positive()).prop_map(
+            learning_rate().prop_map(|learning_rate| Optimizer::Sgd(Sgd { learning_rate })),
+            (learning_rate(), non_negative(), positive()).prop_map(
                 |(learning_rate, initial_accumulator, epsilon)| {
                     Optimizer::Adagrad(Adagrad { learning_rate, initial_accumulator, epsilon })
                 }

@@ -92,6 +92,8 @@ whole_numbers! {
 real_numbers! {
     /// A finite number of 0 or more.
     NonNegative(|x| x >= 0.0): "a number of 0 or more";
+    /// A learning rate: finite in single precision too, in which weights are updated.
+    LearningRate(|x| x >= 0.0 && x <= f32::MAX as f64): "a number of 0 or more, within single precision";
     /// A finite number above 0.
     Positive(|x| x > 0.0): "a number above 0";
     /// A number from 0 to 1.
