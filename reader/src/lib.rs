@@ -20,6 +20,7 @@ pub mod verify;
 pub mod vocabulary;
 pub mod write;
 
+mod background;
 mod bits;
 mod escape;
 mod key;

@@ -1,19 +1,18 @@
 //! The reader: a plan of requests in, filled slabs out in the plan's order, whatever order the disk answers in.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::Sender;
 
 use super::backend::{Backend, ReadOp};
 use super::ladder;
 use super::options::{IoOptions, Rung};
 use super::slab::{SLAB_ALIGN, Slab, SlabRing, VacantSlab};
+use crate::background::{Background, Stop};
 use crate::error::{Error, Result};
 
 /// How often in a row the kernel may put a read off (`EINTR`, `EAGAIN`) until that is an error.
@@ -40,13 +39,7 @@ pub struct ReadRequest {
 #[derive(Debug)]
 pub struct Reads {
     rung: Rung,
-    /// `None` once closed. The thread ends when this end of the channel is gone.
-    slabs: Option<Receiver<Result<Slab>>>,
-    /// Wakes the thread where it waits for a free slab.
-    stop: Option<Sender<Infallible>>,
-    thread: Option<JoinHandle<SlabRing>>,
-    /// Back from the thread, once that has ended.
-    ring: Option<SlabRing>,
+    slabs: Background<Result<Slab>, SlabRing>,
 }
 
 impl Reads {
@@ -76,18 +69,16 @@ impl Reads {
         rung: Rung,
         backend: Box<dyn Backend>,
     ) -> Result<Self> {
-        // Room for every slab and an error: the thread never waits here.
-        let (out, slabs) = bounded(ring.slabs() as usize + 1);
-        let (stop_out, stop) = bounded(0);
         let slab_bytes = ring.slab_bytes();
         let active = (0..ring.slabs()).map(|_| None).collect();
         let flight = Flight { files, slab_bytes, backend, active, in_flight: 0 };
-        let thread = std::thread::Builder::new().name("rankine-io".into()).spawn(move || {
-            drive(flight, requests, &ring, depth as usize, &out, &stop);
+        // Room for every slab and an error: the thread never waits where it hands them out.
+        let capacity = ring.slabs() as usize + 1;
+        let slabs = Background::spawn("rankine-io", capacity, move |out, stop| {
+            drive(flight, requests, &ring, depth as usize, out, stop);
             ring
-        });
-        let thread = thread.map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
-        Ok(Self { rung, slabs: Some(slabs), stop: Some(stop_out), thread: Some(thread), ring: None })
+        })?;
+        Ok(Self { rung, slabs })
     }
 
     /// The rung that is used.
@@ -97,19 +88,8 @@ impl Reads {
 
     /// Stops reading and gives the ring back, for the next reader. Slabs still held come back to it when they are
     /// dropped.
-    pub fn close(mut self) -> SlabRing {
-        self.stop();
-        self.ring.take().expect("the thread has ended and left the ring")
-    }
-
-    /// Ends the thread. A panic there goes on here, lest a broken stream pass for a short one.
-    fn stop(&mut self) {
-        (self.stop, self.slabs) = (None, None);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(ring)) => self.ring = Some(ring),
-            Some(Err(panic)) if !std::thread::panicking() => std::panic::resume_unwind(panic),
-            Some(Err(_)) | None => {}
-        }
+    pub fn close(self) -> SlabRing {
+        self.slabs.close()
     }
 }
 
@@ -117,17 +97,7 @@ impl Iterator for Reads {
     type Item = Result<Slab>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.slabs.as_ref()?.recv().ok();
-        if next.is_none() {
-            self.stop();
-        }
-        next
-    }
-}
-
-impl Drop for Reads {
-    fn drop(&mut self) {
-        self.stop();
+        self.slabs.next()
     }
 }
 
@@ -138,7 +108,7 @@ fn drive(
     ring: &SlabRing,
     depth: usize,
     out: &Sender<Result<Slab>>,
-    stop: &Receiver<Infallible>,
+    stop: &Stop,
 ) {
     let mut done: BTreeMap<u64, Result<Slab>> = BTreeMap::new();
     let (mut next_in, mut next_out) = (0, 0);
@@ -157,7 +127,7 @@ fn drive(
                 Some(slab) => slab,
                 // Completions are waited for first: they alone let the consumer go on, and so free slabs.
                 None if flight.in_flight > 0 => break,
-                None => match ring.take(stop) {
+                None => match ring.take(&stop.0) {
                     Some(slab) => slab,
                     None => return,
                 },

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use crate::background::{Background, Stop};
 use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
@@ -42,12 +41,7 @@ impl Drop for Batch {
 #[derive(Debug)]
 pub struct BatchStream {
     rung: Rung,
-    /// `None` once stopped.
-    batches: Option<Receiver<Result<Batch>>>,
-    stopped: Arc<AtomicBool>,
-    thread: Option<JoinHandle<SlabRing>>,
-    /// Back from the thread, once that has ended.
-    ring: Option<SlabRing>,
+    batches: Background<Result<Batch>, SlabRing>,
 }
 
 impl BatchStream {
@@ -83,23 +77,14 @@ impl BatchStream {
             ));
         }
         let rung = blocks.rung();
-        let (out, batches) = bounded(options.prefetch);
         // As many as there can be at once, but for those that the consumer hoards.
         let (recycle, recycled) = bounded(options.prefetch + 2);
-        let stopped = Arc::new(AtomicBool::new(false));
-        let assembler = Assembler {
-            part: Arc::clone(blocks.part()),
-            batch_size: options.batch_size,
-            out,
-            recycle,
-            recycled,
-            stopped: Arc::clone(&stopped),
-        };
-        let thread = std::thread::Builder::new()
-            .name("rankine-batches".into())
-            .spawn(move || assembler.run(blocks))
-            .map_err(|error| Error::invalid(format!("cannot start a thread: {error}")))?;
-        Ok(Self { rung, batches: Some(batches), stopped, thread: Some(thread), ring: None })
+        let assembler =
+            Assembler { part: Arc::clone(blocks.part()), batch_size: options.batch_size, recycle, recycled };
+        let batches = Background::spawn("rankine-batches", options.prefetch, move |out, stop| {
+            assembler.run(blocks, out, stop)
+        })?;
+        Ok(Self { rung, batches })
     }
 
     /// The rung that is used.
@@ -108,20 +93,8 @@ impl BatchStream {
     }
 
     /// Stops reading and gives the ring back, for the next stream.
-    pub fn close(mut self) -> SlabRing {
-        self.stop();
-        self.ring.take().expect("the thread has ended and left the ring")
-    }
-
-    /// Ends the threads. A panic there goes on here, lest a broken stream pass for a short one.
-    fn stop(&mut self) {
-        self.stopped.store(true, Ordering::Relaxed);
-        self.batches = None;
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(ring)) => self.ring = Some(ring),
-            Some(Err(panic)) if !std::thread::panicking() => std::panic::resume_unwind(panic),
-            Some(Err(_)) | None => {}
-        }
+    pub fn close(self) -> SlabRing {
+        self.batches.close()
     }
 }
 
@@ -129,17 +102,7 @@ impl Iterator for BatchStream {
     type Item = Result<Batch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let next = self.batches.as_ref()?.recv().ok();
-        if next.is_none() {
-            self.stop();
-        }
-        next
-    }
-}
-
-impl Drop for BatchStream {
-    fn drop(&mut self) {
-        self.stop();
+        self.batches.next()
     }
 }
 
@@ -147,22 +110,20 @@ impl Drop for BatchStream {
 struct Assembler {
     part: Arc<DatasetPart>,
     batch_size: usize,
-    out: Sender<Result<Batch>>,
     recycle: Sender<Samples>,
     recycled: Receiver<Samples>,
-    stopped: Arc<AtomicBool>,
 }
 
 /// Nobody takes batches any more.
 struct Stopped;
 
 impl Assembler {
-    fn run(self, mut blocks: BlockStream) -> SlabRing {
+    fn run(self, mut blocks: BlockStream, out: &Sender<Result<Batch>>, stop: &Stop) -> SlabRing {
         let mut window = RowWindow::new(&self.part.schema);
         let mut unpacked = Samples::new(&self.part.schema);
         let mut batch = self.empty();
         for block in &mut blocks {
-            if self.stopped.load(Ordering::Relaxed) {
+            if stop.is_asked() {
                 break;
             }
             let sent = match block {
@@ -170,7 +131,7 @@ impl Assembler {
                     // Straight to where it belongs, without a copy in between.
                     block
                         .decode_into(&mut batch)
-                        .map(|()| self.send_if_full(&block.window, block.window.samples, &mut batch))
+                        .map(|()| self.send_if_full(&block.window, block.window.samples, &mut batch, out))
                 }
                 Ok(block) => {
                     if block.place == 0 {
@@ -184,7 +145,7 @@ impl Assembler {
                     decoded.map(|()| {
                         if plan.keeps_rows() {
                             let append = |batch: &mut Samples, rows| batch.append(&unpacked, rows);
-                            return self.deliver(&plan, unpacked.len, &mut batch, append);
+                            return self.deliver(&plan, unpacked.len, &mut batch, out, append);
                         }
                         window.push(&unpacked);
                         if !complete {
@@ -193,14 +154,14 @@ impl Assembler {
                         let order = plan.shuffled_rows().expect("rows that are not kept are shuffled");
                         let gather =
                             |batch: &mut Samples, rows: Range<usize>| window.gather(&order[rows], batch);
-                        self.deliver(&plan, window.len(), &mut batch, gather)
+                        self.deliver(&plan, window.len(), &mut batch, out, gather)
                     })
                 }
                 Err(error) => Err(error),
             };
             let sent = sent.unwrap_or_else(|error| {
                 // Where nobody takes it, nobody misses it.
-                let _ = self.out.send(Err(error));
+                let _ = out.send(Err(error));
                 Err(Stopped)
             });
             if sent.is_err() {
@@ -224,6 +185,7 @@ impl Assembler {
         window: &Window,
         len: usize,
         batch: &mut Samples,
+        out: &Sender<Result<Batch>>,
         take: impl Fn(&mut Samples, Range<usize>),
     ) -> Result<(), Stopped> {
         let mut from = window.skip as usize;
@@ -231,13 +193,19 @@ impl Assembler {
             let to = len.min(from + self.batch_size - batch.len);
             take(batch, from..to);
             from = to;
-            self.send_if_full(window, to as u32, batch)?;
+            self.send_if_full(window, to as u32, batch, out)?;
         }
         Ok(())
     }
 
     /// Hands the batch on where it is full or the epoch ends, `delivered` rows of the window being in batches.
-    fn send_if_full(&self, window: &Window, delivered: u32, batch: &mut Samples) -> Result<(), Stopped> {
+    fn send_if_full(
+        &self,
+        window: &Window,
+        delivered: u32,
+        batch: &mut Samples,
+        out: &Sender<Result<Batch>>,
+    ) -> Result<(), Stopped> {
         let end = Position { epoch: window.epoch, sample: window.first + u64::from(delivered) };
         if batch.len < self.batch_size && end.sample < self.part.samples {
             return Ok(());
@@ -245,7 +213,7 @@ impl Assembler {
         let samples = std::mem::replace(batch, self.empty());
         let start = Position { sample: end.sample - samples.len as u64, ..end };
         let batch = Batch { samples, start, end, recycle: self.recycle.clone() };
-        self.out.send(Ok(batch)).map_err(|_| Stopped)
+        out.send(Ok(batch)).map_err(|_| Stopped)
     }
 
     /// A batch to fill, in used memory where there is some.
