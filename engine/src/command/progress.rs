@@ -1,9 +1,10 @@
 //! How far a command has come, told on stderr: a bar on a terminal, now and then a plain line elsewhere.
 
+use std::fmt;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Plain lines come at most this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -31,10 +32,15 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
             let (position, rate) = match unit {
                 "bytes" => ("{binary_bytes}/{binary_total_bytes}", "{binary_bytes_per_sec}"),
-                _ => ("{human_pos}/{human_len}", "{per_sec}"),
+                _ => ("{human_pos}/{human_len}", "{whole_per_sec}"),
             };
             let template = format!("{{prefix}} {{wide_bar}} {position} {unit}  {rate}  {{msg}}  ETA {{eta}}");
-            bar.set_style(ProgressStyle::with_template(&template).expect("the template is a constant"));
+            let style = ProgressStyle::with_template(&template).expect("the template is a constant");
+            let whole_per_sec = |state: &ProgressState, out: &mut dyn fmt::Write| {
+                // A bar that cannot be written is not worth an error.
+                let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
+            };
+            bar.set_style(style.with_key("whole_per_sec", whole_per_sec));
             bar.set_prefix(what.to_owned());
             Shown::Bar(bar)
         } else {
