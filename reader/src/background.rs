@@ -8,8 +8,8 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 
 use crate::error::{Error, Result};
 
-/// What a thread makes, in order, and what it leaves behind when it ends. Dropped, it tells the thread to stop and waits
-/// until it has.
+/// What a thread makes, in order, and what it leaves behind when it ends. Dropped, it tells the thread to stop and
+/// waits until it has.
 pub(crate) struct Background<T, L> {
     /// `None` once stopped. The thread notices by itself when it sends the next item.
     items: Option<Receiver<T>>,
