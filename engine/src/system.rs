@@ -1,8 +1,11 @@
 //! What the operating system says of processor and memory, read from its text files.
 
 use std::fs;
+use std::num::NonZeroUsize;
 
 use serde::Serialize;
+
+use crate::job::ThreadCount;
 
 /// The processor, as this process may use it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -75,6 +78,12 @@ impl Memory {
     pub fn usable_bytes(&self) -> u64 {
         self.cgroup_limit_bytes.map_or(self.available_bytes, |limit| limit.min(self.available_bytes))
     }
+}
+
+/// The threads asked for, by default all that this process may use.
+pub fn thread_count(asked: Option<ThreadCount>) -> NonZeroUsize {
+    let asked = asked.and_then(|threads| NonZeroUsize::new(threads.get() as usize));
+    asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
 }
 
 pub(crate) fn memory() -> Option<Memory> {

@@ -130,6 +130,14 @@ impl Manifest {
         xxh3_64(&serde_json::to_vec(schema).expect("a schema is plain data"))
     }
 
+    /// For generated data: the AUC of the teacher that made the labels, on the evaluation part.
+    pub fn auc_achievable(&self) -> Option<f64> {
+        match &self.origin {
+            Origin::Generated(generation) => generation.auc_achievable,
+            Origin::Converted(_) => None,
+        }
+    }
+
     /// The text of `dataset.json`.
     pub(crate) fn to_json(&self) -> String {
         sealed::to_json(KIND, FORMAT, self)

@@ -1,7 +1,5 @@
 //! Values of arguments that several commands take, read and refused in the same words.
 
-use std::num::NonZeroUsize;
-
 use rankine::job::{Count, NonNegative, ThreadCount};
 use rankine_reader::Part;
 
@@ -15,12 +13,6 @@ pub(crate) fn threads(text: &str) -> Result<ThreadCount, String> {
     whole(text)
         .and_then(|number| ThreadCount::new(number.try_into().ok()?))
         .ok_or_else(|| "expected a whole number from 1 to 4096".into())
-}
-
-/// The threads asked for, by default all that this process may use.
-pub(crate) fn thread_count(asked: Option<ThreadCount>) -> NonZeroUsize {
-    let asked = asked.and_then(|threads| NonZeroUsize::new(threads.get() as usize));
-    asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
 }
 
 /// A finite number of 0 or more.

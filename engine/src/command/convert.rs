@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
+use rankine::system;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, VocabularyChoice,
     convert_criteo,
@@ -12,7 +13,7 @@ use rankine_reader::convert::{
 use rankine_reader::schema::DenseDtype;
 
 use super::progress::Progress;
-use super::{CommandError, arguments, output};
+use super::{CommandError, output};
 
 /// Convert click logs to a dataset
 #[derive(Debug, clap::Args)]
@@ -100,7 +101,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         min_count: args.min_count.get(),
         on_bad: args.on_bad,
         bad_limit: args.bad_limit,
-        threads: arguments::thread_count(args.threads),
+        threads: system::thread_count(args.threads),
         dense: args.dense,
         dense_dtype: args.dense_dtype,
         vocabulary: args.vocabulary,

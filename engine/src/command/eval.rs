@@ -5,8 +5,6 @@ use std::path::PathBuf;
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
-use rankine_reader::dataset::Origin;
-use rankine_reader::io::IoOptions;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
@@ -55,10 +53,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
     let dataset = Dataset::open(&args.data)?;
     saved.check_dataset(&dataset)?;
-    let options = EvaluationOptions {
-        batch_size: job.eval.batch_size.get() as usize,
-        io: IoOptions { mode: job.reader.mode, depth: job.reader.queue_depth.get() },
-    };
+    let options =
+        EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(&job)?;
     let mut watcher = Watcher(None);
     let metrics = pool.install(|| {
@@ -66,10 +62,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
     drop(watcher);
-    let auc_achievable = match &dataset.manifest().origin {
-        Origin::Generated(generation) if args.part == Part::Eval => generation.auc_achievable,
-        _ => None,
-    };
+    let judged_part = args.part == Part::Eval;
+    let auc_achievable = dataset.manifest().auc_achievable().filter(|_| judged_part);
     if args.json {
         output::json(&Outcome { metrics, auc_achievable })
     } else {

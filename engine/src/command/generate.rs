@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use rankine::job::{Count, NonNegative, ThreadCount};
+use rankine::system;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
 
 use super::progress::Progress;
-use super::{CommandError, arguments, output};
+use super::{CommandError, output};
 
 /// Make a synthetic dataset: ids by a power law, labels by a hidden model
 ///
@@ -64,7 +65,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         seed: args.seed,
     };
     let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, false);
-    let threads = arguments::thread_count(args.threads);
+    let threads = system::thread_count(args.threads);
     let manifest = generate::generate(&spec, &args.out, threads, |samples| progress.at(samples))?;
     drop(progress);
     let Origin::Generated(generation) = &manifest.origin else { return Ok(()) };

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use rankine::system;
 use rankine_reader::dataset::{Manifest, Origin};
 use rankine_reader::schema::{Hotness, VocabularyKind};
 use rankine_reader::verify::{VerifyReport, verify};
 use rankine_reader::{Dataset, Part, Schema, vocabulary};
 use serde::Serialize;
 
-use super::{CommandError, Exit, arguments, output};
+use super::{CommandError, Exit, output};
 
 /// Rows named for each table.
 const FREQUENT_ROWS: usize = 5;
@@ -38,7 +39,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let dataset = Dataset::open(&args.path)?;
-    let verified = if args.verify { Some(verify(&dataset, arguments::thread_count(None))?) } else { None };
+    let verified = if args.verify { Some(verify(&dataset, system::thread_count(None))?) } else { None };
     // A dataset whose statistics are damaged is still worth a report on the damage.
     let tables = match tables(&dataset) {
         Ok(tables) => tables,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rankine_reader::io::IoMode;
+use rankine_reader::io::{IoMode, IoOptions};
 use serde::Deserialize;
 
 use super::values::{Count, NonNegative, QueueDepth, Shape};
@@ -57,6 +57,13 @@ pub struct Reader {
     pub mode: IoMode,
     /// Blocks that are read at the same time. Default 16.
     pub queue_depth: QueueDepth,
+}
+
+impl Reader {
+    /// The same as the reader takes it.
+    pub fn io_options(&self) -> IoOptions {
+        IoOptions { mode: self.mode, depth: self.queue_depth.get() }
+    }
 }
 
 impl Default for Reader {

@@ -24,7 +24,7 @@ pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Datase
     let spec = generate_spec(settings)?;
     if !Dataset::exists(dir) {
         tracing::info!("making the dataset {} ({} samples)", dir.display(), spec.samples + spec.eval_samples);
-        let threads = thread_count(job);
+        let threads = system::thread_count(job.device.threads);
         let total = spec.samples + spec.eval_samples;
         generate(&spec, dir, threads, |samples| observer.observe(Event::Generating { samples, total }))?;
     }
@@ -54,12 +54,6 @@ fn generate_spec(settings: &Generate) -> Result<GenerateSpec, TrainError> {
         alpha: settings.alpha.get(),
         seed: settings.seed,
     })
-}
-
-/// CPU threads that the job may use.
-pub(super) fn thread_count(job: &Job) -> std::num::NonZeroUsize {
-    let asked = job.device.threads.and_then(|threads| std::num::NonZeroUsize::new(threads.get() as usize));
-    asked.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(std::num::NonZeroUsize::MIN)
 }
 
 /// What can be said of a job without training it.

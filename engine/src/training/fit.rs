@@ -3,13 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rankine_reader::dataset::Origin;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
-use super::data::{check_memory, model_spec, open_or_generate, thread_count, update_rule};
+use super::data::{check_memory, model_spec, open_or_generate, update_rule};
 use super::evaluate::{EvaluationOptions, evaluate};
 use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
 use super::{Event, Observer, Progress, RunDir, TrainError};
@@ -17,6 +16,7 @@ use crate::cpu::{CpuModel, LearningRates};
 use crate::evaluation::Metrics;
 use crate::job::{DeviceKind, Job};
 use crate::saved;
+use crate::system;
 
 /// Batches that wait, decoded, while a step computes: enough to hide a slow read, few enough to stay small.
 const PREFETCH_BATCHES: usize = 4;
@@ -53,7 +53,7 @@ pub fn train(
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let model = CpuModel::initialized(spec, dense, sparse, job.seed);
-        let io = IoOptions { mode: job.reader.mode, depth: job.reader.queue_depth.get() };
+        let io = job.reader.io_options();
         Fit { job, dataset: &dataset, model, run, observer, threads, io }.run()
     })
 }
@@ -63,7 +63,7 @@ pub fn train(
 /// # Errors
 /// [`TrainError::Device`] where the operating system refuses them.
 pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> {
-    let threads = thread_count(job).get();
+    let threads = system::thread_count(job.device.threads).get();
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .thread_name(|number| format!("rankine-{number}"));
@@ -222,10 +222,7 @@ impl Fit<'_> {
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
         self.observer.observe(Event::Evaluated { step, metrics: &metrics });
-        let auc_achievable = match &self.dataset.manifest().origin {
-            Origin::Generated(generation) => generation.auc_achievable,
-            Origin::Converted(_) => None,
-        };
+        let auc_achievable = self.dataset.manifest().auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 

@@ -25,7 +25,7 @@ use crate::write::{DatasetWriter, PartialDir};
 
 use power_law::PowerLaw;
 pub use shape::Shape;
-use teacher::Teacher;
+use teacher::{SQRT_3, Teacher};
 
 /// What to generate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -178,8 +178,6 @@ impl LogCount {
         f16::from_f64(DenseFunction::MlperfLog.apply(count)).to_f32()
     }
 }
-
-const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
 /// Positive and negative labels by the teacher's logit, in bins so fine that ties within one matter to the sixth digit
 /// of the AUC at most: bounded memory for any number of samples.

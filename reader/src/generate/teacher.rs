@@ -17,8 +17,8 @@ const PAIRS: usize = 4;
 const BIAS: f64 = -1.7;
 /// The frequency rank from which on effects fade.
 const FADING_RANK: f64 = 16.0;
-/// Effects of equal deviation are uniform in plus or minus sqrt(3).
-const SQRT_3: f64 = 1.732_050_807_568_877_2;
+/// Uniform numbers between plus and minus this have deviation 1.
+pub(super) const SQRT_3: f64 = 1.732_050_807_568_877_2;
 
 /// The weights of a teacher: a function of the seed alone.
 #[derive(Debug)]
