@@ -110,7 +110,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
 
 /// The vocabularies among a dataset's files.
 fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
-    dataset.manifest().files.iter().filter(|file| file.name.starts_with("vocabulary/"))
+    dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
 fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::dataset::{Dataset, DatasetPart, MANIFEST_NAME, Part};
+use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME, Part};
 use crate::error::{Error, Result};
 use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
 use crate::samples::Samples;
 use crate::statistics;
-use crate::stream::{BlockStream, check_block};
+use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
 /// Damages that are described; further ones are counted.
 pub const DAMAGES_MAX: usize = 20;
@@ -90,20 +90,20 @@ impl VerifyReport {
 /// [`Error::Invalid`] where checking cannot start. Damages are no errors but what the report is for.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    for file in &dataset.manifest().files {
+    for file in dataset.files() {
         report.files += 1;
         if let Err(error) = dataset.checked_file(&file.name) {
             report.add(&error);
         }
     }
-    let lists_statistics = dataset.manifest().files.iter().any(|file| file.name == statistics::FILE_NAME);
+    let lists_statistics = dataset.files().iter().any(|file| file.name == statistics::FILE_NAME);
     if lists_statistics
         && report.is_whole()
         && let Err(error) = dataset.statistics()
     {
         report.add(&error);
     }
-    for (&part, manifest) in &dataset.manifest().parts {
+    for part in dataset.parts() {
         let part = match dataset.part(part) {
             Ok(part) => Arc::new(part),
             Err(error) => {
@@ -113,10 +113,13 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
         };
         let before = report.damages.len();
         let positives = verify_part(&part, threads, &mut report)?;
-        if report.damages.len() == before && positives != manifest.positives {
+        let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
+        if report.damages.len() == before
+            && let Some(listed) = listed.filter(|listed| listed.positives != positives)
+        {
             let what = format!(
                 "it says that the {} part has {:?} positive labels, and there are {positives:?}",
-                part.part, manifest.positives
+                part.part, listed.positives
             );
             report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
         }
@@ -193,9 +196,14 @@ fn verify_block(
     let used = lock().pop();
     let mut samples = used.unwrap_or_else(|| Samples::new(&part.schema));
     samples.clear();
-    check_block(part, index as u64, bytes)
-        .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
-        .map_err(|what| Error::damaged(path, location.offset, what))?;
+    match &part.coding {
+        BlockCoding::Records(decoder) => {
+            decode_records(decoder, path, &location, &bytes[bytes_before(&location)..], &mut samples)?;
+        }
+        BlockCoding::Packed { .. } => check_block(part, index as u64, bytes)
+            .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
+            .map_err(|what| Error::damaged(path, location.offset, what))?,
+    }
     let positives =
         samples.labels.iter().map(|labels| labels.iter().filter(|&&label| label == 1.0).count() as u64);
     let positives = positives.collect();

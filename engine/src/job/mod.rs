@@ -44,7 +44,7 @@ mod typed;
 mod values;
 mod write;
 
-pub use data::{Data, Generate, Reader};
+pub use data::{Data, Generate, Raw, Reader};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
 pub use model::{Model, ModelKind};

@@ -26,6 +26,7 @@ mod write;
 
 pub use bad::{BAD_ROWS_NAME, BadReason, QUARANTINE_NAME};
 pub use encode::Encoder;
+pub(crate) use moments::Tabulated;
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, TABLE_ROWS_MAX, VocabularyChoice,
 };
