@@ -290,7 +290,7 @@ fn impossible_values_are_refused_in_plain_words() {
         (
             "dir = \"data/criteo\"",
             "raw = { shape = \"dlrm\", train = [] }",
-            "job.toml:5:34: there is no file to train on",
+            "job.toml:5:33: there is no file to train on",
         ),
         ("dir = \"data/criteo\"", "raw = { shape = \"dlrm\" }", "the key `train` is missing in [data.raw]"),
         ("dir = \"data/criteo\"", "", "nothing says where the samples are"),
