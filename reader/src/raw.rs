@@ -324,7 +324,7 @@ impl RecordDecoder {
                 *value = match self.format.dense {
                     RawDense::Float => f32::from_bits(bits),
                     RawDense::Int => {
-                        let integer = i64::from(bits as i32);
+                        let integer = f64::from(bits as i32);
                         self.logarithms.get(integer, |x| self.transform.apply(Some(x)))
                     }
                 };
