@@ -51,6 +51,13 @@ impl Ended {
         serde_json::from_str(&self.stdout).expect("stdout is JSON and nothing else")
     }
 
+    /// What it printed has these words.
+    #[track_caller]
+    pub(crate) fn stdout_says(self, words: &str) -> Self {
+        assert!(self.stdout.contains(words), "`{words}` is not in:\n{}", self.stdout);
+        self
+    }
+
     /// Its errors name all of these.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Self {
