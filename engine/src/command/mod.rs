@@ -23,6 +23,7 @@ mod log;
 mod metrics;
 mod output;
 mod progress;
+mod raw;
 mod train;
 
 use error::CommandError;
