@@ -33,6 +33,15 @@ fn any_format() -> impl Strategy<Value = RawFormat> {
     )
 }
 
+/// Samples without missing labels, which records cannot have.
+fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
+    let mut samples = testing::samples_of(schema, len, seed);
+    for label in samples.labels.iter_mut().flatten().filter(|label| label.is_nan()) {
+        *label = 0.0;
+    }
+    samples
+}
+
 /// Samples as records, written field by field; integers stand for the dense values of an `Int` format.
 fn records(format: &RawFormat, samples: &Samples) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -167,7 +176,7 @@ fn lengths_that_do_not_suit_name_what_would() {
 fn dataset(dir: &std::path::Path) -> (RawFormat, Vec<std::path::PathBuf>, Samples) {
     // 29 fields, so that few blocks begin with a page.
     let format = RawFormat::new(shape(&[50_000; 13], &[2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 14));
-    let samples = testing::samples_of(&format.schema(DenseDtype::F32), 50_000, 3);
+    let samples = samples_of(&format.schema(DenseDtype::F32), 50_000, 3);
     let bytes = records(&format, &samples);
     let cut = 29 * FIELD_BYTES * 40_001;
     let paths: Vec<_> = ["a.bin", "b.bin"].map(|name| dir.join(name)).into();
