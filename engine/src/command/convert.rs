@@ -95,8 +95,8 @@ struct CriteoTsv {
 
 /// HugeCTR's and MLPerf's raw files: records of labels, numbers and ids, four bytes each
 ///
-/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian. Ids
-/// stay what they are; one that is no row of its table makes the record a bad one.
+/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian.
+/// Ids stay what they are; one that is no row of its table makes the record a bad one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
