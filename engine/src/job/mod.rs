@@ -33,7 +33,6 @@ mod data;
 mod error;
 mod file;
 mod model;
-pub(crate) mod nearest;
 mod optimizer;
 mod schedule;
 #[cfg(test)]
