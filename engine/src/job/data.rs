@@ -9,6 +9,7 @@ use super::values::{Count, NonNegative, QueueDepth, Shape};
 
 /// `[data]`: where the samples are.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Data {
     /// The folder of the dataset, as `convert` or `generate` wrote it. A relative path is relative to the folder in
@@ -18,9 +19,10 @@ pub struct Data {
     pub generate: Option<Generate>,
 }
 
-/// `[data.generate]`: a synthetic dataset, made in [`Data::dir`] when nothing is there yet. The same settings give the
+/// `[data.generate]`: a synthetic dataset, made in `data.dir` when nothing is there yet. The same settings give the
 /// same bytes on every machine.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Generate {
     /// The columns: `dlrm`, `dlrm-dcnv2`, or the path of a shape file.
@@ -29,14 +31,14 @@ pub struct Generate {
     pub rows_cap: Option<Count>,
     /// Samples to train on.
     pub samples: Count,
-    /// Samples to evaluate with. Default 0: no evaluation part.
+    /// Samples to evaluate with. With 0 there is no evaluation part.
     #[serde(default)]
     pub eval_samples: u64,
     /// The exponent of the power law that ids follow: the k-th most frequent row of a table is drawn with a
-    /// probability proportional to k^-alpha. 0 is uniform. Default 1.1.
+    /// probability proportional to k^-alpha. 0 is uniform.
     #[serde(default = "default_alpha")]
     pub alpha: NonNegative,
-    /// The seed of the samples and of the teacher that labels them. Default 1.
+    /// The seed of the samples and of the teacher that labels them.
     #[serde(default = "default_seed")]
     pub seed: u64,
 }
@@ -51,11 +53,13 @@ fn default_seed() -> u64 {
 
 /// `[reader]`: how blocks are read.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Reader {
-    /// The way to the disk. Default `auto`.
+    /// The way to the disk.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::io_mode"))]
     pub mode: IoMode,
-    /// Blocks that are read at the same time. Default 16.
+    /// Blocks that are read at the same time.
     pub queue_depth: QueueDepth,
 }
 

@@ -7,7 +7,7 @@ use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::{Dataset, Schema, schema};
 
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Generate, Job, ModelKind, Optimizer};
+use crate::job::{Conflict, Generate, Job, Model, Optimizer};
 use crate::model::ModelSpec;
 use crate::system;
 
@@ -134,6 +134,7 @@ pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
             initial_accumulator: adagrad.initial_accumulator.get() as f32,
             epsilon: adagrad.epsilon.get() as f32,
         },
+        _ => unreachable!("refused by model_spec"),
     }
 }
 
@@ -142,11 +143,11 @@ pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
 /// # Errors
 /// Everything about the job's model that does not suit the columns.
 pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>> {
-    let ModelKind::Dlrm = job.model.kind;
+    let Model::Dlrm(model) = &job.model else { panic!() };
     let mut conflicts = Vec::new();
     let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
-    let (dense, bottom) = (schema.dense.len(), &job.model.bottom_mlp);
-    let dim = job.model.embedding_dim.get() as usize;
+    let (dense, bottom) = (schema.dense.len(), &model.bottom_mlp);
+    let dim = model.embedding_dim.get() as usize;
     if dense > 0 && bottom.is_empty() {
         conflict(
             "model.bottom_mlp",
@@ -188,7 +189,7 @@ pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>
         dense_columns: dense,
         embedding_dim: dim,
         bottom_mlp: widths(bottom),
-        top_mlp: widths(&job.model.top_mlp),
+        top_mlp: widths(&model.top_mlp),
         tables: schema.categorical.iter().map(table).collect(),
     })
 }

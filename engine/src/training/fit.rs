@@ -239,7 +239,7 @@ impl Fit<'_> {
                 reader: self.io.mode.to_string(),
             },
             model: ModelSummary {
-                kind: self.job.model.kind.name().into(),
+                kind: self.job.model.kind().into(),
                 dense_parameters: self.model.spec().dense_parameters() as u64,
                 embedding_parameters: self.model.spec().embedding_parameters(),
             },
