@@ -1,14 +1,13 @@
 //! The job's dataset: opened, or made first; and the model that fits it.
 
-use rankine_embedding::cpu::Table;
-use rankine_embedding::{Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::{Dataset, Schema, schema};
 
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Generate, Job, ModelKind, Optimizer};
-use crate::model::ModelSpec;
+use crate::job::{self, Conflict, Generate, Job, ModelKind};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
 
 /// Opens the dataset of a job; makes it first where it is not there and the job says how.
@@ -95,23 +94,14 @@ pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
         None => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let spec = model_spec(job, &schema).map_err(TrainError::Conflicts)?;
-    Ok(Outlook {
-        columns,
-        table_bytes: table_bytes(&spec, update_rule(&job.optimizer.sparse)),
-        spec: Some(spec),
-    })
-}
-
-/// Bytes that a model's tables take with their optimizer state.
-fn table_bytes(spec: &ModelSpec, rule: UpdateRule) -> u64 {
-    spec.tables.iter().map(|table| Table::bytes(table, rule)).sum()
+    Ok(Outlook { columns, table_bytes: training_rules(job, &spec).table_bytes(&spec), spec: Some(spec) })
 }
 
 /// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
 /// without a word.
-pub(super) fn check_memory(spec: &ModelSpec, rule: UpdateRule) -> Result<(), TrainError> {
+pub(super) fn check_memory(spec: &ModelSpec, rules: &TrainingRules) -> Result<(), TrainError> {
     const GIB: f64 = (1u64 << 30) as f64;
-    let needed = table_bytes(spec, rule);
+    let needed = rules.table_bytes(spec);
     let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
     if needed <= usable {
         return Ok(());
@@ -126,15 +116,26 @@ pub(super) fn check_memory(spec: &ModelSpec, rule: UpdateRule) -> Result<(), Tra
     )))
 }
 
-/// The rule that a job's optimizer stands for.
-pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
-    match optimizer {
-        Optimizer::Sgd(_) => UpdateRule::Sgd,
-        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
+/// The optimizers of a job, for its model.
+pub(super) fn training_rules(job: &Job, spec: &ModelSpec) -> TrainingRules {
+    let sparse = optimizer(&job.optimizer.sparse);
+    TrainingRules {
+        dense: optimizer(&job.optimizer.dense),
+        dense_clip_norm: None,
+        tables: vec![sparse; spec.tables.len()],
+        wide: sparse,
+    }
+}
+
+fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
+    let rule = match optimizer {
+        job::Optimizer::Sgd(_) => UpdateRule::Sgd,
+        job::Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
             initial_accumulator: adagrad.initial_accumulator.get() as f32,
             epsilon: adagrad.epsilon.get() as f32,
         },
-    }
+    };
+    Optimizer { rule, learning_rate: optimizer.learning_rate(), weight_decay: 0.0 }
 }
 
 /// The model of a job for a dataset's columns.
@@ -158,12 +159,6 @@ pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>
     if dense == 0 && !bottom.is_empty() {
         conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
     }
-    if schema.labels.len() != 1 {
-        conflict(
-            "model.kind",
-            format!("the dataset has {} labels, and dlrm learns one", schema.labels.len()),
-        );
-    }
     if schema.categorical.len() + usize::from(dense > 0) < 2 {
         conflict(
             "model.kind",
@@ -174,21 +169,30 @@ pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>
     if !conflicts.is_empty() {
         return Err(conflicts);
     }
-    let table = |column: &schema::Categorical| TableSpec {
-        name: column.name.clone(),
-        rows: column.rows,
-        dim,
+    let table =
+        |column: &schema::Categorical| TableSpec { name: column.name.clone(), rows: column.rows, dim };
+    let feature = |(table, column): (usize, &schema::Categorical)| FeatureSpec {
+        column: column.name.clone(),
+        table,
         pooling: match column.pooling {
             schema::Pooling::Sum => Pooling::Sum,
             schema::Pooling::Mean => Pooling::Mean,
         },
     };
-    let widths = |mlp: &[crate::job::Width]| mlp.iter().map(|width| width.get() as usize).collect();
+    let head = |(label_number, label): (usize, &schema::Label)| HeadSpec {
+        label: label.name.clone(),
+        label_number,
+        weight: 1.0,
+    };
+    let widths = |mlp: &[job::Width]| mlp.iter().map(|width| width.get() as usize).collect();
     Ok(ModelSpec {
         dense_columns: dense,
-        embedding_dim: dim,
         bottom_mlp: widths(bottom),
+        interaction: Interaction::Dot,
+        wide: false,
         top_mlp: widths(&job.model.top_mlp),
+        heads: schema.labels.iter().enumerate().map(head).collect(),
         tables: schema.categorical.iter().map(table).collect(),
+        features: schema.categorical.iter().enumerate().map(feature).collect(),
     })
 }
