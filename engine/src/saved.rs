@@ -8,7 +8,6 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use rankine_embedding::UpdateRule;
 use rankine_embedding::cpu::Table;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
@@ -17,7 +16,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuModel;
-use crate::model::ModelSpec;
+use crate::model::{ModelSpec, TrainingRules};
 
 const WEIGHTS_NAME: &str = "model.safetensors";
 const MANIFEST_NAME: &str = "model.json";
@@ -147,7 +146,7 @@ fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_r
 
 /// Every tensor with its shape, in the order of their bytes.
 fn tensor_shapes(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
-    let layers = spec.named_layers().into_iter().flat_map(|(name, layer)| {
+    let layers = spec.dense_layout().named_layers().into_iter().flat_map(|(name, layer)| {
         [
             (format!("{name}.weight"), vec![layer.outputs, layer.inputs]),
             (format!("{name}.bias"), vec![layer.outputs]),
@@ -225,9 +224,11 @@ impl SavedModel {
         let mut parameters = vec![0.0; self.spec.dense_parameters()];
         take(&mut parameters)?;
         let mut tables = Vec::new();
-        for spec in &self.spec.tables {
-            let mut table = Table::zeroed(spec.clone(), UpdateRule::Sgd);
-            for row in 0..spec.rows {
+        let rules = TrainingRules::sgd(&self.spec, 0.0);
+        for (spec, optimizer) in rules.all_tables(&self.spec) {
+            let rows = spec.rows;
+            let mut table = Table::zeroed(spec, optimizer);
+            for row in 0..rows {
                 take(table.weights_mut(row))?;
             }
             tables.push(table);
@@ -235,7 +236,7 @@ impl SavedModel {
         if input.hash.digest() != self.weights.xxh3.0 {
             return Err(damaged("its checksum is not the one in model.json".into()));
         }
-        Ok(CpuModel::new(self.spec.clone(), UpdateRule::Sgd, parameters, tables))
+        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
     /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and

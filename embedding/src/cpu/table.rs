@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 
 use super::deduplicate::Route;
-use super::pool::{Bags, FeatureSlot};
-use crate::optimizer::UpdateRule;
+use super::pool::Feature;
+use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
 use crate::table::TableSpec;
 
@@ -20,36 +20,51 @@ const ROWS_PER_TASK: usize = 128;
 #[derive(Debug, Clone)]
 pub struct Table {
     spec: TableSpec,
-    optimizer: UpdateRule,
+    optimizer: Optimizer,
     stride: usize,
     data: Vec<f32>,
 }
 
 impl Table {
-    /// A table of zeros. Elements are counted in 64 bits; memory is rows x (weights + state), 4 bytes each.
-    pub fn zeroed(spec: TableSpec, optimizer: UpdateRule) -> Self {
-        let stride = stride(&spec, optimizer);
+    /// A table of zeros, with the state that zeros start with. Elements are counted in 64 bits; memory is
+    /// rows x (weights + state), 4 bytes each.
+    pub fn zeroed(spec: TableSpec, optimizer: Optimizer) -> Self {
+        let stride = stride(&spec, optimizer.rule);
         let data = vec![0.0; spec.rows as usize * stride];
-        Self { spec, optimizer, stride, data }
+        let mut table = Self { spec, optimizer, stride, data };
+        let mut state = vec![0.0; optimizer.rule.state_elements(table.spec.dim)];
+        optimizer.rule.initialize(&vec![0.0; table.spec.dim], &mut state);
+        // Memory that was never written takes none.
+        if state.iter().any(|state| *state != 0.0) {
+            table.fill(|_, _| {});
+        }
+        table
     }
 
     /// A table as training starts with it: uniform weights within [`TableSpec::initial_bound`], a function of seed,
     /// table number, row and column alone.
-    pub fn initialized(spec: TableSpec, optimizer: UpdateRule, seed: u64, number: u32) -> Self {
-        let mut table = Self::zeroed(spec, optimizer);
-        let field = UniformField::new(seed, number);
-        let (bound, dim) = (table.spec.initial_bound(), table.spec.dim);
-        table.data.par_chunks_exact_mut(table.stride).enumerate().for_each(|(row, data)| {
-            let (weights, state) = data.split_at_mut(dim);
-            field.fill_row(row as u64, bound, weights);
-            state.fill(optimizer.initial_state());
-        });
+    pub fn initialized(spec: TableSpec, optimizer: Optimizer, seed: u64, number: u32) -> Self {
+        let stride = stride(&spec, optimizer.rule);
+        let data = vec![0.0; spec.rows as usize * stride];
+        let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
+        let mut table = Self { spec, optimizer, stride, data };
+        table.fill(|row, weights| field.fill_row(row, bound, weights));
         table
     }
 
+    /// Lets `fill` set the weights of every row, and sets the state that goes with them.
+    fn fill(&mut self, fill: impl Fn(u64, &mut [f32]) + Sync) {
+        let (dim, rule) = (self.spec.dim, self.optimizer.rule);
+        self.data.par_chunks_exact_mut(self.stride).enumerate().for_each(|(row, data)| {
+            let (weights, state) = data.split_at_mut(dim);
+            fill(row as u64, weights);
+            rule.initialize(weights, &mut state[..rule.state_elements(dim)]);
+        });
+    }
+
     /// Bytes that a table takes.
-    pub fn bytes(spec: &TableSpec, optimizer: UpdateRule) -> u64 {
-        spec.rows * (stride(spec, optimizer) * size_of::<f32>()) as u64
+    pub fn bytes(spec: &TableSpec, rule: UpdateRule) -> u64 {
+        spec.rows * (stride(spec, rule) * size_of::<f32>()) as u64
     }
 
     /// What the table is.
@@ -63,7 +78,7 @@ impl Table {
         &self.data[start..start + self.spec.dim]
     }
 
-    /// The weights of a row, to be set.
+    /// The weights of a row, to be set; its state is not.
     pub fn weights_mut(&mut self, row: u64) -> &mut [f32] {
         let start = row as usize * self.stride;
         &mut self.data[start..start + self.spec.dim]
@@ -71,44 +86,35 @@ impl Table {
 
     /// Updates every distinct row of a batch once, from the gradients of the pooled vectors.
     ///
-    /// `gradients` is `[sample, slot.stride]`; `route` was built from `bags`.
-    pub fn update(
-        &mut self,
-        route: &Route,
-        bags: Bags<'_>,
-        gradients: &[f32],
-        slot: FeatureSlot,
-        learning_rate: f32,
-    ) {
+    /// `route` was built from `features`; in `gradients` each feature's lie where its slot says.
+    pub fn update(&mut self, route: &Route, features: &[Feature<'_>], gradients: &[f32], step: Step) {
         let task = UpdateTask {
-            spec: &self.spec,
-            optimizer: self.optimizer,
+            dim: self.spec.dim,
+            state_elements: self.optimizer.rule.state_elements(self.spec.dim),
             stride: self.stride,
+            update: self.optimizer.at(step),
             route,
-            bags,
+            features,
             gradients,
-            slot,
-            learning_rate,
         };
         task.run(0..route.rows.len(), 0, &mut self.data);
     }
 }
 
 /// Elements from one row to the next.
-fn stride(spec: &TableSpec, optimizer: UpdateRule) -> usize {
-    (spec.dim + optimizer.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS)
+fn stride(spec: &TableSpec, rule: UpdateRule) -> usize {
+    (spec.dim + rule.state_elements(spec.dim)).next_multiple_of(ALIGN_ELEMENTS)
 }
 
 /// All that updating a range of distinct rows takes, but the rows.
 struct UpdateTask<'a> {
-    spec: &'a TableSpec,
-    optimizer: UpdateRule,
+    dim: usize,
+    state_elements: usize,
     stride: usize,
+    update: Update,
     route: &'a Route,
-    bags: Bags<'a>,
+    features: &'a [Feature<'a>],
     gradients: &'a [f32],
-    slot: FeatureSlot,
-    learning_rate: f32,
 }
 
 impl UpdateTask<'_> {
@@ -116,7 +122,7 @@ impl UpdateTask<'_> {
     /// halves of a range lie in disjoint pieces of the table, which threads own one each.
     fn run(&self, range: std::ops::Range<usize>, first_row: u64, data: &mut [f32]) {
         if range.len() <= ROWS_PER_TASK {
-            let mut sums = vec![0.0; 2 * self.spec.dim];
+            let mut sums = vec![0.0; 2 * self.dim];
             for index in range {
                 let start = (self.route.rows[index] - first_row) as usize * self.stride;
                 self.update_row(index, &mut data[start..start + self.stride], &mut sums);
@@ -133,26 +139,22 @@ impl UpdateTask<'_> {
     }
 
     fn update_row(&self, index: usize, row: &mut [f32], sums: &mut [f32]) {
-        let dim = self.spec.dim;
-        let (total, run_sum) = sums.split_at_mut(dim);
+        let (total, run_sum) = sums.split_at_mut(self.dim);
         total.fill(0.0);
-        for run in self.route.bags_of(index).chunks(SUM_RUN) {
+        let mut bags = self.route.bags_of(index);
+        while bags.len() > 0 {
             run_sum.fill(0.0);
-            for &bag in run {
-                let start = bag as usize * self.slot.stride + self.slot.offset;
-                let scale = self.spec.pooling.scale(self.bags.bag(bag as usize).len());
-                let gradient = &self.gradients[start..start + dim];
+            for bag in bags.by_ref().take(SUM_RUN) {
+                let Feature { bags, pooling, slot } = &self.features[bag.feature];
+                let start = bag.sample * slot.stride + slot.offset;
+                let scale = pooling.scale(bags.bag(bag.sample).len());
+                let gradient = &self.gradients[start..start + self.dim];
                 run_sum.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient * scale);
             }
             total.iter_mut().zip(&*run_sum).for_each(|(total, sum)| *total += sum);
         }
-        let (weights, state) = row.split_at_mut(dim);
-        self.optimizer.update(
-            self.learning_rate,
-            weights,
-            &mut state[..self.optimizer.state_elements(dim)],
-            total,
-        );
+        let (weights, state) = row.split_at_mut(self.dim);
+        self.update.apply(weights, &mut state[..self.state_elements], total);
     }
 }
 

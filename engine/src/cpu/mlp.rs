@@ -114,15 +114,25 @@ pub(super) struct WgradTile<'a> {
 /// of the dense gradients, W then b.
 pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients: &mut [f32]) {
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
-    let pieces = weights.par_chunks_mut(WGRAD_ROWS * layer.inputs).zip(bias.par_chunks_mut(WGRAD_ROWS));
+    // Without a bias there is one empty piece of it for each piece of W.
+    let bias_rows = if layer.bias { WGRAD_ROWS } else { 0 };
+    let mut bias_rest = bias;
+    let bias: Vec<_> = (0..layer.outputs.div_ceil(WGRAD_ROWS))
+        .map(|_| {
+            let (piece, rest) = std::mem::take(&mut bias_rest).split_at_mut(bias_rows.min(bias_rest.len()));
+            bias_rest = rest;
+            piece
+        })
+        .collect();
+    let pieces = weights.par_chunks_mut(WGRAD_ROWS * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
         let first = piece * WGRAD_ROWS;
+        let rows = weights.len() / layer.inputs;
         bias.fill(0.0);
         for (number, tile) in tiles.iter().enumerate() {
-            let columns =
-                Matrix::new(&tile.output_gradients[first..], tile.samples, bias.len(), layer.outputs);
+            let columns = Matrix::new(&tile.output_gradients[first..], tile.samples, rows, layer.outputs);
             matmul(
-                MatrixMut::new(weights, bias.len(), layer.inputs, layer.inputs),
+                MatrixMut::new(weights, rows, layer.inputs, layer.inputs),
                 if number == 0 { Write::Replace } else { Write::Add },
                 columns.transposed(),
                 Matrix::new(tile.input, tile.samples, layer.inputs, layer.inputs),
