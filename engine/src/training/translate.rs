@@ -267,3 +267,172 @@ pub(super) fn check_memory(spec: &ModelSpec, rules: &TrainingRules) -> Result<()
         usable as f64 / GIB
     )))
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label};
+
+    use super::*;
+
+    const JOB: &str = r#"
+        name = "test"
+        data.dir = "data"
+        model = { kind = "dcnv2", embedding_dim = 4, bottom_mlp = [8], cross_layers = 2, cross_rank = 3, top_mlp = [5] }
+        optimizer.dense = { kind = "momentum", learning_rate = 0.5, weight_decay = 0.25 }
+        optimizer.sparse = { kind = "adagrad", learning_rate = 0.125, epsilon = 1e-3 }
+        train.batch_size = 8
+    "#;
+
+    /// Two dense columns, two labels, and columns with rows 10, 20, 10 (hashed), 10 (a vocabulary).
+    fn schema() -> Schema {
+        let label = |name: &str| Label { name: name.into() };
+        let dense =
+            |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };
+        let mut categorical: Vec<_> = [("ad", 10), ("user", 20), ("shown", 10), ("city", 10)]
+            .map(|(name, rows)| Categorical {
+                name: name.into(),
+                rows,
+                hotness: Hotness::Fixed(1),
+                pooling: schema::Pooling::Sum,
+                vocabulary: VocabularyKind::Hash,
+            })
+            .into();
+        categorical[2].pooling = schema::Pooling::Mean;
+        categorical[3].vocabulary = VocabularyKind::Exact { min_count: 1 };
+        Schema {
+            labels: vec![label("click"), label("buy")],
+            weight: None,
+            dense: vec![dense("age"), dense("price")],
+            dense_dtype: DenseDtype::F32,
+            categorical,
+        }
+    }
+
+    fn job(lines: &str, sets: &[&str]) -> Job {
+        Job::from_toml("job.toml", &format!("{JOB}{lines}"), sets).unwrap()
+    }
+
+    #[test]
+    fn every_kind_becomes_its_parts() {
+        let sizes = "embedding_dim = 4, bottom_mlp = [4], top_mlp = [5]";
+        let part = |kind: &str| {
+            let model = format!("model={{ kind = '{kind}', {sizes} }}");
+            let (spec, _) = translate(&job("", &[&model]), &schema()).unwrap();
+            assert_eq!(
+                (spec.dense_columns, &spec.bottom_mlp[..], &spec.top_mlp[..]),
+                (2, &[4][..], &[5][..])
+            );
+            (spec.interaction, spec.wide)
+        };
+        assert_eq!(part("dlrm"), (Interaction::Dot, false));
+        assert_eq!(part("deepfm"), (Interaction::FactorizationMachine, true));
+        assert_eq!(part("wide-deep"), (Interaction::Concat, true));
+        let (spec, rules) = translate(&job("", &[]), &schema()).unwrap();
+        assert_eq!(spec.interaction, Interaction::Cross { layers: 2, rank: Some(3) });
+        let heads: Vec<_> =
+            spec.heads.iter().map(|head| (head.label.as_str(), head.label_number, head.weight)).collect();
+        assert_eq!(heads, [("click", 0, 1.0), ("buy", 1, 1.0)]);
+        let rule = UpdateRule::Momentum { momentum: 0.9, nesterov: false };
+        assert_eq!(rules.dense, Optimizer { rule, learning_rate: 0.5, weight_decay: 0.25 });
+        let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-3 };
+        let sparse = Optimizer { rule, learning_rate: 0.125, weight_decay: 0.0 };
+        assert_eq!((rules.tables, rules.wide, rules.dense_clip_norm), (vec![sparse; 4], sparse, None));
+    }
+
+    #[test]
+    fn tables_are_shared_and_have_rules_of_their_own() {
+        let lines = r#"
+            [[table]]
+            columns = ["shown", "ad"]
+            dim = 6
+            learning_rate_factor = 0.5
+            [[table]]
+            columns = ["city"]
+            name = "town"
+            optimizer = { kind = "adam", learning_rate = 2, beta1 = 0.5, beta2 = 0.75 }
+            learning_rate_factor = 0.25
+            [[head]]
+            label = "buy"
+            weight = 3
+        "#;
+        let sets = ["optimizer.wide={ kind = 'ftrl', learning_rate = 1, l1 = 0.5 }", "model.kind=wide-deep"];
+        let text = JOB.replace(", cross_layers = 2, cross_rank = 3", "");
+        let job = Job::from_toml("job.toml", &format!("{text}{lines}"), &sets).unwrap();
+        let (spec, rules) = translate(&job, &schema()).unwrap();
+        let tables: Vec<_> =
+            spec.tables.iter().map(|table| (table.name.as_str(), table.rows, table.dim)).collect();
+        assert_eq!(tables, [("shown+ad", 10, 6), ("user", 20, 4), ("town", 10, 4)]);
+        let features: Vec<_> = spec
+            .features
+            .iter()
+            .map(|feature| (feature.column.as_str(), feature.table, feature.pooling))
+            .collect();
+        let sum = Pooling::Sum;
+        assert_eq!(
+            features,
+            [("ad", 0, sum), ("user", 1, sum), ("shown", 0, Pooling::Mean), ("city", 2, sum)]
+        );
+        let rates: Vec<_> = rules.tables.iter().map(|rule| rule.learning_rate).collect();
+        assert_eq!(rates, [0.0625, 0.125, 0.5]);
+        assert_eq!(rules.tables[2].rule, UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1e-8 });
+        assert_eq!(rules.wide.rule, UpdateRule::Ftrl { beta: 1.0, l1: 0.5, l2: 0.0 });
+        let heads: Vec<_> = spec.heads.iter().map(|head| (head.label_number, head.weight)).collect();
+        assert_eq!(heads, [(1, 3.0)]);
+        // Adagrad keeps one number an element and Adam two; the wide part's tables have one number a row, and FTRL
+        // keeps two; strides are whole sixteens of bytes.
+        let bytes = |rows: u64, numbers: u64| rows * (4 * numbers).next_multiple_of(16);
+        let expected = bytes(10, 12) + bytes(20, 8) + bytes(10, 12) + bytes(10 + 20 + 10 + 10, 3);
+        assert_eq!(rules.table_bytes(&spec), expected);
+    }
+
+    #[test]
+    fn what_does_not_suit_the_columns_is_named() {
+        let refused = |lines: &str, sets: &[&str], expected: &str| {
+            let conflicts = translate(&job(lines, sets), &schema()).unwrap_err();
+            let told: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+            assert!(told.iter().any(|told| told.contains(expected)), "{expected}\n{told:?}");
+        };
+        let table = |columns: &str, expected: &str| {
+            refused(&format!("[[table]]\ncolumns = {columns}"), &[], expected);
+        };
+        table(r#"["usr"]"#, "table.0.columns: the column usr is not there: did you mean user?");
+        table(r#"["price"]"#, "the column price is not categorical: there are ad, user, shown, city");
+        table(
+            r#"["ad", "user"]"#,
+            "the columns ad and user cannot share a table: their ids are below 10 and 20",
+        );
+        table(r#"["ad", "city"]"#, "each has a vocabulary of its own");
+        refused(
+            "[[table]]\ncolumns = [\"ad\"]\nname = \"user\"",
+            &[],
+            "table.0.name: the table of the column user is named so already",
+        );
+        refused(
+            "[[head]]\nlabel = \"clik\"",
+            &[],
+            "head.0.label: the dataset has no label clik: did you mean click?",
+        );
+        let model = "model={ kind = 'dlrm', embedding_dim = 4, top_mlp = [5] }";
+        refused(
+            "",
+            &[model],
+            "the dataset has 2 dense columns, so dlrm needs a bottom MLP: [64, 4], for example",
+        );
+
+        let mut narrow = schema();
+        narrow.dense.clear();
+        narrow.categorical.truncate(1);
+        let conflicts = |sets: &[&str], schema: &Schema| {
+            let conflicts = translate(&job("", sets), schema).unwrap_err();
+            conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert!(
+            conflicts(&[model], &narrow)
+                .contains("model.kind: the dataset has too few columns: dlrm needs two")
+        );
+        let told = conflicts(&[], &narrow);
+        assert_eq!(told, "model.bottom_mlp: the dataset has no dense columns: remove the bottom MLP");
+        narrow.categorical.clear();
+        assert!(conflicts(&["model.bottom_mlp=[]"], &narrow).contains("no columns to learn from"));
+    }
+}
