@@ -18,7 +18,7 @@ use crate::statistics::{self, TableStatistics};
 pub const MANIFEST_NAME: &str = "dataset.json";
 const KIND: &str = "rankine dataset";
 /// The version of the dataset as a whole.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 /// The index of a part's blocks, in the part's folder.
 pub const INDEX_NAME: &str = "index.bin";
 /// Bytes of one entry of an index.
@@ -93,6 +93,8 @@ pub struct PartManifest {
     pub samples: u64,
     /// Samples whose label is 1, one number a label column.
     pub positives: Vec<u64>,
+    /// Samples whose label is missing, one number a label column.
+    pub missing: Vec<u64>,
     /// The files of blocks, in order.
     pub blocks: Vec<BlocksFile>,
     /// The checksum of the index.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::convert::row::RawKeys;
+use crate::convert::rows::RawKeys;
 use crate::convert::spill::{Run, SpillFile, merge_runs};
 use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
@@ -174,9 +174,9 @@ impl Buckets {
                 self.short[(key.mixed() >> SHARD_SHIFT) as usize % SHARDS].push(key);
             }
         }
-        for (_, key) in &keys.long {
+        for (_, key) in keys.long() {
             let hash = xxhash_rust::xxh3::xxh3_64(key);
-            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.clone());
+            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.into());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! From raw rows to samples: the same code for conversion and for scoring.
 
 use crate::convert::moments::Tabulated;
-use crate::convert::row::{RawCategories, RawKeys, RawRows, RowParser};
+use crate::convert::row::RowParser;
+use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
@@ -25,12 +26,17 @@ struct DenseColumn {
 #[derive(Debug)]
 enum CategoryColumn {
     Exact(Vocabulary),
-    Hash { rows: u64 },
+    /// Exact, by the vocabulary of an earlier column.
+    Shared(usize),
+    Hash {
+        rows: u64,
+    },
     Identity,
 }
 
 impl Encoder {
-    /// An encoder for a schema, with a vocabulary for each of its exact columns and `None` for the others.
+    /// An encoder for a schema, with a vocabulary for each of its exact columns that shares none, and `None` for the
+    /// others.
     ///
     /// # Errors
     /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size, or where rows of text cannot
@@ -44,8 +50,11 @@ impl Encoder {
                 schema.categorical.len()
             )));
         }
-        let categories = schema.categorical.iter().zip(vocabularies).map(|(column, vocabulary)| {
+        let columns = schema.categorical.iter().zip(vocabularies).enumerate();
+        let categories = columns.map(|(number, (column, vocabulary))| {
+            let owner = schema.vocabulary_owner(number)?;
             match (column.vocabulary, vocabulary) {
+                (VocabularyKind::Exact { .. }, None) if owner != number => Ok(CategoryColumn::Shared(owner)),
                 (VocabularyKind::Exact { .. }, Some(vocabulary)) if vocabulary.rows() == column.rows => {
                     Ok(CategoryColumn::Exact(vocabulary))
                 }
@@ -74,13 +83,13 @@ impl Encoder {
     pub fn open(dataset: &Dataset) -> Result<Self> {
         let schema = dataset.schema();
         let vocabularies = schema.categorical.iter().map(|column| match column.vocabulary {
-            VocabularyKind::Exact { .. } => {
+            VocabularyKind::Exact { .. } if column.shares.is_none() => {
                 let name = vocabulary::file_name(&column.name);
                 let text = dataset.checked_file(&name)?;
                 let read = Vocabulary::from_tsv(&text);
                 Ok(Some(read.map_err(|what| Error::damaged(&dataset.dir().join(&name), None, what))?))
             }
-            VocabularyKind::Hash | VocabularyKind::Identity => Ok(None),
+            _ => Ok(None),
         });
         Self::new(schema, vocabularies.collect::<Result<_>>()?)
     }
@@ -90,11 +99,11 @@ impl Encoder {
         &self.parser
     }
 
-    /// The vocabulary of a categorical column, counted from 0, where it has one.
+    /// The vocabulary of a categorical column, counted from 0, where it has one of its own.
     pub fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
         match self.categories.get(column)? {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
-            CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
+            CategoryColumn::Shared(_) | CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
         }
     }
 
@@ -106,53 +115,67 @@ impl Encoder {
         // Column by column: a small vocabulary then stays in the cache while it is used.
         let first = out.len;
         out.len += rows.len();
-        for labels in &mut out.labels {
-            labels.extend(rows.labels().iter().map(|&label| f32::from(u8::from(label))));
+        for (labels, raw) in out.labels.iter_mut().zip(&rows.labels) {
+            labels.extend_from_slice(raw);
         }
+        out.weights.extend_from_slice(&rows.weights);
         let columns = self.dense.len();
         out.dense.resize(out.len * columns, 0.0);
-        for (number, (column, values)) in self.dense.iter().zip(rows.dense()).enumerate() {
+        for (number, (column, values)) in self.dense.iter().zip(&rows.dense).enumerate() {
             let stored = out.dense[first * columns + number..].iter_mut().step_by(columns);
             for (stored, raw) in stored.zip(values) {
-                *stored = match raw {
-                    Some(raw) => column.table.get(*raw, |x| column.transform.apply(Some(x))),
-                    None => column.transform.apply(None),
+                *stored = match raw.is_nan() {
+                    true => column.transform.apply(None),
+                    false => column.table.get(*raw, |x| column.transform.apply(Some(x))),
                 };
             }
         }
-        for ((column, raw), bags) in self.categories.iter().zip(rows.categories()).zip(&mut out.categorical) {
+        let exact = |number: usize| match &self.categories[number] {
+            CategoryColumn::Exact(vocabulary) => vocabulary,
+            _ => unreachable!("`Encoder::new` has checked which column is shared"),
+        };
+        let columns = self.categories.iter().zip(&rows.categories).zip(&mut out.categorical);
+        for (number, ((column, raw), bags)) in columns.enumerate() {
             let before = bags.ids.len();
-            match (column, raw) {
-                (CategoryColumn::Exact(vocabulary), RawCategories::Keys(keys)) => {
+            match (column, &raw.values) {
+                (CategoryColumn::Exact(_) | CategoryColumn::Shared(_), RawValues::Keys(keys)) => {
+                    let vocabulary = match column {
+                        &CategoryColumn::Shared(owner) => exact(owner),
+                        _ => exact(number),
+                    };
                     bags.ids.extend(keys.short.iter().map(|key| vocabulary.row_of_short(key)));
                     put_long(keys, &mut bags.ids[before..], |category| {
                         vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
                     });
                 }
-                (&CategoryColumn::Hash { rows }, RawCategories::Keys(keys)) => {
+                (&CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
                     let row = |category: &[u8]| hash_row(category, rows);
                     bags.ids.extend(keys.short.iter().map(|key| key.with_bytes(row)));
                     put_long(keys, &mut bags.ids[before..], row);
                 }
-                (_, RawCategories::Rows(ids)) => bags.ids.extend_from_slice(ids),
-                (CategoryColumn::Identity, RawCategories::Keys(_)) => {
+                (_, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),
+                (CategoryColumn::Identity, RawValues::Keys(_)) => {
                     unreachable!("the parser reads this column as row numbers")
                 }
             }
-            close_bags(bags, before);
+            close_bags(&raw.bags, rows.len(), bags, before);
         }
     }
 }
 
 fn put_long(keys: &RawKeys, ids: &mut [u64], row: impl Fn(&[u8]) -> u64) {
-    for (number, category) in &keys.long {
-        ids[*number as usize] = row(category);
+    for (number, category) in keys.long() {
+        ids[number] = row(category);
     }
 }
 
-/// One bag for each id behind the first `before`.
-fn close_bags(bags: &mut Bags, before: usize) {
-    bags.offsets.extend((before + 1..=bags.ids.len()).map(|end| end as u32));
+/// Makes bags of the ids behind the first `before`.
+fn close_bags(raw: &RawBags, rows: usize, bags: &mut Bags, before: usize) {
+    let first = before as u32;
+    match raw {
+        RawBags::Fixed(count) => bags.offsets.extend((1..=rows as u32).map(|row| first + row * count)),
+        RawBags::Ends(ends) => bags.offsets.extend(ends.iter().map(|end| first + end)),
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +198,7 @@ mod tests {
         schema.categorical[2..].iter_mut().for_each(|column| column.rows = 3);
         let encoder = Encoder::new(&schema, vocabularies).unwrap();
 
-        let mut rows = RawRows::new(encoder.parser());
+        let mut rows = RawRows::new(&schema);
         let mut line = with_field(GOOD_LINE, 0, "1");
         for (field, value) in
             [(1, "-100"), (2, "3000000"), (3, ""), (15, "76"), (16, "0123456789abcdef"), (17, "")]

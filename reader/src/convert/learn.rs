@@ -8,7 +8,7 @@ use crate::convert::lines::Chunk;
 use crate::convert::moments::{Moments, Tabulated};
 use crate::convert::options::{DenseMode, VocabularyChoice};
 use crate::convert::pass::{Pass, Pool};
-use crate::convert::row::{RawCategories, RawKeys, RawRows};
+use crate::convert::rows::{RawKeys, RawRows, RawValues};
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::error::Result;
 use crate::ordered::ordered_map;
@@ -85,16 +85,17 @@ struct Looked {
 }
 
 fn keys_of<'a>(rows: &'a RawRows, columns: &[usize]) -> Vec<&'a RawKeys> {
-    let keys = |&column: &usize| match &rows.categories()[column] {
-        RawCategories::Keys(keys) => Some(keys),
-        RawCategories::Rows(_) => None,
+    let keys = |&column: &usize| match &rows.categories[column].values {
+        RawValues::Keys(keys) => Some(keys),
+        RawValues::Rows(_) => None,
     };
     columns.iter().filter_map(keys).collect()
 }
 
 fn moments_of(rows: &RawRows, table: &Tabulated<f64>, function: DenseFunction) -> Vec<Moments> {
-    let of = |values: &Vec<Option<i64>>| {
-        Moments::of(values.iter().flatten().map(|&x| table.get(x, |x| function.apply(x))))
+    let of = |values: &Vec<f64>| {
+        let present = values.iter().filter(|x| !x.is_nan());
+        Moments::of(present.map(|&x| table.get(x, |x| function.apply(x))))
     };
-    rows.dense().iter().map(of).collect()
+    rows.dense.iter().map(of).collect()
 }

@@ -8,6 +8,7 @@
 mod bad;
 mod count;
 mod encode;
+mod format;
 mod learn;
 mod lines;
 mod moments;
@@ -15,6 +16,7 @@ mod options;
 mod pass;
 mod report;
 mod row;
+mod rows;
 #[cfg(test)]
 mod speed;
 mod spill;
@@ -26,13 +28,15 @@ mod write;
 
 pub use bad::{BAD_ROWS_NAME, BadReason, QUARANTINE_NAME};
 pub use encode::Encoder;
+pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, TABLE_ROWS_MAX, VocabularyChoice,
 };
 pub use report::{
     CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
 };
-pub use row::{Fault, RawRows, RowParser};
+pub use row::{Fault, RowParser};
+pub use rows::RawRows;
 
 use std::fs;
 
@@ -95,9 +99,9 @@ fn convert_within(
     let sources = train.chain(eval).collect::<Result<Vec<_>>>()?;
     let dir = PartialDir::create(&options.out)?;
 
-    let parser =
-        RowParser::new(&schema(options, &Learnt::default()))?.with_line_bytes_max(limits.line_bytes_max);
-    let pass = Pass::new(options, &sources, &parser, limits, progress)?;
+    let raw_schema = schema(options, &Learnt::default());
+    let parser = RowParser::new(&raw_schema)?.with_line_bytes_max(limits.line_bytes_max);
+    let pass = Pass::new(options, &sources, &parser, &raw_schema, limits, progress)?;
     let mut learnt = learn::learn(&pass, dir.path())?;
     let schema = schema(options, &learnt);
     let encoder = Encoder::new(&schema, std::mem::take(&mut learnt.vocabularies))?;
@@ -145,7 +149,14 @@ fn schema(options: &ConvertOptions, learnt: &Learnt) -> Schema {
             VocabularyChoice::Identity { rows } => (rows, VocabularyKind::Identity),
         };
         let name = categorical_name(column);
-        Categorical { name, rows, hotness: Hotness::Fixed(1), pooling: Pooling::Sum, vocabulary }
+        Categorical {
+            name,
+            rows,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary,
+            shares: None,
+        }
     };
     Schema {
         labels: vec![Label { name: "label".into() }],
@@ -198,11 +209,10 @@ fn report_of(
     });
     ConversionReport {
         conversion: Conversion {
-            format: "criteo-tsv".into(),
+            format: RowFormat::CriteoTsv,
             files: names(&options.files),
             eval: names(&options.eval),
             split: options.split.to_string(),
-            dense_mode: options.dense.to_string(),
             rows: written.rows,
         },
         bad_by_reason: written.bad_by_reason.clone(),

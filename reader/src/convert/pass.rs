@@ -8,14 +8,17 @@ use crate::convert::Progress;
 use crate::convert::bad::{BadRow, BadRows};
 use crate::convert::lines::{Chunk, Chunks, Limits, Source};
 use crate::convert::options::{ConvertOptions, Split};
-use crate::convert::row::{RawRows, RowParser};
+use crate::convert::row::RowParser;
+use crate::convert::rows::RawRows;
 use crate::dataset::Part;
 use crate::error::Result;
+use crate::schema::Schema;
 
 /// What the passes over the sources share.
 pub(crate) struct Pass<'a> {
     pub(crate) options: &'a ConvertOptions,
     pub(crate) parser: &'a RowParser,
+    schema: &'a Schema,
     sources: &'a [Source],
     limits: Limits,
     assignment: Assignment,
@@ -37,12 +40,13 @@ impl<'a> Pass<'a> {
         options: &'a ConvertOptions,
         sources: &'a [Source],
         parser: &'a RowParser,
+        schema: &'a Schema,
         limits: Limits,
         progress: &'a dyn Progress,
     ) -> Result<Self> {
         let rows = Pool::default();
         let assignment = Assignment::Train;
-        let mut pass = Self { options, parser, sources, limits, assignment, progress, rows };
+        let mut pass = Self { options, parser, schema, sources, limits, assignment, progress, rows };
         pass.assignment = match options.split {
             Split::None => Assignment::Train,
             Split::Last { share } => {
@@ -79,7 +83,7 @@ impl<'a> Pass<'a> {
 
     /// Reads a chunk's lines, hands the good rows to `take`, and returns the bad ones.
     pub(crate) fn read_rows<R>(&self, chunk: &Chunk, take: impl FnOnce(&PartRows) -> R) -> (R, Vec<BadRow>) {
-        let new = || PartRows { train: RawRows::new(self.parser), eval: RawRows::new(self.parser) };
+        let new = || PartRows { train: RawRows::new(self.schema), eval: RawRows::new(self.schema) };
         let mut rows = self.rows.take().unwrap_or_else(new);
         rows.train.clear();
         rows.eval.clear();

@@ -221,7 +221,7 @@ fn samples_are_what_the_lines_say() {
 
     // Scoring reads the same rows with the same code.
     let encoder = Encoder::open(&Dataset::open(&options.out).unwrap()).unwrap();
-    let mut rows = RawRows::new(encoder.parser());
+    let mut rows = RawRows::new(Dataset::open(&options.out).unwrap().schema());
     lines[225..].iter().for_each(|line| encoder.parser().push(line.as_bytes(), &mut rows).unwrap());
     let mut scored = Samples::new(Dataset::open(&options.out).unwrap().schema());
     encoder.encode(&rows, &mut scored);
@@ -253,7 +253,7 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
 
     let json: serde_json::Value =
         serde_json::from_slice(&fs::read(base.out.join(REPORT_NAME)).unwrap()).unwrap();
-    assert_eq!(json["format"], "criteo-tsv");
+    assert_eq!(json["format"], serde_json::json!({ "kind": "criteo-tsv" }));
     assert_eq!(json["rows"]["train"], 3);
     assert_eq!(json["columns"]["C1"]["kept_categories"], 2);
     assert_eq!(json["columns"]["C1"]["oov_lookups_eval"], 1);

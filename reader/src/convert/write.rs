@@ -11,7 +11,7 @@ use crate::convert::encode::Encoder;
 use crate::convert::lines::Chunk;
 use crate::convert::pass::Pass;
 use crate::convert::report::RowCounts;
-use crate::convert::row::RawRows;
+use crate::convert::rows::RawRows;
 use crate::dataset::Part;
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
@@ -91,9 +91,8 @@ fn encode_chunks(
     };
     let work = |chunk: Chunk| {
         let ((train, eval, missing_train), bad) = pass.read_rows(&chunk, |rows| {
-            let missing =
-                |values: &Vec<Option<i64>>| values.iter().filter(|value| value.is_none()).count() as u64;
-            let missing_train: Vec<u64> = rows.train.dense().iter().map(missing).collect();
+            let missing = |values: &Vec<f64>| values.iter().filter(|value| value.is_nan()).count() as u64;
+            let missing_train: Vec<u64> = rows.train.dense.iter().map(missing).collect();
             (encode(&rows.train), encode(&rows.eval), missing_train)
         });
         Ok(Encoded { chunk, bad, train, eval, missing_train })

@@ -97,6 +97,7 @@ impl Shape {
                 hotness: if self.ragged { Hotness::Ragged { max: hotness } } else { Hotness::Fixed(hotness) },
                 pooling: self.pooling,
                 vocabulary: VocabularyKind::Identity,
+                shares: None,
             }
         };
         Schema {
