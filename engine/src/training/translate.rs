@@ -205,8 +205,14 @@ fn share_meaning(a: &Categorical, b: &Categorical) -> bool {
     match (a.vocabulary, b.vocabulary) {
         (VocabularyKind::Hash, VocabularyKind::Hash)
         | (VocabularyKind::Identity, VocabularyKind::Identity) => true,
+        (VocabularyKind::Exact { .. }, VocabularyKind::Exact { .. }) => owner(a) == owner(b),
         _ => false,
     }
+}
+
+/// The column whose vocabulary a column uses.
+fn owner(column: &Categorical) -> &str {
+    column.shares.as_ref().unwrap_or(&column.name)
 }
 
 /// The names that there are, or the one that was probably meant.
@@ -295,6 +301,7 @@ mod tests {
                 hotness: Hotness::Fixed(1),
                 pooling: schema::Pooling::Sum,
                 vocabulary: VocabularyKind::Hash,
+                shares: None,
             })
             .into();
         categorical[2].pooling = schema::Pooling::Mean;
@@ -383,6 +390,22 @@ mod tests {
         let bytes = |rows: u64, numbers: u64| rows * (4 * numbers).next_multiple_of(16);
         let expected = bytes(10, 12) + bytes(20, 8) + bytes(10, 12) + bytes(10 + 20 + 10 + 10, 3);
         assert_eq!(rules.table_bytes(&spec), expected);
+    }
+
+    #[test]
+    fn columns_of_one_vocabulary_share_a_table() {
+        let mut schema = schema();
+        let job = job("[[table]]\ncolumns = [\"city\", \"shown\"]", &[]);
+        schema.categorical[2].vocabulary = VocabularyKind::Exact { min_count: 1 };
+        assert!(translate(&job, &schema).is_err());
+        schema.categorical[2].shares = Some("city".into());
+        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
+        // Without a [[table]] they have a vocabulary in common and a table each.
+        assert_eq!(translate(&self::job("", &[]), &schema).unwrap().0.tables.len(), 4);
+        // A vocabulary of a third column will do.
+        schema.categorical[2].shares = Some("ad".into());
+        schema.categorical[3].shares = Some("ad".into());
+        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
     }
 
     #[test]
