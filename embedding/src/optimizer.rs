@@ -232,3 +232,178 @@ fn sum_of_squares(weights: &[f32], gradient: &[f32], weight_decay: f32) -> f32 {
     }
     sums.iter().sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::UniformField;
+
+    const RULES: [UpdateRule; 8] = [
+        UpdateRule::Sgd,
+        UpdateRule::Momentum { momentum: 0.9, nesterov: false },
+        UpdateRule::Momentum { momentum: 0.9, nesterov: true },
+        UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+        UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+        UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-3 },
+        UpdateRule::Ftrl { beta: 0.5, l1: 0.0, l2: 0.0 },
+        UpdateRule::Ftrl { beta: 1.0, l1: 0.3, l2: 0.2 },
+    ];
+
+    fn optimizer(rule: UpdateRule, weight_decay: f32) -> Optimizer {
+        Optimizer { rule, learning_rate: 0.125, weight_decay }
+    }
+
+    fn random(dim: usize, stream: u32) -> Vec<f32> {
+        let mut values = vec![0.0; dim];
+        UniformField::new(3, stream).fill_row(0, 1.0, &mut values);
+        values
+    }
+
+    /// One parameter, or one row, by the formulas of the papers, in f64.
+    struct Oracle {
+        weights: Vec<f64>,
+        first: Vec<f64>,
+        second: Vec<f64>,
+    }
+
+    impl Oracle {
+        fn new(rule: UpdateRule, weights: &[f32]) -> Self {
+            let weights: Vec<f64> = weights.iter().map(|&weight| f64::from(weight)).collect();
+            let first = match rule {
+                UpdateRule::Adagrad { initial_accumulator, .. }
+                | UpdateRule::RowwiseAdagrad { initial_accumulator, .. } => {
+                    vec![f64::from(initial_accumulator); weights.len()]
+                }
+                // The paper starts from weights of 0; from others it starts where z stands for them.
+                UpdateRule::Ftrl { beta, .. } => {
+                    weights.iter().map(|weight| -weight * f64::from(beta) / 0.125).collect()
+                }
+                _ => vec![0.0; weights.len()],
+            };
+            Self { second: vec![0.0; weights.len()], first, weights }
+        }
+
+        fn step(&mut self, rule: UpdateRule, decay: f32, number: u32, gradient: &[f32]) {
+            let rate = 0.125;
+            let (weights, first, second) = (&mut self.weights, &mut self.first, &mut self.second);
+            let gradient = gradient.iter().zip(&*weights);
+            let gradient: Vec<f64> = gradient.map(|(&g, w)| f64::from(g) + f64::from(decay) * w).collect();
+            let mean_square = gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
+            for (i, &g) in gradient.iter().enumerate() {
+                let w = weights[i];
+                weights[i] = match rule {
+                    UpdateRule::Sgd => w - rate * g,
+                    UpdateRule::Momentum { momentum, nesterov } => {
+                        let momentum = f64::from(momentum);
+                        first[i] = momentum * first[i] + g;
+                        w - rate * if nesterov { g + momentum * first[i] } else { first[i] }
+                    }
+                    UpdateRule::Adagrad { epsilon, .. } => {
+                        first[i] += g * g;
+                        w - rate * g / (first[i].sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::RowwiseAdagrad { epsilon, .. } => {
+                        first[i] += mean_square;
+                        w - rate * g / (first[i].sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::Adam { beta1, beta2, epsilon } => {
+                        let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
+                        first[i] = beta1 * first[i] + (1.0 - beta1) * g;
+                        second[i] = beta2 * second[i] + (1.0 - beta2) * g * g;
+                        let mean = first[i] / (1.0 - beta1.powf(f64::from(number)));
+                        let square = second[i] / (1.0 - beta2.powf(f64::from(number)));
+                        w - rate * mean / (square.sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::Ftrl { beta, l1, l2 } => {
+                        let (beta, l1, l2) = (f64::from(beta), f64::from(l1), f64::from(l2));
+                        let sigma = ((second[i] + g * g).sqrt() - second[i].sqrt()) / rate;
+                        first[i] += g - sigma * w;
+                        second[i] += g * g;
+                        let z = first[i];
+                        if z.abs() <= l1 {
+                            0.0
+                        } else {
+                            -(z - z.signum() * l1) / ((beta + second[i].sqrt()) / rate + l2)
+                        }
+                    }
+                };
+            }
+        }
+    }
+
+    #[test]
+    fn every_rule_equals_its_formula_over_many_steps() {
+        for rule in RULES {
+            for (dim, decay) in [(1, 0.0), (5, 0.0), (16, 0.01), (37, 0.01)] {
+                let mut weights = random(dim, 0);
+                let mut state = vec![f32::NAN; rule.state_elements(dim)];
+                rule.initialize(&weights, &mut state);
+                let mut oracle = Oracle::new(rule, &weights);
+                for number in 1..=20 {
+                    let gradient = random(dim, number);
+                    let step = Step { number: u64::from(number), rate_factor: 1.0 };
+                    optimizer(rule, decay).at(step).apply(&mut weights, &mut state, &gradient);
+                    oracle.step(rule, decay, number, &gradient);
+                    // Weights and states are below 20, each step rounds some ten times by 2^-24 of that, and what
+                    // divides is above 0.1.
+                    let tolerance = f64::from(number) * 10.0 * 20.0 / 0.1 / f64::from(1 << 24);
+                    for (weight, exact) in weights.iter().zip(&oracle.weights) {
+                        let difference = (f64::from(*weight) - exact).abs();
+                        assert!(difference <= tolerance, "{rule:?} step {number}: {weight} {exact}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Without regularization FTRL takes Adagrad's steps, with `beta` for epsilon, whatever the schedule does.
+    #[test]
+    fn a_schedule_changes_the_steps_of_ftrl_and_not_its_weights() {
+        let rule = UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 };
+        let (mut weights, mut state) = (random(8, 0), vec![0.0; 16]);
+        rule.initialize(&weights, &mut state);
+        let mut exact: Vec<f64> = weights.iter().map(|&weight| f64::from(weight)).collect();
+        let mut squares = [0.0; 8];
+        for number in 1..=20u32 {
+            let (gradient, rate_factor) = (random(8, number), f64::from(number % 7) / 3.0);
+            let step = Step { number: u64::from(number), rate_factor };
+            optimizer(rule, 0.0).at(step).apply(&mut weights, &mut state, &gradient);
+            for ((exact, square), &gradient) in exact.iter_mut().zip(&mut squares).zip(&gradient) {
+                let gradient = f64::from(gradient);
+                *square += gradient * gradient;
+                *exact -= 0.125 * rate_factor * gradient / (1.0 + square.sqrt());
+            }
+        }
+        for (weight, exact) in weights.iter().zip(exact) {
+            // 20 steps of about ten roundings of numbers below 5.
+            assert!((f64::from(*weight) - exact).abs() <= 1000.0 / f64::from(1 << 24), "{weight} {exact}");
+        }
+    }
+
+    #[test]
+    fn ftrl_holds_weights_of_weak_evidence_at_exactly_zero() {
+        let rule = UpdateRule::Ftrl { beta: 1.0, l1: 1.0, l2: 0.0 };
+        let (mut weights, mut state) = ([0.0; 2], [0.0; 4]);
+        let step = Step { number: 1, rate_factor: 1.0 };
+        optimizer(rule, 0.0).at(step).apply(&mut weights, &mut state, &[0.5, 3.0]);
+        assert_eq!(weights, [0.0, -0.125 * 2.0 / 4.0]);
+    }
+
+    #[test]
+    fn zeros_and_broken_numbers() {
+        for rule in [
+            UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+            UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+            UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 0.0 },
+            UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
+        ] {
+            let update = optimizer(rule, 0.0).at(Step { number: 1, rate_factor: 1.0 });
+            let mut state = vec![0.0; rule.state_elements(2)];
+            let mut weights = [0.0, 0.0];
+            update.apply(&mut weights, &mut state, &[0.0, 0.0]);
+            assert_eq!(weights, [0.0, 0.0], "{rule:?}");
+            update.apply(&mut weights, &mut state, &[f32::NAN, f32::NAN]);
+            assert!(weights.iter().all(|weight| weight.is_nan()), "{rule:?}");
+        }
+    }
+}

@@ -86,29 +86,46 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::pool::{Bags, FeatureSlot};
+    use crate::table::Pooling;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     proptest! {
         #[test]
         fn every_id_is_found_under_its_row(
-            bags in prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40),
+            features in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40), 1..4,
+            ),
         ) {
-            let ids: Vec<u64> = bags.iter().flatten().copied().collect();
-            let mut offsets = vec![0];
-            offsets.extend(bags.iter().scan(0, |end, bag| { *end += bag.len() as u32; Some(*end) }));
-            let mut expected = BTreeMap::<u64, Vec<u32>>::new();
-            for (number, bag) in bags.iter().enumerate() {
-                for &row in bag {
-                    expected.entry(row).or_default().push(number as u32);
+            let mut expected = BTreeMap::<u64, Vec<BagPlace>>::new();
+            for (feature, bags) in features.iter().enumerate() {
+                for (sample, bag) in bags.iter().enumerate() {
+                    for &row in bag {
+                        expected.entry(row).or_default().push(BagPlace { feature, sample });
+                    }
                 }
             }
+            let ids = |bags: &Vec<Vec<u64>>| bags.iter().flatten().copied().collect::<Vec<_>>();
+            let columns: Vec<_> = features.iter().map(|bags| (offsets_of(bags), ids(bags))).collect();
+            let slot = FeatureSlot { stride: 1, offset: 0 };
+            let of_batch: Vec<_> = columns.iter().map(|(offsets, ids)| {
+                Feature { bags: Bags { offsets, ids }, pooling: Pooling::Sum, slot }
+            }).collect();
             let mut route = Route::default();
-            route.build(Bags { offsets: &offsets, ids: &ids }, 20);
+            route.build(&of_batch, 20);
             prop_assert_eq!(&route.rows, &expected.keys().copied().collect::<Vec<_>>());
             for (index, bags) in expected.values().enumerate() {
-                prop_assert_eq!(route.bags_of(index), bags.as_slice());
+                prop_assert_eq!(&route.bags_of(index).collect::<Vec<_>>(), bags);
             }
         }
+    }
+
+    fn offsets_of(bags: &[Vec<u64>]) -> Vec<u32> {
+        let ends = bags.iter().scan(0, |end, bag| {
+            *end += bag.len() as u32;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 }

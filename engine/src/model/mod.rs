@@ -6,6 +6,7 @@
 mod layout;
 mod rules;
 mod spec;
+mod validate;
 
 pub use layout::{DenseLayout, Layer, MlpSpec};
 pub use rules::TrainingRules;

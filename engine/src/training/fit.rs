@@ -14,7 +14,7 @@ use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stop
 use super::translate::{check_memory, translate};
 use super::{Event, Observer, Progress, RunDir, TrainError};
 use crate::cpu::CpuModel;
-use crate::evaluation::Metrics;
+use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
 use crate::saved;
 use crate::system;
@@ -99,7 +99,7 @@ struct EvalRecord<'a> {
     step: u64,
     seconds: f64,
     #[serde(flatten)]
-    metrics: &'a Metrics,
+    metrics: &'a EvalMetrics,
 }
 
 impl Fit<'_> {
@@ -162,7 +162,7 @@ impl Fit<'_> {
             last_eval = None;
             if self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get())) {
                 last_eval = self.evaluate(step)?;
-                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.auc);
+                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
                 if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
                     && auc >= target.get()
                 {
@@ -210,10 +210,11 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
-        let metrics = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let heads = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
-        self.observer.observe(Event::Evaluated { step, metrics: &metrics });
+        self.observer.observe(Event::Evaluated { step, heads: &heads });
         let auc_achievable = self.dataset.manifest().auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }

@@ -56,8 +56,8 @@ pub enum Event<'a> {
     Evaluated {
         /// Steps of training behind it.
         step: u64,
-        /// How good it is.
-        metrics: &'a crate::evaluation::Metrics,
+        /// How good each of its heads is.
+        heads: &'a [crate::evaluation::HeadMetrics],
     },
 }
 
