@@ -15,9 +15,13 @@ use std::path::{Path, PathBuf};
 
 use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
-use rankine_reader::dataset::FileManifest;
+use rankine_reader::convert::RowFormat;
+use rankine_reader::dataset::{FileManifest, Origin};
+use rankine_reader::schema::VocabularyKind;
+use rankine_reader::sealed::{self, Checksum};
+use rankine_reader::vocabulary::{self, Vocabulary};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
-use rankine_reader::{Dataset, Schema, sealed};
+use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +80,9 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
+    /// How raw rows of its columns are read; absent where it was trained on generated data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<RowFormat>,
     /// Steps of training behind it.
     pub steps: u64,
     /// The checksum of the weights.
@@ -105,6 +112,10 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: dataset.schema().clone(),
+        format: match &dataset.manifest().origin {
+            Origin::Converted(conversion) => Some(conversion.format.clone()),
+            Origin::Generated(_) => None,
+        },
         steps,
         weights: write_weights(partial.path(), model)?,
         vocabularies,
@@ -289,6 +300,30 @@ impl SavedModel {
         Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
+    /// Reads the vocabularies of the categorical columns; `None` for one that has none of its own.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Damaged`] where one is not what was saved, [`SavedModelError::Read`].
+    pub fn vocabularies(&self, dir: &Path) -> Result<Vec<Option<Vocabulary>>, SavedModelError> {
+        let columns = self.schema.categorical.iter().map(|column| match column.vocabulary {
+            VocabularyKind::Exact { .. } if column.shares.is_none() => {
+                let name = vocabulary::file_name(&column.name);
+                let path = dir.join(&name);
+                let text =
+                    fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
+                let kept = self.vocabularies.iter().find(|file| file.name == name);
+                if kept.is_none_or(|file| file.xxh3 != Checksum::of(&text)) {
+                    let what = "its checksum is not the one in model.json".into();
+                    return Err(SavedModelError::Damaged { path, what });
+                }
+                let vocabulary = Vocabulary::from_tsv(&text);
+                Ok(Some(vocabulary.map_err(|what| SavedModelError::Damaged { path, what })?))
+            }
+            _ => Ok(None),
+        });
+        columns.collect()
+    }
+
     /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
     /// vocabularies.
     ///
@@ -310,7 +345,8 @@ impl SavedModel {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            if (mine.rows, mine.vocabulary) != (theirs.rows, theirs.vocabulary) {
+            if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
+            {
                 return Err(mismatch(format!(
                     "column {} has {} rows by {:?}, the model {} by {:?}",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
