@@ -80,7 +80,7 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
-    /// How raw rows of its columns are read; absent where it was trained on generated data.
+    /// How raw rows of its columns are read; absent where it was not trained on converted data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<RowFormat>,
     /// Steps of training behind it.
@@ -112,9 +112,9 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: dataset.schema().clone(),
-        format: match &dataset.manifest().origin {
-            Origin::Converted(conversion) => Some(conversion.format.clone()),
-            Origin::Generated(_) => None,
+        format: match dataset.manifest().map(|manifest| &manifest.origin) {
+            Some(Origin::Converted(conversion)) => Some(conversion.format.clone()),
+            Some(Origin::Generated(_)) | None => None,
         },
         steps,
         weights: write_weights(partial.path(), model)?,
@@ -126,7 +126,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
 
 /// The vocabularies among a dataset's files.
 fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
-    dataset.manifest().files.iter().filter(|file| file.name.starts_with("vocabulary/"))
+    dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
 fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {

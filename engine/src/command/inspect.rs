@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    let manifest = dataset.manifest();
+    let manifest = dataset.manifest().expect("a dataset that was opened from its folder has a manifest");
     let report = Inspection {
         path: &args.path,
         block_samples: manifest.block_samples,

@@ -11,9 +11,7 @@ impl Job {
     /// jobs made in code have not.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let mut found = Vec::new();
-        if self.data.dir.as_os_str().is_empty() {
-            found.push(Conflict::new("data.dir", "the path is empty"));
-        }
+        self.check_data(&mut found);
         self.check_model(&mut found);
         self.check_tables(&mut found);
         self.check_heads(&mut found);
@@ -26,6 +24,35 @@ impl Job {
             ));
         }
         found
+    }
+
+    fn check_data(&self, found: &mut Vec<Conflict>) {
+        let mut conflict = |key, message: String| found.push(Conflict::new(key, message));
+        let data = &self.data;
+        match (&data.dir, &data.raw) {
+            (Some(_), Some(_)) => conflict(
+                "data.raw",
+                "data.dir and data.raw both say where the samples are: keep dir for a folder that convert or generate \
+                 wrote, or raw for HugeCTR's raw files as they are"
+                    .into(),
+            ),
+            (None, None) => conflict(
+                "data",
+                "nothing says where the samples are: set data.dir to a folder that convert or generate wrote, or \
+                 data.raw to HugeCTR's raw files"
+                    .into(),
+            ),
+            (Some(dir), None) if dir.as_os_str().is_empty() => conflict("data.dir", "the path is empty".into()),
+            (None, Some(raw)) => {
+                if data.generate.is_some() {
+                    conflict("data.generate", "raw files are not generated: set data.dir in place of data.raw".into());
+                }
+                if raw.train.is_empty() {
+                    conflict("data.raw.train", "there is no file to train on".into());
+                }
+            }
+            (Some(_), None) => {}
+        }
     }
 
     fn check_model(&self, found: &mut Vec<Conflict>) {

@@ -47,7 +47,7 @@ mod typed;
 mod values;
 mod write;
 
-pub use data::{Data, Generate, Reader};
+pub use data::{Data, Generate, Raw, Reader};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use rankine_reader::io::IoMode;
+use rankine_reader::raw::{RawDense, RawIds};
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
@@ -31,13 +32,18 @@ Editors that know JSON Schema can complete and check a job by [job.schema.json](
 first line `#:schema PATH/job.schema.json` in the job says so.
 ";
 
-/// The schema of [`IoMode`], which is another crate's.
+// The choices that are another crate's.
+
 pub(super) fn io_mode(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({
-        "type": "string",
-        "enum": IoMode::ALL.map(IoMode::name),
-        "default": IoMode::default().name(),
-    })
+    json_schema!({ "type": "string", "enum": IoMode::ALL.map(IoMode::name) })
+}
+
+pub(super) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [RawDense::Float, RawDense::Int] })
+}
+
+pub(super) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [RawIds::PerTable, RawIds::GlobalOffset] })
 }
 
 impl serde::Serialize for Schedule {

@@ -1,5 +1,6 @@
 //! The job file from outside: what is read, what is refused and in which words.
 
+use rankine_reader::raw::{RawDense, RawIds};
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
@@ -48,7 +49,7 @@ fn errors_with(piece: &str, replacement: &str) -> String {
 fn what_is_not_written_has_its_default() {
     let job = Job::from_toml("job.toml", SOUND, &NO_SETS).unwrap();
     assert_eq!((job.name.as_str(), job.seed), ("criteo", 7));
-    assert_eq!(job.data, Data { dir: "data/criteo".into(), generate: None });
+    assert_eq!(job.data, Data { dir: Some("data/criteo".into()), ..Data::default() });
     let zero = NonNegative::default();
     assert_eq!(
         job.optimizer.dense,
@@ -94,7 +95,7 @@ fn sets_replace_add_and_make_tables() {
     assert_eq!(job.train.batch_size.get(), 1024);
     assert_eq!(job.eval.every_steps, Count::new(10));
     assert_eq!(job.name.as_str(), "another one");
-    assert_eq!(job.data.dir, PathBuf::from("a/b.c=d"));
+    assert_eq!(job.data.dir, Some(PathBuf::from("a/b.c=d")));
     assert_eq!(job.model.top_mlp(), [Width::new(8).unwrap()]);
     assert_eq!(job.optimizer.sparse.name(), "sgd");
     assert_eq!(job.device.threads, ThreadCount::new(3));
@@ -287,6 +288,28 @@ fn impossible_values_are_refused_in_plain_words() {
             "[train]",
             "[data.generate]\nshape = \"dlrm-dcn\"\nsamples = 3\n[train]",
             "did you mean `dlrm-dcnv2`?",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [\"day\"], dense = \"half\" }",
+            "known values: float, int",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [] }",
+            "job.toml:5:33: there is no file to train on",
+        ),
+        ("dir = \"data/criteo\"", "raw = { shape = \"dlrm\" }", "the key `train` is missing in [data.raw]"),
+        ("dir = \"data/criteo\"", "", "nothing says where the samples are"),
+        (
+            "dir = \"data/criteo\"",
+            "dir = \"a\"\nraw = { shape = \"dlrm\", train = [\"b\"] }",
+            "data.dir and data.raw both say",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [\"b\"] }\ngenerate = { shape = \"dlrm\", samples = 1 }",
+            "raw files are not generated",
         ),
         ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
         (
@@ -701,8 +724,26 @@ fn any_job() -> impl Strategy<Value = Job> {
                 seed,
             },
         );
-    let data = ("[^\\x00]{1,20}", proptest::option::of(generate))
-        .prop_map(|(dir, generate)| Data { dir: dir.into(), generate });
+    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(|(dir, generate)| Data {
+        dir: Some(dir.into()),
+        raw: None,
+        generate,
+    });
+    let paths = |least| proptest::collection::vec("[^\\x00]{1,20}".prop_map(PathBuf::from), least..3);
+    let raw =
+        (prop_oneof![Just(Shape::Dlrm), Just(Shape::DlrmDcnv2)], proptest::option::of(count()), paths(1))
+            .prop_flat_map(move |(shape, rows_cap, train)| {
+                (Just(shape), Just(rows_cap), Just(train), paths(0), count(), any::<bool>(), any::<bool>())
+            })
+            .prop_map(|(shape, rows_cap, train, eval, labels, int, global)| {
+                let dense = if int { RawDense::Int } else { RawDense::Float };
+                let ids = if global { RawIds::GlobalOffset } else { RawIds::PerTable };
+                Data {
+                    raw: Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }),
+                    ..Data::default()
+                }
+            });
+    let data = prop_oneof![folder, raw];
     let widths = move || proptest::collection::vec(width(), 0..4);
     let cross = (width(), proptest::option::of(width()));
     let model = (0..4, width(), widths(), widths(), cross).prop_map(

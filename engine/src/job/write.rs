@@ -1,13 +1,13 @@
 //! The effective job: every setting written out, the defaults too.
 
 use std::fmt::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Data, Device, Eval, Generate, Job, Reader, Train};
+use super::{Data, Device, Eval, Generate, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -43,8 +43,16 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
-    let Data { dir, generate } = data;
-    writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+    let Data { dir, raw, generate } = data;
+    if let Some(dir) = dir {
+        writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+    }
+    if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
+        writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;
+        write_option(out, "rows_cap", rows_cap.as_ref(), "tables as large as the shape says")?;
+        writeln!(out, "train = {}\neval = {}", quoted_paths(train), quoted_paths(eval))?;
+        writeln!(out, "labels = {labels}\ndense = \"{dense}\"\nids = \"{ids}\"")?;
+    }
     let Some(Generate { shape, rows_cap, samples, eval_samples, alpha, seed }) = generate else {
         return Ok(());
     };
@@ -199,6 +207,10 @@ fn widths(layers: &[Width]) -> Vec<u32> {
 
 fn quoted(text: &str) -> toml::Value {
     toml::Value::String(text.to_owned())
+}
+
+fn quoted_paths(paths: &[PathBuf]) -> toml::Value {
+    toml::Value::Array(paths.iter().map(|path| quoted_path(path)).collect())
 }
 
 fn quoted_path(path: &Path) -> toml::Value {

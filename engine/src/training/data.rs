@@ -1,22 +1,29 @@
 //! The job's dataset: opened, or made first; and what can be said of the job before it is trained.
 
+use std::path::Path;
+
 use rankine_reader::Dataset;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::DenseDtype;
 
 use super::translate::translate;
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Generate, Job};
+use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::model::ModelSpec;
 use crate::system;
 
-/// Opens the dataset of a job; makes it first where it is not there and the job says how.
+/// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says how.
 ///
 /// # Errors
 /// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the
 /// job's.
 pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    let dir = &job.data.dir;
+    if let Some(raw) = &job.data.raw {
+        return Ok(Dataset::raw(&raw_format(raw)?, &raw.train, &raw.eval)?);
+    }
+    let dir = job.data.folder().unwrap_or(Path::new(""));
     let Some(settings) = &job.data.generate else {
         return Ok(Dataset::open(dir)?);
     };
@@ -28,14 +35,29 @@ pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Datase
         generate(&spec, dir, threads, |samples| observer.observe(Event::Generating { samples, total }))?;
     }
     let dataset = Dataset::open(dir)?;
-    match &dataset.manifest().origin {
-        Origin::Generated(generation) if generation.spec == spec => Ok(dataset),
-        Origin::Generated(_) => Err(other_dataset(dir, "was generated with other settings than these")),
-        Origin::Converted(_) => Err(other_dataset(dir, "was converted from click logs, not generated")),
+    match dataset.manifest().map(|manifest| &manifest.origin) {
+        Some(Origin::Generated(generation)) if generation.spec == spec => Ok(dataset),
+        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings than these")),
+        _ => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
 }
 
-fn other_dataset(dir: &std::path::Path, what: &str) -> TrainError {
+/// What the records of a job's raw files are.
+///
+/// # Errors
+/// [`TrainError::Data`] where the shape's file cannot be read, or is none.
+pub fn raw_format(raw: &Raw) -> Result<RawFormat, TrainError> {
+    Ok(RawFormat {
+        rows_cap: raw.rows_cap.map(Count::get),
+        // More are refused with the record's length.
+        labels: raw.labels.get().try_into().unwrap_or(u32::MAX),
+        dense: raw.dense,
+        ids: raw.ids,
+        ..RawFormat::new(Shape::load(&raw.shape.to_string())?)
+    })
+}
+
+fn other_dataset(dir: &Path, what: &str) -> TrainError {
     let message = format!(
         "the dataset in {} {what}: choose another data.dir, remove that folder, or remove [data.generate] to train on \
          what is there",
@@ -71,7 +93,7 @@ pub struct Outlook {
 pub enum Columns {
     /// The dataset, which is there.
     Dataset,
-    /// The shape of the dataset that training will make.
+    /// The shape of the dataset that training will make, or of raw files that are not there.
     Shape,
     /// Nowhere: the dataset is not there.
     Unknown,
@@ -83,15 +105,24 @@ pub enum Columns {
 /// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit
 /// it.
 pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
-    let (columns, schema) = match &job.data.generate {
-        _ if Dataset::exists(&job.data.dir) => {
-            (Columns::Dataset, Dataset::open(&job.data.dir)?.schema().clone())
+    let dir = job.data.folder().unwrap_or(Path::new(""));
+    let (columns, schema) = match (&job.data.raw, &job.data.generate) {
+        (Some(raw), _) => {
+            let format = raw_format(raw)?;
+            let there = raw.train.iter().chain(&raw.eval).any(|path| path.exists());
+            if there {
+                (Columns::Dataset, Dataset::raw(&format, &raw.train, &raw.eval)?.schema().clone())
+            } else {
+                format.record_bytes()?;
+                (Columns::Shape, format.schema(DenseDtype::F32))
+            }
         }
-        Some(settings) => {
+        _ if Dataset::exists(dir) => (Columns::Dataset, Dataset::open(dir)?.schema().clone()),
+        (None, Some(settings)) => {
             let spec = generate_spec(settings)?;
             (Columns::Shape, spec.shape.schema(spec.rows_cap))
         }
-        None => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+        (None, None) => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
     Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })

@@ -215,18 +215,20 @@ impl Fit<'_> {
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
-        let auc_achievable = self.dataset.manifest().auc_achievable();
+        let auc_achievable = self.dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 
     fn summary(&self, total: &Tally, loss: f64, stopped: Stopped, eval: Option<EvalSummary>) -> Summary {
         let seconds = total.time.as_secs_f64();
+        let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
         Summary {
             name: self.job.name.to_string(),
             seed: self.job.seed,
             version: env!("CARGO_PKG_VERSION").into(),
             data: DataSummary {
-                dir: self.job.data.dir.display().to_string(),
+                dir: self.job.data.folder().map(|dir| dir.display().to_string()),
+                raw: raw_files.map(|path| path.display().to_string()).collect(),
                 train_samples: self.dataset.samples(Part::Train),
                 eval_samples: self.dataset.samples(Part::Eval),
                 reader: self.io.mode.to_string(),

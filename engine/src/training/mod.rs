@@ -15,7 +15,7 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use data::{Columns, Outlook, open_or_generate, outlook};
+pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;

@@ -29,6 +29,7 @@ mod write;
 pub use bad::{BAD_ROWS_NAME, BadReason, QUARANTINE_NAME};
 pub use encode::Encoder;
 pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+pub(crate) use moments::Tabulated;
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, TABLE_ROWS_MAX, VocabularyChoice,
 };
