@@ -46,6 +46,14 @@ impl DenseDtype {
             Self::F32 => 4,
         }
     }
+
+    /// The largest finite value.
+    pub fn largest(self) -> f32 {
+        match self {
+            Self::F16 => half::f16::MAX.to_f32(),
+            Self::F32 => f32::MAX,
+        }
+    }
 }
 
 /// A numeric feature and what was done to the raw number before it was stored.

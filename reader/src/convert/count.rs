@@ -72,13 +72,13 @@ impl CategoryCounter {
         })
     }
 
-    /// Counts a chunk's keys of every column; `keys` has as many entries as there are columns.
-    pub(crate) fn add(&self, keys: &[&RawKeys], buckets: &mut Buckets) -> Result<()> {
+    /// Counts a chunk's keys, each list of them for the column of this number.
+    pub(crate) fn add(&self, keys: &[(usize, &RawKeys)], buckets: &mut Buckets) -> Result<()> {
         // Threads begin with different columns.
         let turn = self.turn.fetch_add(5, Ordering::Relaxed);
         for number in 0..keys.len() {
-            let column = (turn + number) % keys.len();
-            buckets.fill(keys[column]);
+            let (column, keys) = keys[(turn + number) % keys.len()];
+            buckets.fill(keys);
             self.add_column(&self.columns[column], buckets);
         }
         if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
@@ -214,7 +214,7 @@ mod tests {
                         let mut buckets = Buckets::default();
                         for chunk in chunks {
                             let reversed: Vec<_> = chunk.iter().map(|key| reverse(key)).collect();
-                            counter.add(&[&raw(chunk), &raw(&reversed)], &mut buckets).unwrap();
+                            counter.add(&[(0, &raw(chunk)), (1, &raw(&reversed))], &mut buckets).unwrap();
                         }
                     });
                 }

@@ -1,18 +1,19 @@
-//! From raw rows to samples: the same code for conversion and for scoring.
+//! From raw rows to samples: the same code for conversion and for prediction.
+
+use std::path::Path;
 
 use crate::convert::moments::Tabulated;
-use crate::convert::row::RowParser;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
-use crate::schema::{DenseTransform, Schema, VocabularyKind};
+use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers, looks up categories.
 #[derive(Debug)]
 pub struct Encoder {
-    parser: RowParser,
+    dense_dtype: DenseDtype,
     dense: Vec<DenseColumn>,
     categories: Vec<CategoryColumn>,
 }
@@ -21,6 +22,14 @@ pub struct Encoder {
 struct DenseColumn {
     transform: DenseTransform,
     table: Tabulated<f32>,
+}
+
+impl DenseColumn {
+    /// The stored value of a number, kept within what the storage type holds: a standardized one can be beyond that
+    /// only if it lies tens of thousands of deviations off.
+    fn stored(&self, raw: f64, largest: f32) -> f32 {
+        self.transform.apply(Some(raw)).clamp(-largest, largest)
+    }
 }
 
 #[derive(Debug)]
@@ -39,10 +48,8 @@ impl Encoder {
     /// others.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size, or where rows of text cannot
-    /// give the schema's columns.
+    /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size.
     pub fn new(schema: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Result<Self> {
-        let parser = RowParser::new(schema)?;
         if vocabularies.len() != schema.categorical.len() {
             return Err(Error::invalid(format!(
                 "{} vocabularies for {} categorical columns",
@@ -71,9 +78,15 @@ impl Encoder {
         });
         let dense = schema.dense.iter().map(|column| {
             let transform = column.transform;
-            DenseColumn { transform, table: Tabulated::new(|x| transform.apply(Some(x))) }
+            let column = DenseColumn { transform, table: Tabulated::new(|_| 0.0) };
+            let table = Tabulated::new(|x| column.stored(x, schema.dense_dtype.largest()));
+            DenseColumn { transform, table }
         });
-        Ok(Self { parser, dense: dense.collect(), categories: categories.collect::<Result<_>>()? })
+        Ok(Self {
+            dense_dtype: schema.dense_dtype,
+            dense: dense.collect(),
+            categories: categories.collect::<Result<_>>()?,
+        })
     }
 
     /// The encoder that made a dataset, its vocabularies read from the dataset's folder.
@@ -81,33 +94,53 @@ impl Encoder {
     /// # Errors
     /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary's file; otherwise as [`Encoder::new`].
     pub fn open(dataset: &Dataset) -> Result<Self> {
-        let schema = dataset.schema();
+        Self::with_files(dataset.schema(), dataset.dir(), |name| dataset.checked_file(name))
+    }
+
+    /// The encoder of a schema whose vocabularies lie below `dir`: a dataset's, or a model's that was trained on it.
+    /// `read` gives the bytes of a file by its path below `dir`, with forward slashes, and has checked them.
+    ///
+    /// # Errors
+    /// What `read` fails with; [`Error::Damaged`] for what is no vocabulary; otherwise as [`Encoder::new`].
+    pub fn with_files(
+        schema: &Schema,
+        dir: &Path,
+        mut read: impl FnMut(&str) -> Result<Vec<u8>>,
+    ) -> Result<Self> {
         let vocabularies = schema.categorical.iter().map(|column| match column.vocabulary {
             VocabularyKind::Exact { .. } if column.shares.is_none() => {
                 let name = vocabulary::file_name(&column.name);
-                let text = dataset.checked_file(&name)?;
-                let read = Vocabulary::from_tsv(&text);
-                Ok(Some(read.map_err(|what| Error::damaged(&dataset.dir().join(&name), None, what))?))
+                let vocabulary = Vocabulary::from_tsv(&read(&name)?);
+                Ok(Some(vocabulary.map_err(|what| Error::damaged(&dir.join(&name), None, what))?))
             }
             _ => Ok(None),
         });
         Self::new(schema, vocabularies.collect::<Result<_>>()?)
     }
 
-    /// What reads lines into the raw rows that this encoder takes.
-    pub fn parser(&self) -> &RowParser {
-        &self.parser
-    }
-
-    /// The vocabulary of a categorical column, counted from 0, where it has one of its own.
+    /// The vocabulary of a categorical column, counted from 0: its own or a shared one, where it has one.
     pub fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
         match self.categories.get(column)? {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
-            CategoryColumn::Shared(_) | CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
+            CategoryColumn::Shared(owner) => match &self.categories[*owner] {
+                CategoryColumn::Exact(vocabulary) => Some(vocabulary),
+                _ => unreachable!("an owner shares no vocabulary, which `Encoder::new` has checked"),
+            },
+            CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
         }
     }
 
-    /// Appends the samples of raw rows, which were made with [`Encoder::parser`].
+    /// For each categorical column, how many ids of these samples stand for categories that its vocabulary, its own or
+    /// a shared one, does not list; 0 where it has none.
+    pub fn unknown(&self, samples: &Samples) -> Vec<u64> {
+        let unknown = |(column, bags): (usize, &Bags)| match self.vocabulary(column) {
+            Some(_) => bags.ids.iter().filter(|&&id| id == vocabulary::OUT_OF_VOCABULARY).count() as u64,
+            None => 0,
+        };
+        samples.categorical.iter().enumerate().map(unknown).collect()
+    }
+
+    /// Appends the samples of raw rows, which were made for the same schema.
     pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
         if rows.is_empty() {
             return;
@@ -120,42 +153,35 @@ impl Encoder {
         }
         out.weights.extend_from_slice(&rows.weights);
         let columns = self.dense.len();
+        let largest = self.dense_dtype.largest();
         out.dense.resize(out.len * columns, 0.0);
         for (number, (column, values)) in self.dense.iter().zip(&rows.dense).enumerate() {
             let stored = out.dense[first * columns + number..].iter_mut().step_by(columns);
             for (stored, raw) in stored.zip(values) {
                 *stored = match raw.is_nan() {
                     true => column.transform.apply(None),
-                    false => column.table.get(*raw, |x| column.transform.apply(Some(x))),
+                    false => column.table.get(*raw, |x| column.stored(x, largest)),
                 };
             }
         }
-        let exact = |number: usize| match &self.categories[number] {
-            CategoryColumn::Exact(vocabulary) => vocabulary,
-            _ => unreachable!("`Encoder::new` has checked which column is shared"),
-        };
         let columns = self.categories.iter().zip(&rows.categories).zip(&mut out.categorical);
         for (number, ((column, raw), bags)) in columns.enumerate() {
             let before = bags.ids.len();
-            match (column, &raw.values) {
-                (CategoryColumn::Exact(_) | CategoryColumn::Shared(_), RawValues::Keys(keys)) => {
-                    let vocabulary = match column {
-                        &CategoryColumn::Shared(owner) => exact(owner),
-                        _ => exact(number),
-                    };
+            match (self.vocabulary(number), column, &raw.values) {
+                (Some(vocabulary), _, RawValues::Keys(keys)) => {
                     bags.ids.extend(keys.short.iter().map(|key| vocabulary.row_of_short(key)));
                     put_long(keys, &mut bags.ids[before..], |category| {
                         vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
                     });
                 }
-                (&CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
+                (_, &CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
                     let row = |category: &[u8]| hash_row(category, rows);
                     bags.ids.extend(keys.short.iter().map(|key| key.with_bytes(row)));
                     put_long(keys, &mut bags.ids[before..], row);
                 }
-                (_, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),
-                (CategoryColumn::Identity, RawValues::Keys(_)) => {
-                    unreachable!("the parser reads this column as row numbers")
+                (_, _, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),
+                (None, _, RawValues::Keys(_)) => {
+                    unreachable!("identity columns are read as row numbers")
                 }
             }
             close_bags(&raw.bags, rows.len(), bags, before);
@@ -181,7 +207,10 @@ fn close_bags(raw: &RawBags, rows: usize, bags: &mut Bags, before: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::LINE_BYTES_MAX;
+    use crate::convert::criteo::CriteoParser;
     use crate::convert::testing::{GOOD_LINE, schema, with_field};
+    use crate::convert::text::LineParser;
 
     #[test]
     fn numbers_are_transformed_and_categories_looked_up() {
@@ -197,6 +226,7 @@ mod tests {
         vocabularies[2..].fill(Some(vocabulary));
         schema.categorical[2..].iter_mut().for_each(|column| column.rows = 3);
         let encoder = Encoder::new(&schema, vocabularies).unwrap();
+        let parser = CriteoParser::new(&schema, true, LINE_BYTES_MAX).unwrap();
 
         let mut rows = RawRows::new(&schema);
         let mut line = with_field(GOOD_LINE, 0, "1");
@@ -205,7 +235,7 @@ mod tests {
         {
             line = with_field(&line, field, value);
         }
-        encoder.parser().push(line.as_bytes(), &mut rows).unwrap();
+        parser.push(line.as_bytes(), &mut rows).unwrap();
         let mut samples = Samples::new(&schema);
         encoder.encode(&rows, &mut samples);
         encoder.encode(&rows, &mut samples);
@@ -228,6 +258,6 @@ mod tests {
         assert!(Encoder::new(&schema, vec![]).is_err());
         assert!(Encoder::new(&schema, vec![None; 26]).unwrap_err().to_string().contains("column C1"));
         schema.categorical[0].hotness = crate::schema::Hotness::Fixed(3);
-        assert!(RowParser::new(&schema).is_err());
+        assert!(CriteoParser::new(&schema, true, LINE_BYTES_MAX).is_err());
     }
 }

@@ -80,9 +80,9 @@ pub struct CategoricalReport {
 pub struct ExactReport {
     /// Categories that have rows of their own.
     pub kept_categories: u64,
-    /// Training rows whose category has none.
+    /// Categories of training rows that have none.
     pub oov_lookups_train: u64,
-    /// Evaluation rows whose category has none.
+    /// Categories of evaluation rows that have none.
     pub oov_lookups_eval: u64,
 }
 

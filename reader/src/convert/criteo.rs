@@ -1,11 +1,12 @@
-//! A line becomes a row: a label, numbers and categories, or the reason why it is none.
+//! Criteo's TSV: a line becomes a row of a label, numbers and categories, or the reason why it is none.
 
+use crate::convert::bad::{BadReason, Fault};
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
-use crate::convert::{BadReason, LINE_BYTES_MAX};
+use crate::convert::text::LineParser;
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::key::ShortKey;
-use crate::schema::{Schema, VocabularyKind};
+use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// The longest category of hexadecimal digits.
 const HEX_DIGITS_MAX: usize = 16;
@@ -21,33 +22,27 @@ enum CategoryRule {
 
 /// Reads lines of a schema's columns: label, numbers, categories, with tabs between them.
 #[derive(Debug, Clone)]
-pub struct RowParser {
+pub(crate) struct CriteoParser {
     /// The names of label, numbers and categories.
     names: Vec<String>,
     dense_columns: usize,
     rules: Vec<CategoryRule>,
     line_bytes_max: usize,
+    /// Whether lines have a label; without it they begin with the numbers.
+    labelled: bool,
 }
 
-/// Why a line is no row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fault {
-    /// What is wrong.
-    pub reason: BadReason,
-    /// The number of the field that is to blame, where it is one.
-    pub field: Option<usize>,
-}
-
-impl RowParser {
-    /// A parser of rows whose columns are a schema's: its one label, its dense columns, its categorical columns.
+impl CriteoParser {
+    /// A parser of rows whose columns are a schema's: its one label (unless lines are not `labelled`), its dense
+    /// columns, its categorical columns.
     ///
     /// # Errors
     /// [`Error::Invalid`] where the schema has more labels, weights, or bags of other than one category.
-    pub fn new(schema: &Schema) -> Result<Self> {
-        let one_hot = schema.categorical.iter().all(|column| column.hotness.admits(1));
+    pub(crate) fn new(schema: &Schema, labelled: bool, line_bytes_max: usize) -> Result<Self> {
+        let one_hot = schema.categorical.iter().all(|column| column.hotness == Hotness::Fixed(1));
         if schema.labels.len() != 1 || schema.weight.is_some() || !one_hot {
             return Err(Error::invalid(
-                "rows of text have one label, no weight and one category a column; this dataset's schema differs",
+                "Criteo's rows have one label, no weight and one category a column; this schema differs",
             ));
         }
         let rules = schema.categorical.iter().map(|column| match column.vocabulary {
@@ -55,47 +50,40 @@ impl RowParser {
             VocabularyKind::Exact { .. } | VocabularyKind::Hash => CategoryRule::Hex,
         });
         Ok(Self {
-            names: schema.names().map(str::to_owned).collect(),
+            names: schema.names().skip(usize::from(!labelled)).map(str::to_owned).collect(),
             dense_columns: schema.dense.len(),
             rules: rules.collect(),
-            line_bytes_max: LINE_BYTES_MAX,
+            line_bytes_max,
+            labelled,
         })
     }
 
-    pub(crate) fn with_line_bytes_max(mut self, line_bytes_max: usize) -> Self {
-        self.line_bytes_max = line_bytes_max;
-        self
+    /// Whether a line, the first of a file, has one field fewer than rows with a label have.
+    pub(crate) fn lacks_label(schema: &Schema, line: &[u8]) -> bool {
+        fields(line).count() + 1 == schema.names().count()
     }
 
-    /// The name of a column, counted from 0 with the label as the first.
-    pub fn name(&self, field: usize) -> &str {
-        self.names.get(field).map_or("", String::as_str)
-    }
-
-    /// Appends the row that a line (without its end) holds; nothing where it holds none.
-    ///
-    /// # Errors
-    /// The first fault of the line; the number of its fields comes first, then its columns in their order.
-    #[inline]
-    pub fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
-        let before = rows.len();
-        if line.len() <= self.line_bytes_max && self.push_usual(line, rows).is_some() {
-            return Ok(());
-        }
-        rows.truncate(before);
-        self.push_any(line, rows)
+    /// The number of the first field behind the label.
+    fn first_dense(&self) -> usize {
+        usize::from(self.labelled)
     }
 
     /// Appends a row of the usual form, in one pass over its bytes. `None`, with parts of a row appended, for all
     /// else; then [`RowParser::push_any`] decides.
     #[inline]
     fn push_usual(&self, line: &[u8], rows: &mut RawRows) -> Option<()> {
-        rows.labels.first_mut()?.push(match line {
-            [b'0', b'\t', ..] => 0.0,
-            [b'1', b'\t', ..] => 1.0,
-            _ => return None,
-        });
-        let mut rest = line.get(2..)?;
+        let labels = rows.labels.first_mut()?;
+        let mut rest = match (self.labelled, line) {
+            (true, [digit @ (b'0' | b'1'), b'\t', rest @ ..]) => {
+                labels.push(f32::from(digit - b'0'));
+                rest
+            }
+            (true, _) => return None,
+            (false, _) => {
+                labels.push(f32::NAN);
+                line
+            }
+        };
         for values in &mut rows.dense {
             let (value, behind) = split_usual_number(rest)?;
             values.push(value);
@@ -138,16 +126,20 @@ impl RowParser {
             return fault(BadReason::FieldCount, None);
         }
         let before = rows.len();
+        let first_dense = self.first_dense();
+        if !self.labelled {
+            rows.labels[0].push(f32::NAN);
+        }
         for (number, field) in fields(line).enumerate() {
-            let (accepted, reason) = if number == 0 {
+            let (accepted, reason) = if number < first_dense {
                 let label = f32::from(u8::from(field == b"1"));
                 let label = matches!(field, b"0" | b"1").then(|| rows.labels[0].push(label));
                 (label, BadReason::Label)
-            } else if number <= self.dense_columns {
+            } else if number - first_dense < self.dense_columns {
                 let value = parse_number(field);
-                (value.map(|value| rows.dense[number - 1].push(value)), BadReason::Number)
+                (value.map(|value| rows.dense[number - first_dense].push(value)), BadReason::Number)
             } else {
-                let column = number - 1 - self.dense_columns;
+                let column = number - first_dense - self.dense_columns;
                 let reason = match self.rules[column] {
                     CategoryRule::Hex => BadReason::Category,
                     CategoryRule::Row { .. } => BadReason::RowNumber,
@@ -156,27 +148,44 @@ impl RowParser {
             };
             if accepted.is_none() {
                 rows.truncate(before);
-                return fault(reason, Some(number));
+                return fault(reason, Some(number as u32));
             }
         }
         rows.end_rows(1);
         Ok(())
     }
+}
 
-    /// What is wrong with a line, in words.
-    pub fn describe(&self, fault: Fault, line: &[u8]) -> String {
-        let field = fault.field.and_then(|field| fields(line).nth(field)).unwrap_or(line);
-        let shown = excerpt(field);
-        let column =
-            |field: usize| field.checked_sub(1 + self.dense_columns).map(|column| self.rules[column]);
+impl LineParser for CriteoParser {
+    #[inline]
+    fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
+        let before = rows.len();
+        if line.len() <= self.line_bytes_max && self.push_usual(line, rows).is_some() {
+            return Ok(());
+        }
+        rows.truncate(before);
+        self.push_any(line, rows)
+    }
+
+    fn name(&self, field: u32) -> &str {
+        self.names.get(field as usize).map_or("", String::as_str)
+    }
+
+    fn describe(&self, fault: Fault, line: &[u8]) -> String {
+        let field = fault.field.map(|field| field as usize);
+        let shown = excerpt(field.and_then(|field| fields(line).nth(field)).unwrap_or(line));
+        let column = |field: usize| {
+            field.checked_sub(self.first_dense() + self.dense_columns).map(|column| self.rules[column])
+        };
         match fault.reason {
             BadReason::LineTooLong => {
                 format!("the line is longer than {} bytes, and begins with {shown}", self.line_bytes_max)
             }
             BadReason::FieldCount => format!(
-                "{} fields instead of {} (a label, {} numbers and {} categories, with tabs between them) in {shown}",
+                "{} fields instead of {} ({}{} numbers and {} categories, with tabs between them) in {shown}",
                 fields(line).count(),
                 self.names.len(),
+                if self.labelled { "a label, " } else { "" },
                 self.dense_columns,
                 self.rules.len()
             ),
@@ -185,10 +194,13 @@ impl RowParser {
             BadReason::Category => {
                 format!("{shown} is no category: nothing, or up to {HEX_DIGITS_MAX} hexadecimal digits")
             }
-            BadReason::RowNumber => match fault.field.and_then(column) {
+            BadReason::RowNumber => match field.and_then(column) {
                 Some(CategoryRule::Row { rows }) => format!("{shown} is no row number below {rows}"),
                 _ => format!("{shown} is no row number"),
             },
+            BadReason::Quote | BadReason::Weight | BadReason::Bag => {
+                unreachable!("Criteo's rows have no quotes, weights or bags")
+            }
         }
     }
 }
@@ -276,10 +288,11 @@ fn is_hex(bytes: [u8; 8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::LINE_BYTES_MAX;
     use crate::convert::testing::{GOOD_LINE, schema, with_field};
     use proptest::prelude::*;
 
-    fn fault_of(line: &[u8], parser: &RowParser) -> Option<(BadReason, Option<usize>, String)> {
+    fn fault_of(line: &[u8], parser: &CriteoParser) -> Option<(BadReason, Option<u32>, String)> {
         let mut rows = RawRows::new(&schema());
         parser.push(GOOD_LINE.as_bytes(), &mut rows).unwrap();
         let good = format!("{rows:?}");
@@ -293,12 +306,12 @@ mod tests {
         let mut schema = schema();
         schema.categorical[25].vocabulary = VocabularyKind::Identity;
         schema.categorical[25].rows = 64;
-        let parser = RowParser::new(&schema).unwrap().with_line_bytes_max(4000);
+        let parser = CriteoParser::new(&schema, true, 4000).unwrap();
         let good = with_field(GOOD_LINE, 39, "63");
-        let parser_hex = RowParser::new(&crate::convert::testing::schema()).unwrap();
+        let parser_hex = CriteoParser::new(&crate::convert::testing::schema(), true, LINE_BYTES_MAX).unwrap();
         assert_eq!(fault_of(GOOD_LINE.as_bytes(), &parser_hex), None);
-        let check = |field: usize, value: &str, expected: Option<(BadReason, &str)>| {
-            let line = with_field(&good, field, value);
+        let check = |field: u32, value: &str, expected: Option<(BadReason, &str)>| {
+            let line = with_field(&good, field as usize, value);
             let mut rows = RawRows::new(&schema);
             let fault = parser.push(line.as_bytes(), &mut rows).err();
             let found = fault.map(|fault| {
@@ -375,7 +388,7 @@ mod tests {
             if let Some(cut) = cut {
                 line.truncate(cut.index(line.len() + 1));
             }
-            let parser = RowParser::new(&schema()).unwrap();
+            let parser = CriteoParser::new(&schema(), true, LINE_BYTES_MAX).unwrap();
             let (mut quick, mut plain) = (RawRows::new(&schema()), RawRows::new(&schema()));
             let verdicts = (parser.push(line.as_bytes(), &mut quick), parser.push_any(line.as_bytes(), &mut plain));
             prop_assert_eq!(verdicts.0, verdicts.1);
@@ -387,7 +400,7 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_do_not_panic(line in prop::collection::vec(any::<u8>(), 0..200)) {
-            let parser = RowParser::new(&schema()).unwrap();
+            let parser = CriteoParser::new(&schema(), true, LINE_BYTES_MAX).unwrap();
             let mut rows = RawRows::new(&schema());
             if let Err(fault) = parser.push(&line, &mut rows) {
                 prop_assert!(rows.is_empty() && !parser.describe(fault, &line).is_empty());
