@@ -109,13 +109,13 @@ impl Oracle {
         let logits: Vec<_> = (0..batch.len).map(|sample| self.logits(batch, sample)).collect();
         let of_head = |(number, head): (usize, &HeadSpec)| {
             let (mut sum, mut total) = (0.0, 0.0);
-            for sample in 0..batch.len {
+            for (sample, logits) in logits.iter().enumerate() {
                 let label = f64::from(batch.labels[head.label_number][sample]);
                 if label.is_nan() {
                     continue;
                 }
                 // The logarithms of p and 1 - p; test logits are small enough for the exponentials.
-                let logit = logits[sample][number];
+                let logit = logits[number];
                 let (of_one, of_zero) = (-(-logit).exp().ln_1p(), -logit.exp().ln_1p());
                 sum -= weight(sample) * (label * of_one + (1.0 - label) * of_zero);
                 total += weight(sample);
@@ -191,7 +191,7 @@ fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
         let values = uniform(seed, 10 + number as u32, samples).into_iter().enumerate();
         let all_missing = labels > 1 && number + 1 == labels;
         let label = move |(sample, value): (usize, f32)| match value {
-            _ if shape.missing && (all_missing || (sample + number) % 3 == 0) => f32::NAN,
+            _ if shape.missing && (all_missing || (sample + number).is_multiple_of(3)) => f32::NAN,
             value => f32::from(value > 0.0),
         };
         values.map(label).collect()
