@@ -114,16 +114,10 @@ pub(super) struct WgradTile<'a> {
 /// of the dense gradients, W then b.
 pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients: &mut [f32]) {
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
-    // Without a bias there is one empty piece of it for each piece of W.
-    let bias_rows = if layer.bias { WGRAD_ROWS } else { 0 };
-    let mut bias_rest = bias;
-    let bias: Vec<_> = (0..layer.outputs.div_ceil(WGRAD_ROWS))
-        .map(|_| {
-            let (piece, rest) = std::mem::take(&mut bias_rest).split_at_mut(bias_rows.min(bias_rest.len()));
-            bias_rest = rest;
-            piece
-        })
-        .collect();
+    // Without a bias each piece of W has an empty piece of it.
+    let bias = bias.chunks_mut(WGRAD_ROWS).map(Some).chain(std::iter::repeat_with(|| None));
+    let bias = bias.take(layer.outputs.div_ceil(WGRAD_ROWS)).map(Option::unwrap_or_default);
+    let bias: Vec<&mut [f32]> = bias.collect();
     let pieces = weights.par_chunks_mut(WGRAD_ROWS * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
         let first = piece * WGRAD_ROWS;
