@@ -79,6 +79,19 @@ fn a_model_is_trained_and_judged_on_raw_files() {
         .with(USAGE)
         .says(&["does not fit the model", "I1 was transformed"]);
 
+    let inspected =
+        run(["inspect", &eval_file, "--shape", &place.word("shape.toml"), "--json"]).with(SUCCESS).json();
+    assert_eq!(
+        (&inspected["parts"][0]["samples"], &inspected["tables"][5]["rows"]),
+        (&700.into(), &3.into())
+    );
+    let frequent = &inspected["tables"][5]["most_frequent"];
+    assert_eq!(
+        frequent.as_array().unwrap().iter().map(|row| row["lookups"].as_u64().unwrap()).sum::<u64>(),
+        700
+    );
+    run(["inspect", &eval_file, &eval_file]).with(USAGE).says(&["need --shape"]);
+
     // The order of files is that of their records, whatever the threads.
     let bytes = records(5000, 1, false);
     let halves = bytes.split_at(2500 * RECORD_BYTES);
@@ -107,10 +120,10 @@ fn records_that_are_none_are_named() {
     let cases = [
         (
             spoilt(117, 1 + DENSE + 5, 3),
-            "record 117 (byte 5148), column C6: id 3 is not below the table's 3 rows",
+            "record 118 (byte 5148), column C6: id 3 is not below the table's 3 rows",
         ),
-        (spoilt(0, 0, 2), "record 0 (byte 0), column label: the label 0x00000002 is neither 0 nor 1"),
-        (spoilt(299, 2, f32::NAN.to_bits()), "record 299 (byte 13156), column I2: NaN is no finite number"),
+        (spoilt(0, 0, 2), "record 1 (byte 0), column label: the label 0x00000002 is neither 0 nor 1"),
+        (spoilt(299, 2, f32::NAN.to_bits()), "record 300 (byte 13156), column I2: NaN is no finite number"),
         (records(300, 3, true), "column I1: 8e-44 is a subnormal number; as the integer 57 it would be read"),
     ];
     for (bytes, words) in cases {
