@@ -6,6 +6,7 @@
 //! same bits.
 
 mod interaction;
+mod kernel;
 mod loss;
 mod matmul;
 mod mlp;

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 
 use super::interaction::DotInteraction;
 use super::loss;
-use super::mlp::{MlpTile, WgradTile, weight_gradients};
+use super::matmul::Matrix;
+use super::mlp::{Mlp, MlpTile, PackedWeights, WgradTile, weight_gradients};
 use crate::model::{MlpSpec, ModelSpec};
 
 /// Streams of random numbers from here on belong to dense layers, those before to tables.
@@ -40,6 +41,8 @@ pub struct CpuModel {
     parameters: Vec<f32>,
     state: Vec<f32>,
     tables: Vec<Table>,
+    /// The layers' weights, in the order of [`ModelSpec::named_layers`]: always those of `parameters`.
+    packed: Vec<PackedWeights>,
     // What a step works in; the contents mean nothing between steps.
     gradients: Vec<f32>,
     feature_gradients: Vec<f32>,
@@ -96,7 +99,7 @@ impl CpuModel {
             passed: spec.bottom_features() * spec.embedding_dim,
         };
         assert_eq!(interaction.outputs(), spec.interaction_outputs());
-        Self {
+        let mut model = Self {
             bottom: spec.bottom(),
             top: spec.top(),
             interaction,
@@ -108,8 +111,28 @@ impl CpuModel {
             tables,
             feature_gradients: Vec::new(),
             tiles: Vec::new(),
+            packed: vec![PackedWeights::default(); spec.named_layers().len()],
             spec,
-        }
+        };
+        model.pack_weights();
+        model
+    }
+
+    fn pack_weights(&mut self) {
+        let layers: Vec<_> = self.bottom.layers.iter().chain(&self.top.layers).collect();
+        layers.into_par_iter().zip(&mut self.packed).for_each(|(layer, packed)| {
+            packed.pack(Matrix::dense(&self.parameters[layer.weight()], layer.outputs, layer.inputs));
+        });
+    }
+
+    fn bottom(&self) -> Mlp<'_> {
+        let weights = &self.packed[..self.bottom.layers.len()];
+        Mlp { spec: &self.bottom, parameters: &self.parameters, weights }
+    }
+
+    fn top(&self) -> Mlp<'_> {
+        let weights = &self.packed[self.bottom.layers.len()..];
+        Mlp { spec: &self.top, parameters: &self.parameters, weights }
     }
 
     /// What the model is.
@@ -156,6 +179,7 @@ impl CpuModel {
                 rule.update(rates.dense, parameters, state, gradients)
             });
         }
+        self.pack_weights();
         let (slots, feature_gradients) = (feature_slots(&self.spec), &self.feature_gradients);
         let tables = self.tables.par_iter_mut().zip(&mut self.routes).zip(&batch.categorical).zip(slots);
         tables.for_each(|(((table, route), bags), slot)| {
@@ -226,7 +250,7 @@ impl CpuModel {
             table.pool(bags, tile.samples.start, slot, &mut tile.features);
         }
         if !self.bottom.layers.is_empty() {
-            tile.bottom.forward(&self.bottom, &self.parameters, dense_of(batch, &tile.samples), samples);
+            tile.bottom.forward(&self.bottom(), dense_of(batch, &tile.samples), samples);
             let output = tile.bottom.outputs.last().expect("the bottom MLP has layers");
             let vectors = output.chunks_exact(self.spec.embedding_dim);
             for (features, vector) in tile.features.chunks_exact_mut(stride).zip(vectors) {
@@ -234,7 +258,7 @@ impl CpuModel {
             }
         }
         self.interaction.forward(&tile.features, &mut tile.scratch, &mut tile.interaction);
-        tile.top.forward(&self.top, &self.parameters, &tile.interaction, samples);
+        tile.top.forward(&self.top(), &tile.interaction, samples);
     }
 
     fn backward(&self, batch: &Samples, total_weight: f64, tile: &mut Tile, feature_gradients: &mut [f32]) {
@@ -247,7 +271,7 @@ impl CpuModel {
             total_weight,
             logit_gradients,
         );
-        tile.top.backward(&self.top, &self.parameters, samples.len(), Some(&mut tile.interaction_gradients));
+        tile.top.backward(&self.top(), samples.len(), Some(&mut tile.interaction_gradients));
         self.interaction.backward(
             &tile.features,
             &tile.interaction_gradients,
@@ -260,7 +284,7 @@ impl CpuModel {
             for (gradients, features) in output_gradients.chunks_exact_mut(dim).zip(rows) {
                 gradients.copy_from_slice(&features[..dim]);
             }
-            tile.bottom.backward(&self.bottom, &self.parameters, samples.len(), None);
+            tile.bottom.backward(&self.bottom(), samples.len(), None);
         }
     }
 
