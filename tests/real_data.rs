@@ -3,11 +3,11 @@
 //! The log is not part of the repository. `RANKINE_TEST_DATA` names the folder where it lies, in
 //! `criteo-kaggle-first15k/train.tsv`: the first 15,000 rows of Criteo's Kaggle set.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{Place, SUCCESS, root, run, summary, train, word};
+use support::{Place, SUCCESS, data_folder, root, run, summary, told, train, word};
 
 mod support;
 
@@ -23,12 +23,6 @@ fn main() -> ExitCode {
     }
     let trial = Trial::test("criteo_15k_reaches_its_auc", move || criteo_15k_reaches_its_auc(&log));
     libtest_mimic::run(&Arguments::from_args(), vec![trial.with_ignored_flag(!found)]).exit_code()
-}
-
-/// Where real data lie: by default in `shared/data` beside the repository.
-fn data_folder() -> PathBuf {
-    let named = std::env::var_os("RANKINE_TEST_DATA").map(PathBuf::from);
-    named.unwrap_or_else(|| root().join("../shared/data"))
 }
 
 fn criteo_15k_reaches_its_auc(log: &Path) -> Result<(), Failed> {
@@ -53,9 +47,4 @@ fn criteo_15k_reaches_its_auc(log: &Path) -> Result<(), Failed> {
         return Err(format!("the mean AUC {mean:.5} is below {AUC_MIN}").into());
     }
     Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "a test's own word to whoever runs it")]
-fn told(text: &str) {
-    println!("{text}");
 }

@@ -15,9 +15,11 @@ use std::path::{Path, PathBuf};
 
 use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
-use rankine_reader::dataset::FileManifest;
+use rankine_reader::convert::{Encoder, RowFormat};
+use rankine_reader::dataset::{FileManifest, Origin};
+use rankine_reader::sealed::{self, Checksum};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
-use rankine_reader::{Dataset, Schema, sealed};
+use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +78,9 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
+    /// How raw rows of its columns are read; absent where it was not trained on converted data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<RowFormat>,
     /// Steps of training behind it.
     pub steps: u64,
     /// The checksum of the weights.
@@ -105,6 +110,10 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: dataset.schema().clone(),
+        format: match dataset.manifest().map(|manifest| &manifest.origin) {
+            Some(Origin::Converted(conversion)) => Some(conversion.format.clone()),
+            Some(Origin::Generated(_)) | None => None,
+        },
         steps,
         weights: write_weights(partial.path(), model)?,
         vocabularies,
@@ -115,7 +124,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
 
 /// The vocabularies among a dataset's files.
 fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
-    dataset.manifest().files.iter().filter(|file| file.name.starts_with("vocabulary/"))
+    dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
 fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {
@@ -289,6 +298,27 @@ impl SavedModel {
         Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
+    /// What turns raw rows into samples of the model, with the vocabularies of the training.
+    ///
+    /// # Errors
+    /// [`rankine_reader::Error::Damaged`] where a vocabulary is not what was saved, [`rankine_reader::Error::Io`].
+    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
+        Encoder::with_files(&self.schema, dir, |name| {
+            let path = dir.join(name);
+            let bytes = fs::read(&path).map_err(|source| rankine_reader::Error::Io {
+                doing: "read",
+                path: path.clone(),
+                source,
+            })?;
+            let kept = self.vocabularies.iter().find(|file| file.name == name);
+            if kept.is_none_or(|file| file.xxh3 != Checksum::of(&bytes)) {
+                let what = "its checksum is not the one in model.json".to_owned();
+                return Err(rankine_reader::Error::Damaged { path, offset: None, what });
+            }
+            Ok(bytes)
+        })
+    }
+
     /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
     /// vocabularies.
     ///
@@ -310,7 +340,8 @@ impl SavedModel {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            if (mine.rows, mine.vocabulary) != (theirs.rows, theirs.vocabulary) {
+            if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
+            {
                 return Err(mismatch(format!(
                     "column {} has {} rows by {:?}, the model {} by {:?}",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary

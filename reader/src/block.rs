@@ -16,7 +16,7 @@ use crate::schema::{Categorical, DenseDtype, Schema};
 /// The first eight bytes of a block.
 pub const MAGIC: [u8; 8] = *b"RKNBLOCK";
 /// The version of the block layout.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Blocks start at multiples of this in their file and fill it up, so that direct reads fit any disk.
 pub const BLOCK_ALIGN: usize = 4096;
 /// Bytes of the header.
@@ -27,6 +27,8 @@ pub const DESCRIPTOR_BYTES: usize = 32;
 pub const STREAM_ALIGN: usize = 16;
 /// A ragged column has the offset of its bag for every so many samples, so that a reader can start in the middle.
 pub const START_EVERY: usize = 256;
+/// What stands for a missing label; a block that has none packs its labels to one bit.
+const MISSING_LABEL: u64 = 2;
 /// Where the checksummed bytes begin: all behind magic and checksum.
 const CHECKSUMMED_FROM: usize = 16;
 
@@ -83,7 +85,10 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
 
     for labels in &samples.labels {
         let values = labels.iter().map(|&label| {
-            assert!(label == 0.0 || label == 1.0, "a label is 0 or 1, not {label}");
+            if label.is_nan() {
+                return MISSING_LABEL;
+            }
+            assert!(label == 0.0 || label == 1.0, "a label is 0 or 1 or missing, not {label}");
             label as u64
         });
         streams.push(put_packed(values, 1, &mut out));
@@ -150,7 +155,7 @@ fn put_packed(values: impl Iterator<Item = u64> + Clone, bits_min: u32, out: &mu
     for value in values.clone() {
         (low, high, count) = (low.min(value), high.max(value), count + 1);
     }
-    // Labels keep at least one bit and base 0, so that their layout never depends on the data.
+    // Labels keep at least one bit and base 0, so that the block's length bounds its samples.
     let base = if count == 0 || bits_min > 0 { 0 } else { low };
     let bits = bits::width(high - base.min(high)).max(bits_min);
     let offset = start_stream(out);
@@ -272,7 +277,7 @@ impl<'a> Block<'a> {
 
     /// Every column must have a value a sample; bag sizes are summed when they are decoded.
     ///
-    /// A label takes a bit, so the block's length bounds its samples, and the schema's hotness its ids: no count can
+    /// A label takes a bit or two, so the block's length bounds its samples, and the schema's hotness its ids: no count can
     /// ask for memory out of proportion, though streams of equal values take no bytes.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
         let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
@@ -291,8 +296,8 @@ impl<'a> Block<'a> {
                     stream.count, stream.kind, self.layout.samples
                 ));
             }
-            if kind == StreamKind::Packed && (stream.bits, stream.base) != (1, 0) {
-                return Err(format!("stream {number} is a label and not one bit a sample"));
+            if kind == StreamKind::Packed && !matches!((stream.bits, stream.base), (1 | 2, 0)) {
+                return Err(format!("stream {number} is a label and not one or two bits a sample"));
             }
         }
         for (column, streams) in schema.categorical.iter().zip(bags.chunks_exact(3)) {
@@ -348,10 +353,13 @@ impl<'a> Block<'a> {
         let mut streams = self.layout.streams.iter();
         let mut next = || streams.next().expect("as many streams as the schema has, checked at parse");
         for labels in &mut out.labels {
-            let before = labels.len();
-            self.unpack(next(), |value| labels.push(value as f32));
-            if labels[before..].iter().any(|&label| label > 1.0) {
-                return Err("a label is neither 0 nor 1".into());
+            let mut highest = 0;
+            self.unpack(next(), |code| {
+                highest = highest.max(code);
+                labels.push(if code == MISSING_LABEL { f32::NAN } else { code as f32 });
+            });
+            if highest > MISSING_LABEL {
+                return Err("a label is neither 0 nor 1 nor missing".into());
             }
         }
         if schema.weight.is_some() {
@@ -506,6 +514,7 @@ mod tests {
             hotness,
             pooling: Pooling::Sum,
             vocabulary: VocabularyKind::Identity,
+            shares: None,
         };
         Schema {
             labels: vec![Label { name: "label".into() }],
@@ -536,9 +545,9 @@ mod tests {
         let offset =
             |by: u32| (Block::parse(&bytes, &schema).unwrap().streams()[3].offset + by).to_le_bytes();
         for (number, at, to, what) in [
-            (0, 16, &[2][..], "not one bit"),
-            (0, 16, &[0], "not one bit"),
-            (0, 0, &[1], "not one bit"),
+            (0, 16, &[3][..], "not one or two bits"),
+            (0, 16, &[0], "not one or two bits"),
+            (0, 0, &[1], "not one or two bits"),
             (2, 12, &[2], "2 starts and should have 3"),
             (3, 12, &2401u16.to_le_bytes(), "more than the schema admits"),
             (3, 8, &offset(4), "does not fit"),
@@ -547,6 +556,11 @@ mod tests {
             let refusal = Block::parse(&with_descriptor(&bytes, number, at, to), &schema).unwrap_err();
             assert!(refusal.contains(what), "{refusal}");
         }
+        // Two bits a label where one was packed: some pair is 11.
+        let block = with_descriptor(&bytes, 0, 16, &[2]);
+        let block = Block::parse(&block, &schema).unwrap();
+        let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
+        assert!(refusal.contains("neither 0 nor 1 nor missing"), "{refusal}");
         let shifted = with_descriptor(&bytes, 2, 0, &[1]);
         let block = Block::parse(&shifted, &schema).unwrap();
         let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();

@@ -3,11 +3,11 @@
 use crate::schema::Schema;
 
 /// A run of samples, unpacked.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Samples {
     /// The number of samples.
     pub len: usize,
-    /// `[label][sample]`, label-major: 0 or 1.
+    /// `[label][sample]`, label-major: 0, 1, or NaN where the label is missing.
     pub labels: Vec<Vec<f32>>,
     /// One weight a sample; empty where the schema has no weight column.
     pub weights: Vec<f32>,
@@ -17,6 +17,42 @@ pub struct Samples {
     pub dense_columns: usize,
     /// One entry a categorical column.
     pub categorical: Vec<Bags>,
+}
+
+/// Missing labels are equal to each other.
+impl PartialEq for Samples {
+    fn eq(&self, other: &Self) -> bool {
+        fn same_labels(mine: &[f32], theirs: &[f32]) -> bool {
+            let same = |(mine, theirs): (&f32, &f32)| mine == theirs || mine.is_nan() && theirs.is_nan();
+            mine.len() == theirs.len() && mine.iter().zip(theirs).all(same)
+        }
+        let Self { len, labels, weights, dense, dense_columns, categorical } = self;
+        (len, weights, dense, dense_columns, categorical)
+            == (&other.len, &other.weights, &other.dense, &other.dense_columns, &other.categorical)
+            && labels.len() == other.labels.len()
+            && labels.iter().zip(&other.labels).all(|(mine, theirs)| same_labels(mine, theirs))
+    }
+}
+
+/// What one label of some samples is, counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LabelCounts {
+    /// Samples whose label is 1.
+    pub(crate) positive: u64,
+    /// Samples whose label is missing.
+    pub(crate) missing: u64,
+}
+
+impl LabelCounts {
+    pub(crate) fn of(labels: &[f32]) -> Self {
+        let count = |is: fn(&f32) -> bool| labels.iter().filter(|label| is(label)).count() as u64;
+        Self { positive: count(|&label| label == 1.0), missing: count(|label| label.is_nan()) }
+    }
+
+    pub(crate) fn add(&mut self, other: Self) {
+        self.positive += other.positive;
+        self.missing += other.missing;
+    }
 }
 
 /// The bags of one categorical column: sample `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.

@@ -20,7 +20,7 @@ pub struct Schema {
     pub categorical: Vec<Categorical>,
 }
 
-/// A label column. Labels are 0 or 1.
+/// A label column. Labels are 0, 1 or missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Label {
@@ -39,11 +39,26 @@ pub enum DenseDtype {
 }
 
 impl DenseDtype {
+    /// What is read back of values that were stored.
+    pub(crate) fn round(self, values: &mut [f32]) {
+        if self == Self::F16 {
+            values.iter_mut().for_each(|value| *value = half::f16::from_f32(*value).to_f32());
+        }
+    }
+
     /// Bytes that one value takes.
     pub fn bytes(self) -> usize {
         match self {
             Self::F16 => 2,
             Self::F32 => 4,
+        }
+    }
+
+    /// The largest finite value.
+    pub fn largest(self) -> f32 {
+        match self {
+            Self::F16 => half::f16::MAX.to_f32(),
+            Self::F32 => f32::MAX,
         }
     }
 }
@@ -120,6 +135,10 @@ pub struct Categorical {
     pub pooling: Pooling,
     /// How raw categories became ids.
     pub vocabulary: VocabularyKind,
+    /// The earlier categorical column whose vocabulary, and so whose kind and rows, this column uses too: an id means
+    /// the same category in both. That column shares with none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<String>,
 }
 
 /// How many ids a sample's bag holds.
@@ -183,7 +202,8 @@ impl Schema {
     /// Checks what the types cannot say.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a name used twice, or no label at all.
+    /// [`Error::Invalid`] for a table without rows, a deviation of 0, a name used twice, a column that shares
+    /// a vocabulary which is not there, or no label at all.
     pub fn validate(&self) -> Result<()> {
         if self.labels.is_empty() {
             return Err(Error::invalid("the schema has no label column"));
@@ -200,7 +220,8 @@ impl Schema {
                 )));
             }
         }
-        for column in &self.categorical {
+        for (number, column) in self.categorical.iter().enumerate() {
+            self.vocabulary_owner(number)?;
             if column.rows == 0 {
                 return Err(Error::invalid(format!("column {} has a table without rows", column.name)));
             }
@@ -218,6 +239,29 @@ impl Schema {
             }
         }
         Ok(())
+    }
+
+    /// The number of the categorical column whose vocabulary column `number` uses: its own, unless it shares one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where it shares with a column that is not there, comes later, has other rows or another kind,
+    /// or shares itself.
+    pub fn vocabulary_owner(&self, number: usize) -> Result<usize> {
+        let column = &self.categorical[number];
+        let Some(with) = &column.shares else { return Ok(number) };
+        let owner = self.categorical[..number].iter().position(|other| other.name == *with);
+        let refuse = |why: &str| {
+            Error::invalid(format!("column {} cannot share the vocabulary of {with}: {why}", column.name))
+        };
+        let owner = owner.ok_or_else(|| refuse("there is no categorical column of that name before it"))?;
+        let other = &self.categorical[owner];
+        if other.shares.is_some() {
+            return Err(refuse("that column shares another one's"));
+        }
+        if (other.rows, other.vocabulary) != (column.rows, column.vocabulary) {
+            return Err(refuse("its rows or kind differ"));
+        }
+        Ok(owner)
     }
 
     /// The names of all columns, in storage order.

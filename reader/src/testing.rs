@@ -32,6 +32,7 @@ pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
                     hotness: if ragged { Hotness::Ragged { max: hot } } else { Hotness::Fixed(hot.max(1)) },
                     pooling: if mean { Pooling::Mean } else { Pooling::Sum },
                     vocabulary: VocabularyKind::Identity,
+                    shares: None,
                 })
                 .collect(),
         },
@@ -56,7 +57,12 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
     let mut samples = Samples::new(schema);
     samples.len = len;
     for labels in &mut samples.labels {
-        labels.extend((0..len).map(|_| (next() & 1) as f32));
+        // Some label columns of some samples have gaps.
+        let gaps = next() % 2 == 0;
+        labels.extend((0..len).map(|_| match next() % 8 {
+            0 if gaps => f32::NAN,
+            number => (number & 1) as f32,
+        }));
     }
     if schema.weight.is_some() {
         samples.weights.extend((0..len).map(|_| (next() % 100) as f32 / 8.0));
@@ -113,6 +119,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Identity,
+        shares: None,
     };
     let dense =
         |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::dataset::{Dataset, DatasetPart, MANIFEST_NAME, Part};
+use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME, Part};
 use crate::error::{Error, Result};
 use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
-use crate::samples::Samples;
+use crate::samples::{LabelCounts, Samples};
 use crate::statistics;
-use crate::stream::{BlockStream, check_block};
+use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
 /// Damages that are described; further ones are counted.
 pub const DAMAGES_MAX: usize = 20;
@@ -90,20 +90,20 @@ impl VerifyReport {
 /// [`Error::Invalid`] where checking cannot start. Damages are no errors but what the report is for.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    for file in &dataset.manifest().files {
+    for file in dataset.files() {
         report.files += 1;
         if let Err(error) = dataset.checked_file(&file.name) {
             report.add(&error);
         }
     }
-    let lists_statistics = dataset.manifest().files.iter().any(|file| file.name == statistics::FILE_NAME);
+    let lists_statistics = dataset.files().iter().any(|file| file.name == statistics::FILE_NAME);
     if lists_statistics
         && report.is_whole()
         && let Err(error) = dataset.statistics()
     {
         report.add(&error);
     }
-    for (&part, manifest) in &dataset.manifest().parts {
+    for part in dataset.parts() {
         let part = match dataset.part(part) {
             Ok(part) => Arc::new(part),
             Err(error) => {
@@ -112,11 +112,18 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
             }
         };
         let before = report.damages.len();
-        let positives = verify_part(&part, threads, &mut report)?;
-        if report.damages.len() == before && positives != manifest.positives {
+        let found = verify_part(&part, threads, &mut report)?;
+        let positives: Vec<u64> = found.iter().map(|counts| counts.positive).collect();
+        let missing: Vec<u64> = found.iter().map(|counts| counts.missing).collect();
+        let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
+        if report.damages.len() == before
+            && let Some(listed) = listed
+            && (&positives, &missing) != (&listed.positives, &listed.missing)
+        {
             let what = format!(
-                "it says that the {} part has {:?} positive labels, and there are {positives:?}",
-                part.part, manifest.positives
+                "it says that the {} part has {:?} positive and {:?} missing labels, and there are {positives:?} and \
+                 {missing:?}",
+                part.part, listed.positives, listed.missing
             );
             report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
         }
@@ -127,17 +134,17 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
 /// What is known of one block.
 struct Checked {
     index: usize,
-    /// Samples that are 1, one number a label column.
-    positives: Result<Vec<u64>>,
+    /// One entry a label column.
+    labels: Result<Vec<LabelCounts>>,
 }
 
-/// Checks the blocks of a part; returns the samples whose label is 1, one number a label column.
+/// Checks the blocks of a part; returns what its labels are, one entry a label column.
 fn verify_part(
     part: &Arc<DatasetPart>,
     threads: NonZeroUsize,
     report: &mut VerifyReport,
-) -> Result<Vec<u64>> {
-    let mut positives = vec![0; part.schema.labels.len()];
+) -> Result<Vec<LabelCounts>> {
+    let mut labels = vec![LabelCounts::default(); part.schema.labels.len()];
     let mut read = PartReport { part: part.part, blocks: 0, samples: 0, bytes: 0 };
     let spare = Mutex::new(Vec::new());
     let io = IoOptions::default();
@@ -150,17 +157,17 @@ fn verify_part(
         let mut reads = Reads::open(part.files.clone(), requests, ring, &io)?;
         let source = (first..).zip(&mut reads).map(Ok);
         let work = |(index, slab): (usize, Result<Slab>)| {
-            let positives = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
-            Ok(Checked { index, positives })
+            let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
+            Ok(Checked { index, labels })
         };
         ordered_map(threads, source, work, |checked| {
             next = checked.index + 1;
             read.blocks += 1;
             read.bytes += u64::from(part.blocks[checked.index].bytes);
-            match checked.positives {
+            match checked.labels {
                 Ok(found) => {
                     read.samples += part.samples_of(checked.index as u64);
-                    positives.iter_mut().zip(found).for_each(|(sum, found)| *sum += found);
+                    labels.iter_mut().zip(found).for_each(|(sum, found)| sum.add(found));
                 }
                 Err(error) => report.add(&error),
             }
@@ -177,7 +184,7 @@ fn verify_part(
         report.add(&Error::damaged(path, part.blocks[next].offset, what));
     }
     report.parts.push(read);
-    Ok(positives)
+    Ok(labels)
 }
 
 fn verify_block(
@@ -185,7 +192,7 @@ fn verify_block(
     index: usize,
     bytes: &[u8],
     spare: &Mutex<Vec<Samples>>,
-) -> Result<Vec<u64>> {
+) -> Result<Vec<LabelCounts>> {
     let location = part.blocks[index];
     let path: &Path = &part.files[location.file as usize];
     // Nothing is broken where a thread has panicked with the lock held: these are buffers to reuse.
@@ -193,14 +200,17 @@ fn verify_block(
     let used = lock().pop();
     let mut samples = used.unwrap_or_else(|| Samples::new(&part.schema));
     samples.clear();
-    check_block(part, index as u64, bytes)
-        .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
-        .map_err(|what| Error::damaged(path, location.offset, what))?;
-    let positives =
-        samples.labels.iter().map(|labels| labels.iter().filter(|&&label| label == 1.0).count() as u64);
-    let positives = positives.collect();
+    match &part.coding {
+        BlockCoding::Records(decoder) => {
+            decode_records(decoder, path, &location, &bytes[bytes_before(&location)..], &mut samples)?;
+        }
+        BlockCoding::Packed { .. } => check_block(part, index as u64, bytes)
+            .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
+            .map_err(|what| Error::damaged(path, location.offset, what))?,
+    }
+    let counts = samples.labels.iter().map(|labels| LabelCounts::of(labels)).collect();
     lock().push(samples);
-    Ok(positives)
+    Ok(counts)
 }
 
 #[cfg(test)]

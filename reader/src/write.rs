@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use crate::block::{self, BlockId};
 use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
 use crate::error::{Error, IoContext, Result};
-use crate::samples::Samples;
+use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
 use crate::sealed::Checksum;
 use crate::statistics::{self, TableCounter};
@@ -181,7 +181,7 @@ pub struct EncodedBlock {
     part: Part,
     index: u64,
     samples: u64,
-    positives: Vec<u64>,
+    labels: Vec<LabelCounts>,
 }
 
 impl BlockEncoder {
@@ -202,9 +202,8 @@ impl BlockEncoder {
         }
         let id = BlockId { dataset: self.tag, part, index };
         let bytes = block::encode(&self.schema, id, samples).map_err(Error::Invalid)?;
-        let positives =
-            samples.labels.iter().map(|labels| labels.iter().filter(|&&label| label == 1.0).count() as u64);
-        Ok(EncodedBlock { bytes, part, index, samples: samples.len as u64, positives: positives.collect() })
+        let labels = samples.labels.iter().map(|labels| LabelCounts::of(labels)).collect();
+        Ok(EncodedBlock { bytes, part, index, samples: samples.len as u64, labels })
     }
 }
 
@@ -314,6 +313,7 @@ impl<'a> DatasetWriter<'a> {
                 let manifest = PartManifest {
                     samples: 0,
                     positives: vec![0; self.encoder.schema.labels.len()],
+                    missing: vec![0; self.encoder.schema.labels.len()],
                     blocks: Vec::new(),
                     index_xxh3: Checksum(0),
                 };
@@ -376,8 +376,10 @@ impl PartWriter {
         self.file_blocks += 1;
         self.next_block += 1;
         self.manifest.samples += block.samples;
-        for (sum, positives) in self.manifest.positives.iter_mut().zip(&block.positives) {
-            *sum += positives;
+        let sums = self.manifest.positives.iter_mut().zip(&mut self.manifest.missing);
+        for ((positives, missing), counts) in sums.zip(&block.labels) {
+            *positives += counts.positive;
+            *missing += counts.missing;
         }
         let checksum = block::stated_checksum(&block.bytes).expect("an encoded block has a header");
         self.index.extend(dataset::index_entry(block.bytes.len() as u32, checksum));

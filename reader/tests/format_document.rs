@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use rankine_reader::block::{self, Block, BlockId};
-use rankine_reader::convert::{Conversion, RowCounts};
+use rankine_reader::convert::{Conversion, RowCounts, RowFormat};
 use rankine_reader::dataset::{self, Manifest, Origin};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::schema::{
@@ -146,7 +146,7 @@ fn assert_dump(info: &str, actual: &[u8]) -> Vec<u8> {
 /// A sample as the document describes it.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Sample {
-    labels: Vec<u64>,
+    labels: Vec<Option<u64>>,
     weight: Option<f32>,
     dense: Vec<f32>,
     bags: Vec<Vec<u64>>,
@@ -239,8 +239,10 @@ impl<'a> BlockView<'a> {
         let mut sample = Sample::default();
         for _ in of("labels") {
             let stream = next();
-            assert_eq!((stream.base, stream.bits, stream.count), (0, 1, self.samples));
-            sample.labels.push(self.packed(stream, i));
+            assert!(stream.base == 0 && matches!(stream.bits, 1 | 2) && stream.count == self.samples);
+            let code = self.packed(stream, i);
+            assert!(code <= 2);
+            sample.labels.push((code != 2).then_some(code));
         }
         if schema["weight"].is_string() {
             let stream = next();
@@ -347,8 +349,9 @@ fn read_part(dir: &Path, content: &Value, tag: u64, part: &str, fields: &Fields)
     assert!(entries.next().is_none());
     assert_eq!((number, samples.len() as u64), (total.div_ceil(block_samples), total));
     for (label, positives) in manifest["positives"].as_array().unwrap().iter().enumerate() {
-        let counted: u64 = samples.iter().map(|sample| sample.labels[label]).sum();
-        assert_eq!(counted, positives.as_u64().unwrap());
+        let count = |of| samples.iter().filter(|sample| sample.labels[label] == of).count() as u64;
+        assert_eq!(count(Some(1)), positives.as_u64().unwrap());
+        assert_eq!(count(None), manifest["missing"][label].as_u64().unwrap());
     }
     (samples, number)
 }
@@ -394,7 +397,11 @@ fn check_statistics(dir: &Path, content: &Value, train: &[Sample], fields: &Fiel
 
 fn samples_of(samples: &Samples) -> Vec<Sample> {
     let one = |i: usize| Sample {
-        labels: samples.labels.iter().map(|labels| labels[i] as u64).collect(),
+        labels: samples
+            .labels
+            .iter()
+            .map(|labels| (!labels[i].is_nan()).then_some(labels[i] as u64))
+            .collect(),
         weight: samples.weights.get(i).copied(),
         dense: samples.dense[i * samples.dense_columns..(i + 1) * samples.dense_columns].to_vec(),
         bags: samples.categorical.iter().map(|bags| bags.bag(i).to_vec()).collect(),
@@ -482,7 +489,7 @@ fn the_document_suffices_to_read_generated_datasets() {
 }
 
 #[test]
-fn the_document_suffices_for_weights_and_single_precision() {
+fn the_document_suffices_for_weights_missing_labels_and_single_precision() {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("data");
     let mut schema = example_schema();
@@ -493,7 +500,7 @@ fn the_document_suffices_for_weights_and_single_precision() {
     samples.len = 700;
     for i in 0..700u32 {
         samples.labels[0].push((i % 3 / 2) as f32);
-        samples.labels[1].push(0.0);
+        samples.labels[1].push(if i % 5 == 3 { f32::NAN } else { 0.0 });
         samples.weights.push(1.0 + i as f32 / 7.0);
         samples.dense.push(-(i as f32).sqrt());
         samples.categorical[0].push([u64::from(i * 13 % 1000)]);
@@ -531,6 +538,7 @@ fn example_schema() -> Schema {
         hotness,
         pooling: Pooling::Sum,
         vocabulary: VocabularyKind::Hash,
+        shares: None,
     };
     Schema {
         labels: vec![Label { name: "click".into() }],
@@ -559,11 +567,10 @@ fn example_samples() -> Samples {
 fn write(dir: &Path, schema: &Schema, block_samples: u32, train: &Samples) {
     let rows = RowCounts { read: 4, kept: 4, bad: 0, train: 4, eval: 0 };
     let conversion = Conversion {
-        format: "criteo-tsv".into(),
+        format: RowFormat::CriteoTsv,
         files: vec!["clicks.tsv".into()],
         eval: Vec::new(),
         split: "none".into(),
-        dense_mode: "log".into(),
         rows,
     };
     let partial = PartialDir::create(dir).unwrap();

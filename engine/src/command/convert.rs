@@ -7,8 +7,8 @@ use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::system;
 use rankine_reader::convert::{
-    self, BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, VocabularyChoice,
-    convert_criteo,
+    self, BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split,
+    VocabularyChoice, convert_criteo,
 };
 use rankine_reader::schema::DenseDtype;
 
@@ -98,18 +98,20 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         out: args.out,
         split: args.split,
         eval: args.eval,
-        min_count: args.min_count.get(),
         on_bad: args.on_bad,
         bad_limit: args.bad_limit,
         threads: system::thread_count(args.threads),
-        dense: args.dense,
         dense_dtype: args.dense_dtype,
-        vocabulary: args.vocabulary,
-        columns: args.columns,
         memory: args.memory,
     };
-    let bars = Bars(Mutex::new(None));
-    let report = convert_criteo(&options, &bars)?;
+    let columns = CriteoColumns {
+        min_count: args.min_count.get(),
+        dense: args.dense,
+        vocabulary: args.vocabulary,
+        columns: args.columns,
+    };
+    let bars = Bars::default();
+    let report = convert_criteo(&options, &columns, &bars)?;
     drop(bars);
     let rows = &report.conversion.rows;
     output::text(format_args!(
@@ -124,7 +126,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// A bar for each pass over the logs, and the pass that it belongs to.
-struct Bars(Mutex<Option<(&'static str, Progress)>>);
+#[derive(Default)]
+pub(super) struct Bars(Mutex<Option<(&'static str, Progress)>>);
 
 impl convert::Progress for Bars {
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {

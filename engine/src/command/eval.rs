@@ -11,17 +11,20 @@ use serde::Serialize;
 
 use super::metrics::MetricsText;
 use super::progress::Progress;
-use super::{CommandError, output};
+use super::{CommandError, Exit, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
 /// A model with several heads is judged head by head, each on the samples that have its label.
 ///
-/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies.
+/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
+/// --raw, the model is judged on the data of its own run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  rankine eval --run runs/criteo-1
   rankine eval --run runs/criteo-1 --data data/criteo
+  rankine eval --run runs/terabyte-1 --raw day_23.bin
   rankine eval --run runs/criteo-1 --data data/criteo --part train
   rankine eval --run runs/criteo-1 --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
@@ -31,7 +34,11 @@ pub(crate) struct Args {
 
     /// The dataset's folder; its columns must be those that the model was trained on
     #[arg(long, value_name = "DATASET")]
-    data: PathBuf,
+    data: Option<PathBuf>,
+
+    /// Raw files to judge by, of the records that the run's job describes
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["data", "part"])]
+    raw: Vec<PathBuf>,
 
     /// The part of the dataset: eval or train
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
@@ -54,7 +61,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model_dir = RunDir::model_path(&args.run);
     let saved = SavedModel::open(&model_dir)?;
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
-    let dataset = Dataset::open(&args.data)?;
+    let dataset = dataset(&args, &job)?;
     saved.check_dataset(&dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
@@ -67,11 +74,29 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     drop(watcher);
     let metrics = EvalMetrics::from(heads.as_slice());
     let judged_part = args.part == Part::Eval;
-    let auc_achievable = dataset.manifest().auc_achievable().filter(|_| judged_part);
+    let auc_achievable = dataset.auc_achievable().filter(|_| judged_part);
     if args.json {
         output::json(&Outcome { metrics, auc_achievable })
     } else {
         output::text(MetricsText { metrics: &metrics, auc_achievable })
+    }
+}
+
+/// The dataset that the arguments name, or that of the run's job.
+fn dataset(args: &Args, job: &Job) -> Result<Dataset, CommandError> {
+    let of_job = |raw| training::raw_format(raw).map_err(CommandError::from);
+    match (&args.data, &job.data.raw) {
+        (Some(dir), _) => Ok(Dataset::open(dir)?),
+        (None, Some(raw)) if args.raw.is_empty() => Ok(Dataset::raw(&of_job(raw)?, &raw.train, &raw.eval)?),
+        (None, Some(raw)) => Ok(Dataset::raw(&of_job(raw)?, &[], &args.raw)?),
+        (None, None) if args.raw.is_empty() => {
+            Ok(Dataset::open(job.data.folder().unwrap_or(std::path::Path::new("")))?)
+        }
+        (None, None) => Err(CommandError::new(
+            Exit::Usage,
+            "the run was not trained on raw files, so what --raw files hold is not known: convert them with `rankine \
+             convert hugectr-raw`, and name the dataset with --data",
+        )),
     }
 }
 

@@ -46,7 +46,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    let manifest = dataset.manifest();
+    let manifest = dataset.manifest().expect("a dataset that was opened from its folder has a manifest");
     let report = Inspection {
         path: &args.path,
         block_samples: manifest.block_samples,
@@ -92,8 +92,10 @@ struct Inspection<'a> {
 struct PartReport {
     part: Part,
     samples: u64,
-    /// The share of labels that are 1, a label column each.
-    label_rates: Vec<f64>,
+    /// The share of 1 among the labels that are there, a label column each; absent where all are missing.
+    label_rates: Vec<Option<f64>>,
+    /// Samples whose label is missing, a label column each.
+    labels_missing: Vec<u64>,
     blocks: u64,
     files: usize,
     bytes: u64,
@@ -132,7 +134,13 @@ fn part_report(manifest: &Manifest, part: Part) -> PartReport {
     PartReport {
         part,
         samples: of.samples,
-        label_rates: of.positives.iter().map(|&positives| positives as f64 / of.samples as f64).collect(),
+        label_rates: std::iter::zip(&of.positives, &of.missing)
+            .map(|(&positives, missing)| match of.samples - missing {
+                0 => None,
+                there => Some(positives as f64 / there as f64),
+            })
+            .collect(),
+        labels_missing: of.missing.clone(),
         blocks: of.blocks.iter().map(|file| file.blocks).sum(),
         files: of.blocks.len(),
         bytes,
@@ -146,7 +154,10 @@ fn tables(dataset: &Dataset) -> rankine_reader::Result<Vec<TableReport>> {
     columns
         .map(|(column, statistics)| {
             let listed = match column.vocabulary {
-                VocabularyKind::Exact { .. } => dataset.checked_file(&vocabulary::file_name(&column.name))?,
+                VocabularyKind::Exact { .. } => {
+                    let owner = column.shares.as_ref().unwrap_or(&column.name);
+                    dataset.checked_file(&vocabulary::file_name(owner))?
+                }
                 VocabularyKind::Hash | VocabularyKind::Identity => Vec::new(),
             };
             let listed = String::from_utf8_lossy(&listed);
@@ -191,19 +202,23 @@ impl fmt::Display for Inspection<'_> {
             }
             Origin::Converted(conversion) => {
                 let rows = &conversion.rows;
-                write!(f, "\n  converted from {}, split {}: ", conversion.format, conversion.split)?;
+                write!(f, "\n  converted from {}, split {}: ", conversion.format.name(), conversion.split)?;
                 write!(f, "{} rows read, {} kept, {} bad", rows.read, rows.kept, rows.bad)?;
             }
         }
         writeln!(f)?;
         for part in &self.parts {
-            let rates: Vec<_> = part.label_rates.iter().map(|rate| format!("{rate:.4}")).collect();
+            let rate = |(rate, missing): (&Option<f64>, &u64)| {
+                let rate = rate.map_or("undefined".into(), |rate| format!("{rate:.4}"));
+                if *missing > 0 { format!("{rate} ({missing} missing)") } else { rate }
+            };
+            let rates: Vec<_> = part.label_rates.iter().zip(&part.labels_missing).map(rate).collect();
             writeln!(
                 f,
                 "  {:<6} {} samples, label rate {}, {:.1} bytes a sample ({} bytes in {} blocks of {} samples)",
                 part.part.name(),
                 part.samples,
-                rates.join(" "),
+                rates.join(", "),
                 part.bytes_per_sample,
                 part.bytes,
                 part.blocks,

@@ -22,6 +22,7 @@ mod job;
 mod log;
 mod metrics;
 mod output;
+mod predict;
 mod progress;
 mod train;
 
@@ -54,6 +55,7 @@ Exit codes:
 enum Command {
     Train(train::Args),
     Eval(eval::Args),
+    Predict(predict::Args),
     Check(check::Args),
     Generate(generate::Args),
     Convert(convert::Args),
@@ -90,6 +92,7 @@ pub(crate) fn main() -> Exit {
     let result = log::init(level).and_then(|()| match cli.command {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Predict(args) => predict::run(args),
         Command::Check(args) => check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),

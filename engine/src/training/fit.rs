@@ -8,9 +8,10 @@ use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
-use super::data::{check_memory, model_spec, open_or_generate, training_rules};
+use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, evaluate};
 use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+use super::translate::{check_memory, translate};
 use super::{Event, Observer, Progress, RunDir, TrainError};
 use crate::cpu::CpuModel;
 use crate::evaluation::EvalMetrics;
@@ -45,8 +46,7 @@ pub fn train(
         ));
     }
     let dataset = open_or_generate(job, observer)?;
-    let spec = model_spec(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let rules = training_rules(job, &spec);
+    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     check_memory(&spec, &rules)?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
@@ -215,24 +215,26 @@ impl Fit<'_> {
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
-        let auc_achievable = self.dataset.manifest().auc_achievable();
+        let auc_achievable = self.dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 
     fn summary(&self, total: &Tally, loss: f64, stopped: Stopped, eval: Option<EvalSummary>) -> Summary {
         let seconds = total.time.as_secs_f64();
+        let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
         Summary {
             name: self.job.name.to_string(),
             seed: self.job.seed,
             version: env!("CARGO_PKG_VERSION").into(),
             data: DataSummary {
-                dir: self.job.data.dir.display().to_string(),
+                dir: self.job.data.folder().map(|dir| dir.display().to_string()),
+                raw: raw_files.map(|path| path.display().to_string()).collect(),
                 train_samples: self.dataset.samples(Part::Train),
                 eval_samples: self.dataset.samples(Part::Eval),
                 reader: self.io.mode.to_string(),
             },
             model: ModelSummary {
-                kind: self.job.model.kind.name().into(),
+                kind: self.job.model.kind().into(),
                 dense_parameters: self.model.spec().dense_parameters() as u64,
                 embedding_parameters: self.model.spec().embedding_parameters(),
             },

@@ -7,6 +7,7 @@ mod evaluate;
 mod fit;
 mod run_dir;
 mod summary;
+mod translate;
 
 use std::path::PathBuf;
 
@@ -14,11 +15,12 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use data::{Columns, Outlook, model_spec, open_or_generate, outlook};
+pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
 pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+pub use translate::translate;
 
 /// What happens, for whoever watches. The last one told is the state of affairs.
 #[derive(Debug, Clone, Copy)]

@@ -28,8 +28,12 @@ pub struct Summary {
 /// The data of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSummary {
-    /// The dataset's folder, as the job names it.
-    pub dir: String,
+    /// The dataset's folder, as the job names it; absent where raw files are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// The raw files that are read, as the job names them, those of the training part first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raw: Vec<String>,
     /// Samples of the training part.
     pub train_samples: u64,
     /// Samples of the evaluation part.

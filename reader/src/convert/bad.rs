@@ -5,44 +5,58 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::convert::lines::{Chunk, Source};
 use crate::convert::options::{BadLimit, OnBad};
-use crate::convert::row::{Fault, RowParser};
+use crate::convert::source::RowSource;
 use crate::error::{Error, Result};
 use crate::write::CheckedFile;
 
 /// Names every bad row, one JSON object a line.
 pub const BAD_ROWS_NAME: &str = "bad-rows.jsonl";
-/// Holds every bad row, byte for byte.
-pub const QUARANTINE_NAME: &str = "quarantine.tsv";
 
 /// So many bad rows are logged as they come; the file names all.
 const LOGGED_MAX: u64 = 10;
 /// So many are named by the error that there are too many.
 const NAMED_MAX: usize = 5;
 
-/// Why a line is no row.
+/// Why a row is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BadReason {
-    /// It is longer than [`crate::convert::LINE_BYTES_MAX`].
+    /// Its line is longer than [`crate::convert::LINE_BYTES_MAX`].
     LineTooLong,
     /// It has more or fewer fields than there are columns.
     FieldCount,
-    /// The label is neither 0 nor 1.
+    /// A quoted field does not end with its quote, or never.
+    Quote,
+    /// The label is not what its rule admits.
     Label,
-    /// A dense value is neither empty nor an integer of 64 bits.
+    /// The weight is no finite number of 0 or more.
+    Weight,
+    /// A dense value is no number of the column's kind.
     Number,
-    /// A category is neither empty nor up to 16 hexadecimal digits.
+    /// A category is not of the column's kind.
     Category,
     /// A category of an identity column is no number below the table's rows.
     RowNumber,
+    /// A bag has more than [`crate::convert::BAG_MAX`] categories.
+    Bag,
+}
+
+/// Why a row is none, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// What is wrong.
+    pub(crate) reason: BadReason,
+    /// The number of the raw column that is to blame, where it is one.
+    pub(crate) field: Option<u32>,
 }
 
 /// A bad row of a chunk. Small: a chunk of nothing but line feeds has as many as bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BadRow {
-    /// Lines before it in its chunk.
+    /// Rows before it in its chunk.
+    pub(crate) row: u32,
+    /// Lines before it in its chunk: more than rows where fields hold line ends.
     pub(crate) line: u32,
     /// Where it lies in the chunk's bytes.
     pub(crate) start: u32,
@@ -50,48 +64,81 @@ pub(crate) struct BadRow {
     pub(crate) fault: Fault,
 }
 
-#[derive(Serialize)]
-struct Named<'a> {
-    file: &'a str,
-    line: u64,
-    column: Option<&'a str>,
-    why: &'a str,
+/// A bad row in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadName {
+    /// The file, as it was named.
+    pub file: String,
+    /// What `number` counts: "line" or "row".
+    pub unit: &'static str,
+    /// The line or row of the file, from 1.
+    pub number: u64,
+    /// The column, where one is to blame.
+    pub column: Option<String>,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl std::fmt::Display for BadName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.file, self.unit, self.number)?;
+        if let Some(column) = &self.column {
+            write!(f, ", column {column}")?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}
+
+impl BadName {
+    /// A line of [`BAD_ROWS_NAME`].
+    fn to_json(&self) -> Vec<u8> {
+        struct Line<'a>(&'a BadName);
+        impl Serialize for Line<'_> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeMap;
+                let mut map = serializer.serialize_map(Some(4))?;
+                map.serialize_entry("file", &self.0.file)?;
+                map.serialize_entry(self.0.unit, &self.0.number)?;
+                map.serialize_entry("column", &self.0.column)?;
+                map.serialize_entry("why", &self.0.why)?;
+                map.end()
+            }
+        }
+        let mut json = serde_json::to_vec(&Line(self)).expect("it is plain data");
+        json.push(b'\n');
+        json
+    }
 }
 
 /// Takes the bad rows of all chunks, in order.
-pub(crate) struct BadRows<'a> {
-    sources: &'a [Source],
-    parser: &'a RowParser,
+pub(crate) struct BadRows<'a, S> {
+    source: &'a S,
     on_bad: OnBad,
     limit: BadLimit,
     /// Where to name and keep them; `None` where rows are only looked at.
     dir: Option<&'a Path>,
     names: Option<CheckedFile>,
     quarantine: Option<CheckedFile>,
-    /// Whether the last line of the chunk before is bad and goes on in this one.
-    open_line: bool,
+    /// Whether the last row of the chunk before is bad and goes on in this one.
+    open_row: bool,
+    copied: Vec<u8>,
     first: Vec<String>,
     by_reason: BTreeMap<BadReason, u64>,
     bad: u64,
     rows: u64,
 }
 
-impl<'a> BadRows<'a> {
-    pub(crate) fn new(
-        sources: &'a [Source],
-        parser: &'a RowParser,
-        (on_bad, limit): (OnBad, BadLimit),
-        dir: Option<&'a Path>,
-    ) -> Self {
+impl<'a, S: RowSource> BadRows<'a, S> {
+    pub(crate) fn new(source: &'a S, (on_bad, limit): (OnBad, BadLimit), dir: Option<&'a Path>) -> Self {
         Self {
-            sources,
-            parser,
+            source,
             on_bad,
             limit,
             dir,
             names: None,
             quarantine: None,
-            open_line: false,
+            open_row: false,
+            copied: Vec::new(),
             first: Vec::new(),
             by_reason: BTreeMap::new(),
             bad: 0,
@@ -104,9 +151,13 @@ impl<'a> BadRows<'a> {
     /// # Errors
     /// [`Error::BadRows`] for the first bad row where none is admitted, and once there are more than an absolute limit;
     /// [`Error::Io`].
-    pub(crate) fn take(&mut self, chunk: &Chunk, bad: &[BadRow]) -> Result<()> {
-        self.rows += chunk.rows;
-        self.take_continued(chunk)?;
+    pub(crate) fn take(&mut self, chunk: &S::Chunk, bad: &[BadRow]) -> Result<()> {
+        self.rows += self.source.span(chunk).rows;
+        if let (true, Some(quarantine)) = (self.open_row, &mut self.quarantine) {
+            self.copied.clear();
+            self.open_row = self.source.copy_rest(chunk, &mut self.copied);
+            quarantine.write(&self.copied)?;
+        }
         for row in bad {
             self.take_row(chunk, row)?;
         }
@@ -117,63 +168,34 @@ impl<'a> BadRows<'a> {
         }
     }
 
-    fn take_row(&mut self, chunk: &Chunk, row: &BadRow) -> Result<()> {
-        let line = &chunk.bytes[row.start as usize..row.end as usize];
+    fn take_row(&mut self, chunk: &S::Chunk, row: &BadRow) -> Result<()> {
         self.bad += 1;
         *self.by_reason.entry(row.fault.reason).or_insert(0) += 1;
         if self.dir.is_none() && self.on_bad != OnBad::Fail && self.first.len() == NAMED_MAX {
             return Ok(());
         }
-        let file = self.sources[chunk.source].path.to_string_lossy();
-        let number = chunk.first_line + u64::from(row.line);
-        let column = row.fault.field.map(|field| self.parser.name(field));
-        let why = self.parser.describe(row.fault, line);
-        let column_text = column.map_or_else(String::new, |column| format!(", column {column}"));
-        let text = format!("{file} line {number}{column_text}: {why}");
+        let name = self.source.name(chunk, row);
         if self.on_bad == OnBad::Fail {
             return Err(Error::BadRows(format!(
-                "{text}. Correct the row, or let --on-bad skip or quarantine leave it out"
+                "{name}. Correct the row, or let --on-bad skip or quarantine leave it out"
             )));
         }
         if let Some(dir) = self.dir {
             if self.bad <= LOGGED_MAX {
-                tracing::warn!(bad_rows = self.bad, "bad row left out: {text}");
+                tracing::warn!(bad_rows = self.bad, "bad row left out: {name}");
             }
             if self.bad == LOGGED_MAX {
                 tracing::warn!("further bad rows are not logged; {BAD_ROWS_NAME} names all");
             }
-            let named = Named { file: &file, line: number, column, why: &why };
-            let mut json = serde_json::to_vec(&named).expect("it is plain data");
-            json.push(b'\n');
-            opened(&mut self.names, dir, BAD_ROWS_NAME)?.write(&json)?;
+            opened(&mut self.names, dir, BAD_ROWS_NAME)?.write(&name.to_json())?;
             if self.on_bad == OnBad::Quarantine {
-                let behind = &chunk.bytes[row.end as usize..];
-                let goes_on = chunk.goes_on && !behind.contains(&b'\n');
-                let end = behind.first().filter(|&&byte| byte == b'\r').map_or(&b""[..], |_| b"\r");
-                let quarantine = opened(&mut self.quarantine, dir, QUARANTINE_NAME)?;
-                quarantine.write(line)?;
-                quarantine.write(end)?;
-                if !goes_on {
-                    quarantine.write(b"\n")?;
-                }
-                self.open_line = goes_on;
+                self.copied.clear();
+                self.open_row = self.source.copy(chunk, row, &mut self.copied);
+                opened(&mut self.quarantine, dir, self.source.quarantine_name())?.write(&self.copied)?;
             }
         }
         if self.first.len() < NAMED_MAX {
-            self.first.push(text);
-        }
-        Ok(())
-    }
-
-    /// The rest of a line that was too long for its chunk.
-    fn take_continued(&mut self, chunk: &Chunk) -> Result<()> {
-        let (true, Some(quarantine)) = (self.open_line, &mut self.quarantine) else { return Ok(()) };
-        let rest = &chunk.bytes[..chunk.continued_bytes];
-        quarantine.write(rest)?;
-        let ended = rest.ends_with(b"\n");
-        self.open_line = !ended && chunk.goes_on && chunk.rows == 0;
-        if !ended && !self.open_line {
-            quarantine.write(b"\n")?;
+            self.first.push(name.to_string());
         }
         Ok(())
     }
@@ -200,12 +222,12 @@ impl<'a> BadRows<'a> {
         };
         Err(Error::BadRows(format!(
             "{} of {} rows read {when} are bad, and the limit is {}:\n  {}{more}\nCheck that these are the files you \
-             mean and that they are Criteo's TSV (a label, 13 integers, 26 categories); if such rows are to be left \
-             out, raise --bad-limit",
+             mean and that they are {}; if such rows are to be left out, raise --bad-limit",
             self.bad,
             self.rows,
             self.limit,
-            self.first.join("\n  ")
+            self.first.join("\n  "),
+            self.source.expects()
         )))
     }
 }

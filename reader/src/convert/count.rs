@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use crate::convert::row::RawKeys;
+use crate::convert::rows::RawKeys;
 use crate::convert::spill::{Run, SpillFile, merge_runs};
 use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
@@ -72,13 +72,13 @@ impl CategoryCounter {
         })
     }
 
-    /// Counts a chunk's keys of every column; `keys` has as many entries as there are columns.
-    pub(crate) fn add(&self, keys: &[&RawKeys], buckets: &mut Buckets) -> Result<()> {
+    /// Counts a chunk's keys, each list of them for the column of this number.
+    pub(crate) fn add(&self, keys: &[(usize, &RawKeys)], buckets: &mut Buckets) -> Result<()> {
         // Threads begin with different columns.
         let turn = self.turn.fetch_add(5, Ordering::Relaxed);
         for number in 0..keys.len() {
-            let column = (turn + number) % keys.len();
-            buckets.fill(keys[column]);
+            let (column, keys) = keys[(turn + number) % keys.len()];
+            buckets.fill(keys);
             self.add_column(&self.columns[column], buckets);
         }
         if self.bytes.load(Ordering::Relaxed) > self.budget_bytes {
@@ -174,9 +174,9 @@ impl Buckets {
                 self.short[(key.mixed() >> SHARD_SHIFT) as usize % SHARDS].push(key);
             }
         }
-        for (_, key) in &keys.long {
+        for (_, key) in keys.long() {
             let hash = xxhash_rust::xxh3::xxh3_64(key);
-            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.clone());
+            self.long[(hash >> SHARD_SHIFT) as usize % SHARDS].push(key.into());
         }
     }
 }
@@ -214,7 +214,7 @@ mod tests {
                         let mut buckets = Buckets::default();
                         for chunk in chunks {
                             let reversed: Vec<_> = chunk.iter().map(|key| reverse(key)).collect();
-                            counter.add(&[&raw(chunk), &raw(&reversed)], &mut buckets).unwrap();
+                            counter.add(&[(0, &raw(chunk)), (1, &raw(&reversed))], &mut buckets).unwrap();
                         }
                     });
                 }

@@ -1,17 +1,19 @@
-//! From raw rows to samples: the same code for conversion and for scoring.
+//! From raw rows to samples: the same code for conversion and for prediction.
+
+use std::path::Path;
 
 use crate::convert::moments::Tabulated;
-use crate::convert::row::{RawCategories, RawKeys, RawRows, RowParser};
+use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
-use crate::schema::{DenseTransform, Schema, VocabularyKind};
+use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers, looks up categories.
 #[derive(Debug)]
 pub struct Encoder {
-    parser: RowParser,
+    dense_dtype: DenseDtype,
     dense: Vec<DenseColumn>,
     categories: Vec<CategoryColumn>,
 }
@@ -22,21 +24,32 @@ struct DenseColumn {
     table: Tabulated<f32>,
 }
 
+impl DenseColumn {
+    /// The stored value of a number, kept within what the storage type holds: a standardized one can be beyond that
+    /// only if it lies tens of thousands of deviations off.
+    fn stored(&self, raw: f64, largest: f32) -> f32 {
+        self.transform.apply(Some(raw)).clamp(-largest, largest)
+    }
+}
+
 #[derive(Debug)]
 enum CategoryColumn {
     Exact(Vocabulary),
-    Hash { rows: u64 },
+    /// Exact, by the vocabulary of an earlier column.
+    Shared(usize),
+    Hash {
+        rows: u64,
+    },
     Identity,
 }
 
 impl Encoder {
-    /// An encoder for a schema, with a vocabulary for each of its exact columns and `None` for the others.
+    /// An encoder for a schema, with a vocabulary for each of its exact columns that shares none, and `None` for the
+    /// others.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size, or where rows of text cannot
-    /// give the schema's columns.
+    /// [`Error::Invalid`] where a vocabulary is missing or is not of its column's size.
     pub fn new(schema: &Schema, vocabularies: Vec<Option<Vocabulary>>) -> Result<Self> {
-        let parser = RowParser::new(schema)?;
         if vocabularies.len() != schema.categorical.len() {
             return Err(Error::invalid(format!(
                 "{} vocabularies for {} categorical columns",
@@ -44,8 +57,11 @@ impl Encoder {
                 schema.categorical.len()
             )));
         }
-        let categories = schema.categorical.iter().zip(vocabularies).map(|(column, vocabulary)| {
+        let columns = schema.categorical.iter().zip(vocabularies).enumerate();
+        let categories = columns.map(|(number, (column, vocabulary))| {
+            let owner = schema.vocabulary_owner(number)?;
             match (column.vocabulary, vocabulary) {
+                (VocabularyKind::Exact { .. }, None) if owner != number => Ok(CategoryColumn::Shared(owner)),
                 (VocabularyKind::Exact { .. }, Some(vocabulary)) if vocabulary.rows() == column.rows => {
                     Ok(CategoryColumn::Exact(vocabulary))
                 }
@@ -62,9 +78,15 @@ impl Encoder {
         });
         let dense = schema.dense.iter().map(|column| {
             let transform = column.transform;
-            DenseColumn { transform, table: Tabulated::new(|x| transform.apply(Some(x))) }
+            let column = DenseColumn { transform, table: Tabulated::new(|_| 0.0) };
+            let table = Tabulated::new(|x| column.stored(x, schema.dense_dtype.largest()));
+            DenseColumn { transform, table }
         });
-        Ok(Self { parser, dense: dense.collect(), categories: categories.collect::<Result<_>>()? })
+        Ok(Self {
+            dense_dtype: schema.dense_dtype,
+            dense: dense.collect(),
+            categories: categories.collect::<Result<_>>()?,
+        })
     }
 
     /// The encoder that made a dataset, its vocabularies read from the dataset's folder.
@@ -72,33 +94,53 @@ impl Encoder {
     /// # Errors
     /// [`Error::Damaged`] or [`Error::Io`] for a vocabulary's file; otherwise as [`Encoder::new`].
     pub fn open(dataset: &Dataset) -> Result<Self> {
-        let schema = dataset.schema();
+        Self::with_files(dataset.schema(), dataset.dir(), |name| dataset.checked_file(name))
+    }
+
+    /// The encoder of a schema whose vocabularies lie below `dir`: a dataset's, or a model's that was trained on it.
+    /// `read` gives the bytes of a file by its path below `dir`, with forward slashes, and has checked them.
+    ///
+    /// # Errors
+    /// What `read` fails with; [`Error::Damaged`] for what is no vocabulary; otherwise as [`Encoder::new`].
+    pub fn with_files(
+        schema: &Schema,
+        dir: &Path,
+        mut read: impl FnMut(&str) -> Result<Vec<u8>>,
+    ) -> Result<Self> {
         let vocabularies = schema.categorical.iter().map(|column| match column.vocabulary {
-            VocabularyKind::Exact { .. } => {
+            VocabularyKind::Exact { .. } if column.shares.is_none() => {
                 let name = vocabulary::file_name(&column.name);
-                let text = dataset.checked_file(&name)?;
-                let read = Vocabulary::from_tsv(&text);
-                Ok(Some(read.map_err(|what| Error::damaged(&dataset.dir().join(&name), None, what))?))
+                let vocabulary = Vocabulary::from_tsv(&read(&name)?);
+                Ok(Some(vocabulary.map_err(|what| Error::damaged(&dir.join(&name), None, what))?))
             }
-            VocabularyKind::Hash | VocabularyKind::Identity => Ok(None),
+            _ => Ok(None),
         });
         Self::new(schema, vocabularies.collect::<Result<_>>()?)
     }
 
-    /// What reads lines into the raw rows that this encoder takes.
-    pub fn parser(&self) -> &RowParser {
-        &self.parser
-    }
-
-    /// The vocabulary of a categorical column, counted from 0, where it has one.
+    /// The vocabulary of a categorical column, counted from 0: its own or a shared one, where it has one.
     pub fn vocabulary(&self, column: usize) -> Option<&Vocabulary> {
         match self.categories.get(column)? {
             CategoryColumn::Exact(vocabulary) => Some(vocabulary),
+            CategoryColumn::Shared(owner) => match &self.categories[*owner] {
+                CategoryColumn::Exact(vocabulary) => Some(vocabulary),
+                _ => unreachable!("an owner shares no vocabulary, which `Encoder::new` has checked"),
+            },
             CategoryColumn::Hash { .. } | CategoryColumn::Identity => None,
         }
     }
 
-    /// Appends the samples of raw rows, which were made with [`Encoder::parser`].
+    /// For each categorical column, how many ids of these samples stand for categories that its vocabulary, its own or
+    /// a shared one, does not list; 0 where it has none.
+    pub fn unknown(&self, samples: &Samples) -> Vec<u64> {
+        let unknown = |(column, bags): (usize, &Bags)| match self.vocabulary(column) {
+            Some(_) => bags.ids.iter().filter(|&&id| id == vocabulary::OUT_OF_VOCABULARY).count() as u64,
+            None => 0,
+        };
+        samples.categorical.iter().enumerate().map(unknown).collect()
+    }
+
+    /// Appends the samples of raw rows, which were made for the same schema.
     pub fn encode(&self, rows: &RawRows, out: &mut Samples) {
         if rows.is_empty() {
             return;
@@ -106,59 +148,69 @@ impl Encoder {
         // Column by column: a small vocabulary then stays in the cache while it is used.
         let first = out.len;
         out.len += rows.len();
-        for labels in &mut out.labels {
-            labels.extend(rows.labels().iter().map(|&label| f32::from(u8::from(label))));
+        for (labels, raw) in out.labels.iter_mut().zip(&rows.labels) {
+            labels.extend_from_slice(raw);
         }
+        out.weights.extend_from_slice(&rows.weights);
         let columns = self.dense.len();
+        let largest = self.dense_dtype.largest();
         out.dense.resize(out.len * columns, 0.0);
-        for (number, (column, values)) in self.dense.iter().zip(rows.dense()).enumerate() {
+        for (number, (column, values)) in self.dense.iter().zip(&rows.dense).enumerate() {
             let stored = out.dense[first * columns + number..].iter_mut().step_by(columns);
             for (stored, raw) in stored.zip(values) {
-                *stored = match raw {
-                    Some(raw) => column.table.get(*raw, |x| column.transform.apply(Some(x))),
-                    None => column.transform.apply(None),
+                *stored = match raw.is_nan() {
+                    true => column.transform.apply(None),
+                    false => column.table.get(*raw, |x| column.stored(x, largest)),
                 };
             }
         }
-        for ((column, raw), bags) in self.categories.iter().zip(rows.categories()).zip(&mut out.categorical) {
+        let columns = self.categories.iter().zip(&rows.categories).zip(&mut out.categorical);
+        for (number, ((column, raw), bags)) in columns.enumerate() {
             let before = bags.ids.len();
-            match (column, raw) {
-                (CategoryColumn::Exact(vocabulary), RawCategories::Keys(keys)) => {
+            match (self.vocabulary(number), column, &raw.values) {
+                (Some(vocabulary), _, RawValues::Keys(keys)) => {
                     bags.ids.extend(keys.short.iter().map(|key| vocabulary.row_of_short(key)));
                     put_long(keys, &mut bags.ids[before..], |category| {
                         vocabulary.row(category).unwrap_or(vocabulary::OUT_OF_VOCABULARY)
                     });
                 }
-                (&CategoryColumn::Hash { rows }, RawCategories::Keys(keys)) => {
+                (_, &CategoryColumn::Hash { rows }, RawValues::Keys(keys)) => {
                     let row = |category: &[u8]| hash_row(category, rows);
                     bags.ids.extend(keys.short.iter().map(|key| key.with_bytes(row)));
                     put_long(keys, &mut bags.ids[before..], row);
                 }
-                (_, RawCategories::Rows(ids)) => bags.ids.extend_from_slice(ids),
-                (CategoryColumn::Identity, RawCategories::Keys(_)) => {
-                    unreachable!("the parser reads this column as row numbers")
+                (_, _, RawValues::Rows(ids)) => bags.ids.extend_from_slice(ids),
+                (None, _, RawValues::Keys(_)) => {
+                    unreachable!("identity columns are read as row numbers")
                 }
             }
-            close_bags(bags, before);
+            close_bags(&raw.bags, rows.len(), bags, before);
         }
     }
 }
 
 fn put_long(keys: &RawKeys, ids: &mut [u64], row: impl Fn(&[u8]) -> u64) {
-    for (number, category) in &keys.long {
-        ids[*number as usize] = row(category);
+    for (number, category) in keys.long() {
+        ids[number] = row(category);
     }
 }
 
-/// One bag for each id behind the first `before`.
-fn close_bags(bags: &mut Bags, before: usize) {
-    bags.offsets.extend((before + 1..=bags.ids.len()).map(|end| end as u32));
+/// Makes bags of the ids behind the first `before`.
+fn close_bags(raw: &RawBags, rows: usize, bags: &mut Bags, before: usize) {
+    let first = before as u32;
+    match raw {
+        RawBags::Fixed(count) => bags.offsets.extend((1..=rows as u32).map(|row| first + row * count)),
+        RawBags::Ends(ends) => bags.offsets.extend(ends.iter().map(|end| first + end)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::convert::LINE_BYTES_MAX;
+    use crate::convert::criteo::CriteoParser;
     use crate::convert::testing::{GOOD_LINE, schema, with_field};
+    use crate::convert::text::LineParser;
 
     #[test]
     fn numbers_are_transformed_and_categories_looked_up() {
@@ -174,15 +226,16 @@ mod tests {
         vocabularies[2..].fill(Some(vocabulary));
         schema.categorical[2..].iter_mut().for_each(|column| column.rows = 3);
         let encoder = Encoder::new(&schema, vocabularies).unwrap();
+        let parser = CriteoParser::new(&schema, true, LINE_BYTES_MAX).unwrap();
 
-        let mut rows = RawRows::new(encoder.parser());
+        let mut rows = RawRows::new(&schema);
         let mut line = with_field(GOOD_LINE, 0, "1");
         for (field, value) in
             [(1, "-100"), (2, "3000000"), (3, ""), (15, "76"), (16, "0123456789abcdef"), (17, "")]
         {
             line = with_field(&line, field, value);
         }
-        encoder.parser().push(line.as_bytes(), &mut rows).unwrap();
+        parser.push(line.as_bytes(), &mut rows).unwrap();
         let mut samples = Samples::new(&schema);
         encoder.encode(&rows, &mut samples);
         encoder.encode(&rows, &mut samples);
@@ -205,6 +258,6 @@ mod tests {
         assert!(Encoder::new(&schema, vec![]).is_err());
         assert!(Encoder::new(&schema, vec![None; 26]).unwrap_err().to_string().contains("column C1"));
         schema.categorical[0].hotness = crate::schema::Hotness::Fixed(3);
-        assert!(RowParser::new(&schema).is_err());
+        assert!(CriteoParser::new(&schema, true, LINE_BYTES_MAX).is_err());
     }
 }

@@ -4,97 +4,134 @@ use std::path::Path;
 
 use crate::convert::bad::BadRow;
 use crate::convert::count::CategoryCounter;
-use crate::convert::lines::Chunk;
 use crate::convert::moments::{Moments, Tabulated};
-use crate::convert::options::{DenseMode, VocabularyChoice};
 use crate::convert::pass::{Pass, Pool};
-use crate::convert::row::{RawCategories, RawKeys, RawRows};
-use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
+use crate::convert::plan::{Learnt, Plan};
+use crate::convert::rows::{RawKeys, RawRows, RawValues};
+use crate::convert::source::{PartRows, RowSource};
 use crate::error::Result;
 use crate::ordered::ordered_map;
-use crate::schema::DenseFunction;
-use crate::vocabulary::Vocabulary;
-
-/// What the training part taught.
-#[derive(Debug, Default)]
-pub(crate) struct Learnt {
-    /// One entry a categorical column; `None` where it is not exact.
-    pub(crate) vocabularies: Vec<Option<Vocabulary>>,
-    /// One entry a dense column, of its logarithms; none where they are not standardized.
-    pub(crate) moments: Vec<Moments>,
-    /// Rows of all sources, where they had to be read.
-    pub(crate) rows: Option<u64>,
-}
+use crate::schema::VocabularyKind;
 
 /// Reads all sources, if there is anything to learn. Bad rows are judged here already, so that a conversion that cannot
 /// succeed ends early.
-pub(crate) fn learn(pass: &Pass<'_>, dir: &Path) -> Result<Learnt> {
-    let options = pass.options;
-    let exact_columns: Vec<usize> = (0..CATEGORICAL_COLUMNS)
-        .filter(|&column| options.vocabulary_of(column) == VocabularyChoice::Exact)
-        .collect();
-    let standardized = options.dense == DenseMode::Log;
-    let mut vocabularies = vec![None; CATEGORICAL_COLUMNS];
-    if exact_columns.is_empty() && !standardized {
-        return Ok(Learnt { vocabularies, moments: Vec::new(), rows: None });
+pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -> Result<Learnt> {
+    let draft = &plan.draft;
+    let mut learnt = Learnt {
+        vocabularies: vec![None; draft.categorical.len()],
+        moments: vec![Moments::default(); draft.dense.len()],
+        largest_bags: vec![0; draft.categorical.len()],
+        rows: None,
+    };
+    if !plan.must_learn() {
+        return Ok(learnt);
     }
-
+    let options = pass.options;
+    let counted = Counted::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
-    let counter = CategoryCounter::new(exact_columns.len(), budget_bytes, dir)?;
+    let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir)?;
+    let tables: Vec<_> = draft
+        .dense
+        .iter()
+        .zip(&plan.standardized)
+        .map(|(column, standardized)| {
+            let function = column.transform.function;
+            standardized.then(|| (function, Tabulated::new(|x| function.apply(x))))
+        })
+        .collect();
     let buckets = Pool::default();
-    let function = DenseFunction::SignedLog1p;
-    let table = Tabulated::new(|x| function.apply(x));
-    let work = |chunk: Chunk| {
-        let (outcome, bad) = pass.read_rows(&chunk, |rows| {
+    let work = |chunk: S::Chunk| {
+        let ((moments, largest_bags), bad) = pass.read(&chunk, |rows| {
             let mut own = buckets.take().unwrap_or_default();
-            let counted = counter.add(&keys_of(&rows.train, &exact_columns), &mut own);
+            counter.add(&counted.keys_of(&rows.train), &mut own)?;
             buckets.put(own);
-            counted
-                .map(|()| if standardized { moments_of(&rows.train, &table, function) } else { Vec::new() })
-        });
-        Ok(Looked { chunk, bad, moments: outcome? })
+            let moments = rows.train.dense.iter().zip(&tables).map(|(values, table)| match table {
+                Some((function, table)) => {
+                    let present = values.iter().filter(|x| !x.is_nan());
+                    Moments::of(present.map(|&x| table.get(x, |x| function.apply(x))))
+                }
+                None => Moments::default(),
+            });
+            Ok((moments.collect(), largest_bags(rows)))
+        })?;
+        Ok(Looked { chunk, bad, moments, largest_bags })
     };
 
     let mut rows = 0;
-    let mut moments = vec![Moments::default(); if standardized { DENSE_COLUMNS } else { 0 }];
     let mut bad_rows = pass.bad_rows(None);
-    ordered_map(options.threads, pass.chunks(), work, |looked: Looked| {
-        let chunk = &looked.chunk;
-        rows += chunk.rows;
-        bad_rows.take(chunk, &looked.bad)?;
-        moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
-        pass.advance("learning", chunk);
+    ordered_map(options.threads, pass.source.chunks(), work, |looked: Looked<S::Chunk>| {
+        let span = pass.source.span(&looked.chunk);
+        rows += span.rows;
+        bad_rows.take(&looked.chunk, &looked.bad)?;
+        learnt.moments.iter_mut().zip(&looked.moments).for_each(|(sum, own)| sum.merge(own));
+        learnt
+            .largest_bags
+            .iter_mut()
+            .zip(&looked.largest_bags)
+            .for_each(|(max, own)| *max = (*max).max(*own));
+        pass.advance("learning", span);
         Ok(())
     })?;
     bad_rows.finish()?;
+    learnt.rows = Some(rows);
 
-    let numbers = (0..exact_columns.len()).map(Ok);
-    let work = |number| Ok((number, counter.vocabulary(number, options.min_count)?));
-    ordered_map(options.threads, numbers, work, |(number, vocabulary): (usize, _)| {
-        vocabularies[exact_columns[number]] = Some(vocabulary);
+    let numbers = (0..counted.vocabularies.len()).map(Ok);
+    let work = |number: usize| {
+        let (column, min_count) = counted.vocabularies[number];
+        Ok((column, counter.vocabulary(number, min_count)?))
+    };
+    ordered_map(options.threads, numbers, work, |(column, vocabulary)| {
+        learnt.vocabularies[column] = Some(vocabulary);
         Ok(())
     })?;
-    Ok(Learnt { vocabularies, moments, rows: Some(rows) })
+    Ok(learnt)
+}
+
+/// Which columns are counted, and together with which.
+struct Counted {
+    /// For each vocabulary, the column that owns it, and how often a category must occur.
+    vocabularies: Vec<(usize, u64)>,
+    /// Every exact column, with the number of its vocabulary.
+    columns: Vec<(usize, usize)>,
+}
+
+impl Counted {
+    fn new(plan: &Plan) -> Result<Self> {
+        let mut counted = Self { vocabularies: Vec::new(), columns: Vec::new() };
+        for (number, column) in plan.draft.categorical.iter().enumerate() {
+            let VocabularyKind::Exact { min_count } = column.vocabulary else { continue };
+            let owner = plan.draft.vocabulary_owner(number)?;
+            let known = counted.vocabularies.iter().position(|&(column, _)| column == owner);
+            // An owner comes before all that share with it.
+            let vocabulary = known.unwrap_or(counted.vocabularies.len());
+            if known.is_none() {
+                counted.vocabularies.push((owner, min_count));
+            }
+            counted.columns.push((number, vocabulary));
+        }
+        Ok(counted)
+    }
+
+    /// The keys of every exact column, with the number of its vocabulary.
+    fn keys_of<'a>(&self, rows: &'a RawRows) -> Vec<(usize, &'a RawKeys)> {
+        let keys = |&(column, vocabulary): &(usize, usize)| match &rows.categories[column].values {
+            RawValues::Keys(keys) => Some((vocabulary, keys)),
+            RawValues::Rows(_) => None,
+        };
+        self.columns.iter().filter_map(keys).collect()
+    }
 }
 
 /// What a chunk taught.
-struct Looked {
-    chunk: Chunk,
+struct Looked<C> {
+    chunk: C,
     bad: Vec<BadRow>,
     moments: Vec<Moments>,
+    largest_bags: Vec<u32>,
 }
 
-fn keys_of<'a>(rows: &'a RawRows, columns: &[usize]) -> Vec<&'a RawKeys> {
-    let keys = |&column: &usize| match &rows.categories()[column] {
-        RawCategories::Keys(keys) => Some(keys),
-        RawCategories::Rows(_) => None,
-    };
-    columns.iter().filter_map(keys).collect()
-}
-
-fn moments_of(rows: &RawRows, table: &Tabulated<f64>, function: DenseFunction) -> Vec<Moments> {
-    let of = |values: &Vec<Option<i64>>| {
-        Moments::of(values.iter().flatten().map(|&x| table.get(x, |x| function.apply(x))))
-    };
-    rows.dense().iter().map(of).collect()
+/// Of all rows, the evaluation part included: no bag of the dataset may be larger.
+fn largest_bags(rows: &PartRows) -> Vec<u32> {
+    let columns = rows.train.categories.iter().zip(&rows.eval.categories);
+    columns.map(|(train, eval)| train.largest_bag().max(eval.largest_bag())).collect()
 }

@@ -55,6 +55,26 @@ impl Source {
         Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval })
     }
 
+    /// The first row of the source, without its line end; `None` where the source is empty.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Invalid`] where it is longer than rows may be.
+    pub(crate) fn first_row(&self, rules: LineRules, limits: Limits) -> Result<Option<Vec<u8>>> {
+        let rules = LineRules { header: false, ..rules };
+        let Some(chunk) = Chunks::new(std::slice::from_ref(self), rules, limits).next().transpose()? else {
+            return Ok(None);
+        };
+        let Some(line) = chunk.rows(&rules, &limits).next() else { return Ok(None) };
+        if line.end - line.start > limits.line_bytes_max {
+            return Err(Error::invalid(format!(
+                "the first line of {} is longer than {} bytes: is it a file of rows, and not of something else?",
+                self.path.display(),
+                limits.line_bytes_max
+            )));
+        }
+        Ok(Some(chunk.bytes[line.start..line.end].to_vec()))
+    }
+
     fn open(&self, taken: &Arc<AtomicU64>) -> Result<Input> {
         let path = &self.path;
         let mut file = File::open(path).context("open", path)?;
@@ -115,45 +135,183 @@ impl Input {
     }
 }
 
-/// Some lines of one source. A line too long for a chunk comes in pieces: it counts as a row of the chunk in which it
+/// What a row of text is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LineRules {
+    /// Whether a row may go over several lines, within quotes, and how these are told.
+    pub(crate) quoting: Option<Quoting>,
+    /// Whether the first row of each source names its columns.
+    pub(crate) header: bool,
+    /// Whether a source may begin with UTF-8's byte order mark.
+    pub(crate) byte_order_mark: bool,
+}
+
+/// How quotes that hold line ends are told: they stand at the front of a field.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quoting {
+    /// What stands before every field but a row's first.
+    pub(crate) delimiter: u8,
+    /// Whether white space may stand before the quote.
+    pub(crate) trim: bool,
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+impl Quoting {
+    /// Bytes of the row at the front of `bytes`, its line end included; `None` where it does not end within them. A row
+    /// whose quote is not closed within `bytes_max` bytes ends with its first line: one lost quote does not swallow the
+    /// rest of a file, nor memory. More bytes never change an answer but `None`, once there are `bytes_max` of them.
+    fn row_bytes(self, bytes: &[u8], bytes_max: usize, whole: bool) -> Option<usize> {
+        let line = memchr::memchr(b'\n', bytes).map(|at| at + 1);
+        let first = &bytes[..line.unwrap_or(bytes.len())];
+        if memchr::memchr(b'"', first).is_none() {
+            return line;
+        }
+        let window = &bytes[..bytes.len().min(bytes_max)];
+        let mut at = 0;
+        while let Some(next) = memchr::memchr2(b'"', b'\n', &window[at..]) {
+            at += next;
+            if window[at] == b'\n' {
+                return Some(at + 1);
+            }
+            if !self.opens(&window[..at]) {
+                at += 1;
+                continue;
+            }
+            match closing_quote(window, at + 1) {
+                Some(closing) => at = closing + 1,
+                None => break,
+            }
+        }
+        // Undecided: the first line alone, once it is known that nothing closes the quote.
+        if whole || bytes.len() >= bytes_max { line } else { None }
+    }
+
+    /// Whether a quote behind `before`, which begins with a row, is the first of a field.
+    pub(crate) fn opens(self, before: &[u8]) -> bool {
+        let before = if self.trim { trim_end(before, self.delimiter) } else { before };
+        before.last().is_none_or(|&byte| byte == self.delimiter)
+    }
+}
+
+fn trim_end(bytes: &[u8], delimiter: u8) -> &[u8] {
+    let blank = |byte: u8| (byte == b' ' || byte == b'\t') && byte != delimiter;
+    let kept = bytes.iter().rposition(|&byte| !blank(byte)).map_or(0, |at| at + 1);
+    &bytes[..kept]
+}
+
+/// Where the quote is that ends a quoted field, whose text begins at `from`: the first that is not doubled.
+pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
+    loop {
+        let at = from + memchr::memchr(b'"', bytes.get(from..)?)?;
+        if bytes.get(at + 1) != Some(&b'"') {
+            return Some(at);
+        }
+        from = at + 2;
+    }
+}
+
+/// Some rows of one source. A line too long for a chunk comes in pieces: it counts as a row of the chunk in which it
 /// begins.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     /// The number of its source.
     pub(crate) source: usize,
     pub(crate) bytes: Vec<u8>,
-    /// Bytes at the front that belong to a line of an earlier chunk.
-    pub(crate) continued_bytes: usize,
+    /// Bytes at the front that belong to no row that begins here: the rest of an earlier chunk's line, or a header.
+    pub(crate) skipped_bytes: usize,
     /// Whether the last line goes on in the next chunk.
     pub(crate) goes_on: bool,
-    /// The number in its source, from 1, of the first line that begins here.
+    /// The number in its source, from 1, of the first line of the first row that begins here.
     pub(crate) first_line: u64,
-    /// The number among all rows, from 0, of that line.
+    /// The number among all rows, from 0, of that row.
     pub(crate) first_row: u64,
-    /// Lines that begin here.
+    /// Rows that begin here.
     pub(crate) rows: u64,
     /// Bytes of all sources that had been read from disk when this chunk was whole.
     pub(crate) bytes_done: u64,
 }
 
+/// A row's place in its chunk.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Line {
+    /// Its bytes, without the line's end (LF or CRLF).
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Lines of the chunk before it.
+    pub(crate) lines_before: usize,
+}
+
 impl Chunk {
-    /// The lines that begin here, as ranges of `bytes` without their ends (LF or CRLF).
-    pub(crate) fn lines(&self) -> impl Iterator<Item = std::ops::Range<usize>> {
-        let mut from = self.continued_bytes;
+    /// The rows that begin here.
+    pub(crate) fn rows(&self, rules: &LineRules, limits: &Limits) -> impl Iterator<Item = Line> {
+        let mut at = self.skipped_bytes;
+        let mut lines_before = 0;
+        let quoting = rules.quoting_of(&self.bytes[at..]);
+        let line_bytes_max = limits.line_bytes_max;
         std::iter::from_fn(move || {
-            let rest = self.bytes.get(from..).filter(|rest| !rest.is_empty())?;
-            let bytes = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-            let carriage_return = usize::from(bytes > 0 && rest[bytes - 1] == b'\r');
-            let line = from..from + bytes - carriage_return;
-            from += bytes + 1;
+            let rest = self.bytes.get(at..).filter(|rest| !rest.is_empty())?;
+            let with_end = match quoting {
+                None => memchr::memchr(b'\n', rest).map(|at| at + 1),
+                Some(quoting) => quoting.row_bytes(rest, line_bytes_max, true),
+            };
+            let bytes = &rest[..with_end.unwrap_or(rest.len())];
+            let line = Line { start: at, end: at + without_line_end(bytes).len(), lines_before };
+            lines_before += if quoting.is_some() { count_lines(bytes) } else { 1 };
+            at += bytes.len();
             Some(line)
         })
+    }
+}
+
+fn without_line_end(line: &[u8]) -> &[u8] {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
+fn count_lines(bytes: &[u8]) -> usize {
+    let unfinished = !bytes.is_empty() && !bytes.ends_with(b"\n");
+    memchr::memchr_iter(b'\n', bytes).count() + usize::from(unfinished)
+}
+
+impl LineRules {
+    /// How rows of these bytes are told: without quotes among them, by their lines.
+    fn quoting_of(&self, bytes: &[u8]) -> Option<Quoting> {
+        self.quoting.filter(|_| memchr::memchr(b'"', bytes).is_some())
+    }
+
+    /// How many bytes of a full buffer make whole rows, the last byte never among them, so that the end of a source
+    /// always sees its last line whole. Nothing where no row ends.
+    fn whole_rows(&self, bytes: &[u8], line_bytes_max: usize) -> Option<usize> {
+        let last = bytes.len().checked_sub(1)?;
+        let Some(quoting) = self.quoting_of(bytes) else {
+            return memchr::memrchr(b'\n', &bytes[..last]).map(|at| at + 1);
+        };
+        let mut at = 0;
+        while let Some(row) = quoting.row_bytes(&bytes[at..], line_bytes_max, false) {
+            if at + row > last {
+                break;
+            }
+            at += row;
+        }
+        (at > 0).then_some(at)
+    }
+
+    fn count_rows(&self, bytes: &[u8], line_bytes_max: usize) -> usize {
+        let Some(quoting) = self.quoting_of(bytes) else { return count_lines(bytes) };
+        let (mut at, mut rows) = (0, 0);
+        while at < bytes.len() {
+            at += quoting.row_bytes(&bytes[at..], line_bytes_max, true).unwrap_or(bytes.len() - at);
+            rows += 1;
+        }
+        rows
     }
 }
 
 /// All chunks of some sources, in order.
 pub(crate) struct Chunks<'a> {
     sources: &'a [Source],
+    rules: LineRules,
     limits: Limits,
     source: usize,
     input: Option<Input>,
@@ -167,10 +325,11 @@ pub(crate) struct Chunks<'a> {
 }
 
 impl<'a> Chunks<'a> {
-    pub(crate) fn new(sources: &'a [Source], limits: Limits) -> Self {
+    pub(crate) fn new(sources: &'a [Source], rules: LineRules, limits: Limits) -> Self {
         debug_assert!(limits.line_bytes_max < limits.chunk_bytes);
         Self {
             sources,
+            rules,
             limits,
             source: 0,
             input: None,
@@ -185,6 +344,7 @@ impl<'a> Chunks<'a> {
     /// The next chunk; `None` behind the last source.
     fn read(&mut self) -> Result<Option<Chunk>> {
         while let Some(source) = self.sources.get(self.source) {
+            let at_front = self.input.is_none();
             let input = match &mut self.input {
                 Some(input) => input,
                 none => none.insert(source.open(&self.taken)?),
@@ -192,13 +352,7 @@ impl<'a> Chunks<'a> {
             let mut bytes = std::mem::take(&mut self.carry);
             input.fill(&source.path, &mut bytes, self.limits.chunk_bytes)?;
             let at_end = bytes.len() < self.limits.chunk_bytes;
-            if !at_end {
-                // The last byte is left out of the search: so the carry is never empty, and the end of a source always
-                // sees its last line whole.
-                let cut = memchr::memrchr(b'\n', &bytes[..bytes.len() - 1]).map_or(bytes.len(), |at| at + 1);
-                self.carry = bytes.split_off(cut);
-            }
-            let chunk = self.chunk(bytes, at_end);
+            let chunk = self.chunk(bytes, at_front, at_end);
             if at_end {
                 self.source += 1;
                 self.input = None;
@@ -212,22 +366,28 @@ impl<'a> Chunks<'a> {
         Ok(None)
     }
 
-    fn chunk(&mut self, mut bytes: Vec<u8>, at_end: bool) -> Chunk {
-        let continued_bytes = match self.within_line {
+    fn chunk(&mut self, mut bytes: Vec<u8>, at_front: bool, at_end: bool) -> Chunk {
+        let line_bytes_max = self.limits.line_bytes_max;
+        let skipped_bytes = match self.within_line {
             true => memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |at| at + 1),
+            false if at_front => self.front_bytes(&bytes),
             false => 0,
         };
         if at_end {
-            let kept = continued_bytes + without_empty_last_line(&bytes[continued_bytes..]).len();
+            let kept = skipped_bytes + without_empty_last_line(&bytes[skipped_bytes..]).len();
             bytes.truncate(kept);
+        } else {
+            // Where no row ends, what is skipped is handed out alone, or the line in pieces.
+            let whole = self.rules.whole_rows(&bytes[skipped_bytes..], line_bytes_max);
+            let no_row = if skipped_bytes > 0 { skipped_bytes } else { bytes.len() };
+            self.carry = bytes.split_off(whole.map_or(no_row, |whole| skipped_bytes + whole));
         }
-        let own = &bytes[continued_bytes..];
-        let unfinished = !own.is_empty() && !own.ends_with(b"\n");
-        let rows = memchr::memchr_iter(b'\n', own).count() as u64 + u64::from(unfinished);
-        self.within_line = !bytes.ends_with(b"\n") && !at_end;
+        let rows = self.rules.count_rows(&bytes[skipped_bytes..], line_bytes_max) as u64;
+        let holds_line = skipped_bytes < bytes.len() || self.within_line || (at_front && self.rules.header);
+        self.within_line = holds_line && !bytes.ends_with(b"\n") && !at_end;
         let chunk = Chunk {
             source: self.source,
-            continued_bytes,
+            skipped_bytes,
             goes_on: self.within_line,
             first_line: self.next_line,
             first_row: self.next_row,
@@ -235,9 +395,33 @@ impl<'a> Chunks<'a> {
             bytes,
             bytes_done: self.taken.load(Ordering::Relaxed),
         };
-        self.next_line += rows;
+        let lines = match self.rules.quoting {
+            Some(_) => count_lines(&chunk.bytes[skipped_bytes..]) as u64,
+            None => rows,
+        };
+        self.next_line += lines;
         self.next_row += rows;
         chunk
+    }
+
+    /// Bytes at the front of a source that are no row: a byte order mark and a header.
+    fn front_bytes(&mut self, bytes: &[u8]) -> usize {
+        let mark = match self.rules.byte_order_mark && bytes.starts_with(BYTE_ORDER_MARK) {
+            true => BYTE_ORDER_MARK.len(),
+            false => 0,
+        };
+        if !self.rules.header {
+            return mark;
+        }
+        let rest = &bytes[mark..];
+        let line_bytes_max = self.limits.line_bytes_max;
+        let header = match self.rules.quoting {
+            Some(quoting) => quoting.row_bytes(rest, line_bytes_max, true),
+            None => memchr::memchr(b'\n', rest).map(|at| at + 1),
+        };
+        let header = header.unwrap_or(rest.len());
+        self.next_line += count_lines(&rest[..header]) as u64;
+        mark + header
     }
 }
 
@@ -262,8 +446,13 @@ mod tests {
     use proptest::prelude::*;
     use std::io::Write;
 
-    /// All lines, with their numbers, cut to `line_bytes_max`.
-    fn lines_of(files: &[Vec<u8>], gzip: bool, limits: Limits) -> Vec<(usize, u64, u64, Vec<u8>)> {
+    const PIECES: &[&[u8]] = &[b"a", b",", b"\"", b"\n", b"\n", b" ", b"\r\n", b",\"", b"\",", b"\"\n"];
+
+    /// Every row: its source, the number of its first line, its number among all, and its text, cut to
+    /// `line_bytes_max`.
+    type Row = (usize, u64, u64, Vec<u8>);
+
+    fn rows_of(files: &[Vec<u8>], gzip: bool, rules: LineRules, limits: Limits) -> Vec<Row> {
         let dir = tempfile::tempdir().unwrap();
         let mut sources = Vec::new();
         for (number, text) in files.iter().enumerate() {
@@ -281,44 +470,76 @@ mod tests {
             }
             sources.push(Source::new(&path, false).unwrap());
         }
-        let mut lines = Vec::new();
+        let mut rows = Vec::new();
         let mut done = 0;
-        for chunk in Chunks::new(&sources, limits) {
+        for chunk in Chunks::new(&sources, rules, limits) {
             let chunk = chunk.unwrap();
-            assert_eq!(chunk.lines().count() as u64, chunk.rows);
+            assert_eq!(chunk.rows(&rules, &limits).count() as u64, chunk.rows);
             assert!(chunk.bytes.len() <= limits.chunk_bytes && chunk.bytes_done >= done);
             done = chunk.bytes_done;
-            for (number, range) in chunk.lines().enumerate() {
-                let mut line = chunk.bytes[range].to_vec();
-                line.truncate(limits.line_bytes_max);
-                let number = number as u64;
-                lines.push((chunk.source, chunk.first_line + number, chunk.first_row + number, line));
+            for (number, line) in chunk.rows(&rules, &limits).enumerate() {
+                let mut text = chunk.bytes[line.start..line.end].to_vec();
+                text.truncate(limits.line_bytes_max);
+                let first_line = chunk.first_line + line.lines_before as u64;
+                rows.push((chunk.source, first_line, chunk.first_row + number as u64, text));
             }
         }
         assert!(done <= sources.iter().map(|source| source.bytes).sum());
-        lines
+        rows
     }
 
-    fn expected(files: &[Vec<u8>], limits: Limits) -> Vec<(usize, u64, u64, Vec<u8>)> {
-        let mut lines = Vec::new();
+    /// The same from the whole text at once, byte by byte.
+    fn expected(files: &[Vec<u8>], rules: LineRules, limits: Limits) -> Vec<Row> {
+        let mut rows = Vec::new();
         for (source, text) in files.iter().enumerate() {
-            let text = text.strip_suffix(b"\n").unwrap_or(text);
-            let mut own: Vec<Vec<u8>> = text.split(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect();
-            own.iter_mut().for_each(|line| {
-                line.pop_if(|last| *last == b'\r');
-                line.truncate(limits.line_bytes_max);
-            });
-            own.pop_if(|line| line.is_empty());
-            for (number, line) in own.into_iter().enumerate() {
-                lines.push((source, number as u64 + 1, lines.len() as u64, line));
+            let mut at = 0;
+            if rules.byte_order_mark && text.starts_with(BYTE_ORDER_MARK) {
+                at = 3;
+            }
+            let mut own = Vec::new();
+            while at < text.len() {
+                let end = rules.quoting.map(|quoting| quoted_row_end(&text[at..], quoting, limits));
+                let line_end = text[at..].iter().position(|&byte| byte == b'\n');
+                let end = at + end.flatten().or(line_end).unwrap_or(text.len() - at);
+                let line = text[..at].iter().filter(|&&byte| byte == b'\n').count() as u64 + 1;
+                own.push((line, without_line_end(&text[at..end]).to_vec(), end < text.len()));
+                at = end + 1;
+            }
+            if own.last().is_some_and(|(_, text, _)| text.is_empty()) {
+                own.pop();
+            }
+            for (line, mut text, _) in own.into_iter().skip(usize::from(rules.header)) {
+                text.truncate(limits.line_bytes_max);
+                rows.push((source, line, rows.len() as u64, text));
             }
         }
-        lines
+        rows
+    }
+
+    /// Where a row ends that begins with `text`, by the letter of the rules.
+    fn quoted_row_end(text: &[u8], quoting: Quoting, limits: Limits) -> Option<usize> {
+        let (mut quoted, mut field) = (false, 0);
+        let mut at = 0;
+        while at < text.len().min(limits.line_bytes_max) {
+            match text[at] {
+                b'"' if quoted && text.get(at + 1) == Some(&b'"') => at += 1,
+                b'"' if quoted => quoted = false,
+                b'"' => {
+                    let before = &text[field..at];
+                    quoted = before.is_empty() || quoting.trim && before.iter().all(|&byte| byte == b' ');
+                }
+                b'\n' if !quoted => return Some(at),
+                byte if !quoted && byte == quoting.delimiter => field = at + 1,
+                _ => {}
+            }
+            at += 1;
+        }
+        None
     }
 
     proptest! {
         #[test]
-        fn chunks_hold_every_line_once(
+        fn chunks_hold_every_row_once(
             files in prop::collection::vec(
                 prop::collection::vec(prop::sample::select(&b"ab\r\n"[..]), 0..120), 0..4),
             chunk_bytes in 5..40usize,
@@ -326,7 +547,28 @@ mod tests {
         ) {
             // Lines are compared up to a length below that at which they come in pieces.
             let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 2 };
-            prop_assert_eq!(lines_of(&files, gzip, limits), expected(&files, limits));
+            let rules = LineRules::default();
+            prop_assert_eq!(rows_of(&files, gzip, rules, limits), expected(&files, rules, limits));
+        }
+
+        #[test]
+        fn quoted_rows_may_go_over_lines(
+            files in prop::collection::vec(
+                prop::collection::vec(
+                    prop::sample::select(PIECES),
+                    0..80).prop_map(|pieces| pieces.concat()),
+                0..3),
+            chunk_bytes in 8..60usize,
+            trim in any::<bool>(),
+            header in any::<bool>(),
+            mark in any::<bool>(),
+        ) {
+            let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes - 5 };
+            let quoting = Some(Quoting { delimiter: b',', trim });
+            let rules = LineRules { quoting, header, byte_order_mark: true };
+            let mark = if mark { BYTE_ORDER_MARK } else { b"" };
+            let files: Vec<Vec<u8>> = files.iter().map(|text| [mark, text].concat()).collect();
+            prop_assert_eq!(rows_of(&files, false, rules, limits), expected(&files, rules, limits));
         }
     }
 
@@ -339,7 +581,8 @@ mod tests {
         let bytes = out.finish().unwrap();
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         let sources = [Source::new(&path, false).unwrap()];
-        let outcome: Result<Vec<_>> = Chunks::new(&sources, Limits::default()).collect();
+        let outcome: Result<Vec<_>> =
+            Chunks::new(&sources, LineRules::default(), Limits::default()).collect();
         assert!(outcome.unwrap_err().to_string().contains("gzip stream breaks off"));
     }
 

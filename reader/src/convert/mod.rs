@@ -1,20 +1,27 @@
-//! From click logs to a dataset: Criteo's TSV, in bounded memory, with the same bytes whatever the threads.
+//! From raw rows to a dataset, in bounded memory, with the same bytes whatever the threads.
 //!
-//! [`convert_criteo`] reads its sources up to three times: to count rows (only where the last share of them evaluates),
-//! to learn vocabularies and means from the training part, and to write. [`RowParser`] and [`Encoder`] turn lines into
-//! samples; scoring uses the same two. Reading gzip and cutting lines is in `lines`, counting within a budget in
-//! `count` and `spill`. `docs/conversion.md` is the guide for users.
+//! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
+//! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
+//! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
+//! `csv` reading the rows of a file. They fill `rows`, from which all else goes on alike: `learn` (counting within a
+//! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
+//! `docs/conversion.md` is the guide for users.
 
 mod bad;
 mod count;
+mod criteo;
 mod encode;
+mod format;
 mod learn;
 mod lines;
 mod moments;
 mod options;
 mod pass;
+mod plan;
+mod predict;
 mod report;
-mod row;
+mod rows;
+mod source;
 #[cfg(test)]
 mod speed;
 mod spill;
@@ -22,31 +29,39 @@ mod spill;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod text;
 mod write;
 
-pub use bad::{BAD_ROWS_NAME, BadReason, QUARANTINE_NAME};
+pub use bad::{BAD_ROWS_NAME, BadName, BadReason};
 pub use encode::Encoder;
+pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+pub(crate) use moments::Tabulated;
 pub use options::{
-    BadLimit, ColumnVocabulary, ConvertOptions, DenseMode, OnBad, Split, TABLE_ROWS_MAX, VocabularyChoice,
+    BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
+    VocabularyChoice,
 };
+pub use predict::{RawChunk, read_raw};
 pub use report::{
     CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
 };
-pub use row::{Fault, RawRows, RowParser};
+pub use rows::RawRows;
 
 use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::dataset::Origin;
 use crate::error::{Error, IoContext, Result};
-use crate::schema::{
-    Categorical, Dense, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema, VocabularyKind,
-};
-use crate::vocabulary::{self, Vocabulary};
+use crate::schema::{DenseTransform, Schema};
+use crate::vocabulary;
 use crate::write::{CheckedFile, DatasetWriter, PartialDir, sync_dir, write_file};
 
-use learn::Learnt;
-use lines::{Limits, Source};
+use criteo::CriteoParser;
+use lines::{Limits, LineRules, Source};
 use pass::Pass;
+use plan::Plan;
+use source::RowSource;
+use text::{LineParser, TextSource};
 use write::Written;
 
 /// Numbers of a Criteo row.
@@ -55,16 +70,13 @@ pub const DENSE_COLUMNS: usize = 13;
 pub const CATEGORICAL_COLUMNS: usize = 26;
 /// A longer line is a bad row.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
-
-/// The name of a categorical column, counted from 0.
-fn categorical_name(column: usize) -> String {
-    format!("C{}", column + 1)
-}
+/// A row with more categories in one column is bad.
+pub const BAG_MAX: u32 = 1 << 16;
 
 /// Hears how far a conversion is; called from one thread at a time, a few times a second or more.
 pub trait Progress: Sync {
     /// `bytes_done` of the `bytes_total` that the sources have on disk went through the pass of this name: "counting
-    /// rows", "learning" or "writing". Each pass begins anew.
+    /// rows", "learning" or "writing"; "reading" for prediction. Each pass begins anew.
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64);
 }
 
@@ -80,26 +92,67 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
 /// [`Error::Invalid`] for options that contradict each other or leave nothing to train on, and a folder that is there
 /// already; [`Error::BadRows`] for a bad row where none is admitted, too many of them, and nothing else;
 /// [`Error::Damaged`] for a broken gzip file; [`Error::Io`].
-pub fn convert_criteo(options: &ConvertOptions, progress: &dyn Progress) -> Result<ConversionReport> {
-    convert_within(options, Limits::default(), progress)
+pub fn convert_criteo(
+    options: &ConvertOptions,
+    columns: &CriteoColumns,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    convert_criteo_within(options, columns, Limits::default(), progress)
 }
 
-fn convert_within(
+fn convert_criteo_within(
     options: &ConvertOptions,
+    columns: &CriteoColumns,
     limits: Limits,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
     options.validate()?;
-    let train = options.files.iter().map(|path| Source::new(path, false));
-    let eval = options.eval.iter().map(|path| Source::new(path, true));
-    let sources = train.chain(eval).collect::<Result<Vec<_>>>()?;
-    let dir = PartialDir::create(&options.out)?;
+    columns.validate()?;
+    let plan = columns.plan(options.dense_dtype);
+    let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
+    convert(options, &plan, &source, progress)
+}
 
-    let parser =
-        RowParser::new(&schema(options, &Learnt::default()))?.with_line_bytes_max(limits.line_bytes_max);
-    let pass = Pass::new(options, &sources, &parser, limits, progress)?;
-    let mut learnt = learn::learn(&pass, dir.path())?;
-    let schema = schema(options, &learnt);
+/// Criteo's files; `labelled` says of each whether its lines have a label.
+fn criteo_source(
+    schema: &Schema,
+    files: Vec<Source>,
+    limits: Limits,
+    labelled: impl Fn(&Source) -> Result<bool>,
+) -> Result<TextSource> {
+    let parser = |file: &Source| -> Result<Arc<dyn LineParser>> {
+        Ok(Arc::new(CriteoParser::new(schema, labelled(file)?, limits.line_bytes_max)?))
+    };
+    Ok(TextSource {
+        parsers: files.iter().map(parser).collect::<Result<_>>()?,
+        files,
+        rules: LineRules::default(),
+        limits,
+        expects: "Criteo's TSV (a label, 13 integers, 26 categories)".into(),
+        quarantine_name: "quarantine.tsv",
+    })
+}
+
+impl ConvertOptions {
+    /// All files, those of the training part first.
+    fn sources(&self) -> Result<Vec<Source>> {
+        let train = self.files.iter().map(|path| Source::new(path, false));
+        let eval = self.eval.iter().map(|path| Source::new(path, true));
+        train.chain(eval).collect()
+    }
+}
+
+/// Carries a plan out.
+fn convert<S: RowSource>(
+    options: &ConvertOptions,
+    plan: &Plan,
+    source: &S,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    let dir = PartialDir::create(&options.out)?;
+    let pass = Pass::new(options, source, &plan.draft, progress)?;
+    let mut learnt = learn::learn(&pass, plan, dir.path())?;
+    let schema = plan.schema(&learnt)?;
     let encoder = Encoder::new(&schema, std::mem::take(&mut learnt.vocabularies))?;
 
     let mut writer = DatasetWriter::new(&dir, schema.clone(), schema.default_block_samples())?;
@@ -116,44 +169,12 @@ fn convert_within(
         );
         return Err(if bad == read { Error::BadRows(what) } else { Error::Invalid(what) });
     }
-    let report = report_of(options, &schema, &encoder, &written);
+    let report = report_of(options, plan, &schema, &encoder, &written);
     let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
     write_file(dir.path(), REPORT_NAME, json.as_bytes())?;
     writer.finish(Origin::Converted(report.conversion.clone()))?;
     dir.publish()?;
     Ok(report)
-}
-
-/// The dataset's schema, as far as it is known before the training part is `learnt`.
-fn schema(options: &ConvertOptions, learnt: &Learnt) -> Schema {
-    let dense = |column: usize| {
-        let transform = match (options.dense, learnt.moments.get(column)) {
-            (DenseMode::Log, Some(moments)) => moments.transform(DenseFunction::SignedLog1p),
-            (DenseMode::Log, None) => DenseTransform::plain(DenseFunction::SignedLog1p),
-            (DenseMode::Mlperf, _) => DenseTransform::plain(DenseFunction::MlperfLog),
-        };
-        Dense { name: format!("I{}", column + 1), transform }
-    };
-    let categorical = |column: usize| {
-        let (rows, vocabulary) = match options.vocabulary_of(column) {
-            VocabularyChoice::Exact => {
-                let learnt = learnt.vocabularies.get(column).and_then(Option::as_ref);
-                let kind = VocabularyKind::Exact { min_count: options.min_count };
-                (learnt.map_or(0, Vocabulary::rows), kind)
-            }
-            VocabularyChoice::Hash { rows } => (rows, VocabularyKind::Hash),
-            VocabularyChoice::Identity { rows } => (rows, VocabularyKind::Identity),
-        };
-        let name = categorical_name(column);
-        Categorical { name, rows, hotness: Hotness::Fixed(1), pooling: Pooling::Sum, vocabulary }
-    };
-    Schema {
-        labels: vec![Label { name: "label".into() }],
-        weight: None,
-        dense: (0..DENSE_COLUMNS).map(dense).collect(),
-        dense_dtype: options.dense_dtype,
-        categorical: (0..CATEGORICAL_COLUMNS).map(categorical).collect(),
-    }
 }
 
 fn write_vocabularies(
@@ -165,7 +186,7 @@ fn write_vocabularies(
     let folder = dir.path().join(vocabulary::FOLDER);
     fs::create_dir(&folder).context("create", &folder)?;
     for (number, column) in schema.categorical.iter().enumerate() {
-        if let Some(vocabulary) = encoder.vocabulary(number) {
+        if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
             let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
             vocabulary.to_tsv(|piece| file.write(piece))?;
             writer.add_file(file.finish()?);
@@ -176,17 +197,17 @@ fn write_vocabularies(
 
 fn report_of(
     options: &ConvertOptions,
+    plan: &Plan,
     schema: &Schema,
     encoder: &Encoder,
     written: &Written,
 ) -> ConversionReport {
-    let names = |paths: &[std::path::PathBuf]| {
-        paths.iter().map(|path| path.to_string_lossy().into_owned()).collect::<Vec<_>>()
-    };
+    let names =
+        |paths: &[PathBuf]| paths.iter().map(|path| path.to_string_lossy().into_owned()).collect::<Vec<_>>();
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
         let exact = encoder.vocabulary(number).map(|vocabulary| ExactReport {
             kept_categories: vocabulary.rows() - 1,
-            oov_lookups_train: vocabulary.counts()[0],
+            oov_lookups_train: written.oov_train[number],
             oov_lookups_eval: written.oov_eval[number],
         });
         let report = CategoricalReport { vocabulary: column.vocabulary, rows: column.rows, exact };
@@ -198,11 +219,10 @@ fn report_of(
     });
     ConversionReport {
         conversion: Conversion {
-            format: "criteo-tsv".into(),
+            format: plan.format.clone(),
             files: names(&options.files),
             eval: names(&options.eval),
             split: options.split.to_string(),
-            dense_mode: options.dense.to_string(),
             rows: written.rows,
         },
         bad_by_reason: written.bad_by_reason.clone(),

@@ -57,18 +57,19 @@ pub(crate) struct Tabulated<T> {
 }
 
 impl<T: Copy> Tabulated<T> {
-    const SIZE: i64 = 2048;
+    const SIZE: i32 = 2048;
 
     pub(crate) fn new(function: impl Fn(f64) -> T) -> Self {
-        Self { at_integers: (0..Self::SIZE).map(|x| function(x as f64)).collect() }
+        Self { at_integers: (0..Self::SIZE).map(|x| function(f64::from(x))).collect() }
     }
 
     /// The value at `x`; `function` is the one that was given to [`Tabulated::new`].
     #[inline]
-    pub(crate) fn get(&self, x: i64, function: impl Fn(f64) -> T) -> T {
-        match usize::try_from(x).ok().and_then(|x| self.at_integers.get(x)) {
-            Some(&value) => value,
-            None => function(x as f64),
+    pub(crate) fn get(&self, x: f64, function: impl Fn(f64) -> T) -> T {
+        let integer = x as i32;
+        match usize::try_from(integer).ok().and_then(|at| self.at_integers.get(at)) {
+            Some(&value) if f64::from(integer) == x => value,
+            _ => function(x),
         }
     }
 }

@@ -5,9 +5,14 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::convert::{CATEGORICAL_COLUMNS, categorical_name};
+use crate::convert::format::RowFormat;
+use crate::convert::plan::Plan;
+use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::error::{Error, Result};
-use crate::schema::DenseDtype;
+use crate::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
+    VocabularyKind,
+};
 
 /// Hashed and identity tables have at most so many rows: statistics keep eight bytes a row while converting.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;
@@ -23,22 +28,14 @@ pub struct ConvertOptions {
     pub split: Split,
     /// Sources whose rows are the evaluation part; then `split` must be [`Split::None`].
     pub eval: Vec<PathBuf>,
-    /// How often a category must occur in the training part to get a row of its own in an exact vocabulary.
-    pub min_count: u64,
     /// What becomes of rows that cannot be read.
     pub on_bad: OnBad,
     /// How many of them are too many.
     pub bad_limit: BadLimit,
     /// Threads that parse; the result does not depend on their number.
     pub threads: NonZeroUsize,
-    /// What is done to numbers.
-    pub dense: DenseMode,
     /// How numbers are stored.
     pub dense_dtype: DenseDtype,
-    /// How categories become rows, in columns that `columns` does not name.
-    pub vocabulary: VocabularyChoice,
-    /// Columns that differ from `vocabulary`.
-    pub columns: Vec<ColumnVocabulary>,
     /// Bytes that the counts of categories may take while vocabularies are learnt; beyond it they go to disk for a
     /// while. The result does not depend on it.
     pub memory: u64,
@@ -52,14 +49,10 @@ impl ConvertOptions {
             out,
             split: Split::None,
             eval: Vec::new(),
-            min_count: 1,
             on_bad: OnBad::Fail,
             bad_limit: BadLimit::default(),
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
-            dense: DenseMode::Log,
             dense_dtype: DenseDtype::F16,
-            vocabulary: VocabularyChoice::Exact,
-            columns: Vec::new(),
             memory: 2 << 30,
         }
     }
@@ -76,6 +69,32 @@ impl ConvertOptions {
                 self.split
             )));
         }
+        Ok(())
+    }
+}
+
+/// What is done to the columns of Criteo's rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CriteoColumns {
+    /// How often a category must occur in the training part to get a row of its own in an exact vocabulary.
+    pub min_count: u64,
+    /// What is done to numbers.
+    pub dense: DenseMode,
+    /// How categories become rows, in columns that `columns` does not name.
+    pub vocabulary: VocabularyChoice,
+    /// Columns that differ from `vocabulary`.
+    pub columns: Vec<ColumnVocabulary>,
+}
+
+impl Default for CriteoColumns {
+    fn default() -> Self {
+        Self { min_count: 1, dense: DenseMode::Log, vocabulary: VocabularyChoice::Exact, columns: Vec::new() }
+    }
+}
+
+impl CriteoColumns {
+    /// Checks what the types cannot say.
+    pub(crate) fn validate(&self) -> Result<()> {
         if self.min_count == 0 {
             return Err(Error::invalid(
                 "--min-count 0 would give rows to categories that never occur: 1 keeps every category seen",
@@ -93,10 +112,50 @@ impl ConvertOptions {
     }
 
     /// How categories of a column, counted from 0, become rows.
-    pub(crate) fn vocabulary_of(&self, column: usize) -> VocabularyChoice {
+    fn vocabulary_of(&self, column: usize) -> VocabularyChoice {
         let own = self.columns.iter().find(|own| own.column == column);
         own.map_or(self.vocabulary, |own| own.vocabulary)
     }
+
+    /// What a conversion makes of Criteo's rows.
+    pub(crate) fn plan(&self, dense_dtype: DenseDtype) -> Plan {
+        let (function, standardized) = match self.dense {
+            DenseMode::Log => (DenseFunction::SignedLog1p, true),
+            DenseMode::Mlperf => (DenseFunction::MlperfLog, false),
+        };
+        let dense = |column: usize| Dense {
+            name: format!("I{}", column + 1),
+            transform: DenseTransform::plain(function),
+        };
+        let categorical = |column: usize| {
+            let (rows, vocabulary) = match self.vocabulary_of(column) {
+                VocabularyChoice::Exact => (0, VocabularyKind::Exact { min_count: self.min_count }),
+                VocabularyChoice::Hash { rows } => (rows, VocabularyKind::Hash),
+                VocabularyChoice::Identity { rows } => (rows, VocabularyKind::Identity),
+            };
+            Categorical {
+                name: categorical_name(column),
+                rows,
+                hotness: Hotness::Fixed(1),
+                pooling: Pooling::Sum,
+                vocabulary,
+                shares: None,
+            }
+        };
+        let draft = Schema {
+            labels: vec![Label { name: "label".into() }],
+            weight: None,
+            dense: (0..DENSE_COLUMNS).map(dense).collect(),
+            dense_dtype,
+            categorical: (0..CATEGORICAL_COLUMNS).map(categorical).collect(),
+        };
+        Plan { draft, standardized: vec![standardized; DENSE_COLUMNS], format: RowFormat::CriteoTsv }
+    }
+}
+
+/// The name of a categorical column, counted from 0.
+fn categorical_name(column: usize) -> String {
+    format!("C{}", column + 1)
 }
 
 /// How rows become a training and an evaluation part.

@@ -1,4 +1,4 @@
-//! What every pass over the sources does: chunks, lines, and which part a row belongs to.
+//! What every pass over the sources does: chunks, rows, and which part a row belongs to.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -6,51 +6,42 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::convert::Progress;
 use crate::convert::bad::{BadRow, BadRows};
-use crate::convert::lines::{Chunk, Chunks, Limits, Source};
 use crate::convert::options::{ConvertOptions, Split};
-use crate::convert::row::{RawRows, RowParser};
+use crate::convert::source::{PartRows, RowSource, Span};
 use crate::dataset::Part;
 use crate::error::Result;
+use crate::schema::Schema;
 
 /// What the passes over the sources share.
-pub(crate) struct Pass<'a> {
+pub(crate) struct Pass<'a, S> {
     pub(crate) options: &'a ConvertOptions,
-    pub(crate) parser: &'a RowParser,
-    sources: &'a [Source],
-    limits: Limits,
+    pub(crate) source: &'a S,
+    /// The columns, as far as they are known before anything is learnt.
+    pub(crate) draft: &'a Schema,
     assignment: Assignment,
     progress: &'a dyn Progress,
     /// Memory for rows, handed from chunk to chunk.
     rows: Pool<PartRows>,
 }
 
-/// The good rows of a chunk.
-#[derive(Debug)]
-pub(crate) struct PartRows {
-    pub(crate) train: RawRows,
-    pub(crate) eval: RawRows,
-}
-
-impl<'a> Pass<'a> {
+impl<'a, S: RowSource> Pass<'a, S> {
     /// Reads all sources once to count their rows, where the split depends on that.
     pub(crate) fn new(
         options: &'a ConvertOptions,
-        sources: &'a [Source],
-        parser: &'a RowParser,
-        limits: Limits,
+        source: &'a S,
+        draft: &'a Schema,
         progress: &'a dyn Progress,
     ) -> Result<Self> {
         let rows = Pool::default();
-        let assignment = Assignment::Train;
-        let mut pass = Self { options, parser, sources, limits, assignment, progress, rows };
+        let mut pass = Self { options, source, draft, assignment: Assignment::Train, progress, rows };
         pass.assignment = match options.split {
             Split::None => Assignment::Train,
             Split::Last { share } => {
                 let mut rows = 0;
-                for chunk in pass.chunks() {
-                    let chunk = chunk?;
-                    rows = chunk.first_row + chunk.rows;
-                    pass.advance("counting rows", &chunk);
+                for chunk in source.chunks() {
+                    let span = source.span(&chunk?);
+                    rows = span.first_row + span.rows;
+                    pass.advance("counting rows", span);
                 }
                 Assignment::Last { first_eval_row: rows - (rows as f64 * share).round() as u64 }
             }
@@ -62,46 +53,48 @@ impl<'a> Pass<'a> {
         Ok(pass)
     }
 
-    pub(crate) fn chunks(&self) -> Chunks<'a> {
-        Chunks::new(self.sources, self.limits)
-    }
-
     /// Takes the bad rows of this pass.
-    pub(crate) fn bad_rows(&self, dir: Option<&'a std::path::Path>) -> BadRows<'a> {
-        let (on_bad, limit) = (self.options.on_bad, self.options.bad_limit);
-        BadRows::new(self.sources, self.parser, (on_bad, limit), dir)
+    pub(crate) fn bad_rows(&self, dir: Option<&'a std::path::Path>) -> BadRows<'a, S> {
+        BadRows::new(self.source, (self.options.on_bad, self.options.bad_limit), dir)
     }
 
-    pub(crate) fn advance(&self, pass: &'static str, chunk: &Chunk) {
-        let total = self.sources.iter().map(|source| source.bytes).sum();
-        self.progress.advance(pass, chunk.bytes_done.min(total), total);
+    pub(crate) fn advance(&self, pass: &'static str, span: Span) {
+        let total = self.source.bytes();
+        self.progress.advance(pass, span.bytes_done.min(total), total);
     }
 
-    /// Reads a chunk's lines, hands the good rows to `take`, and returns the bad ones.
-    pub(crate) fn read_rows<R>(&self, chunk: &Chunk, take: impl FnOnce(&PartRows) -> R) -> (R, Vec<BadRow>) {
-        let new = || PartRows { train: RawRows::new(self.parser), eval: RawRows::new(self.parser) };
-        let mut rows = self.rows.take().unwrap_or_else(new);
-        rows.train.clear();
-        rows.eval.clear();
-        let mut bad = Vec::new();
-        let eval_source = self.sources[chunk.source].eval;
-        for (number, line) in chunk.lines().enumerate() {
-            let part = match eval_source {
-                true => Part::Eval,
-                false => self.assignment.part(chunk.first_row + number as u64),
-            };
-            let out = match part {
-                Part::Train => &mut rows.train,
-                Part::Eval => &mut rows.eval,
-            };
-            if let Err(fault) = self.parser.push(&chunk.bytes[line.clone()], out) {
-                let (start, end) = (line.start as u32, line.end as u32);
-                bad.push(BadRow { line: number as u32, start, end, fault });
-            }
-        }
-        let taken = take(&rows);
+    /// Reads a chunk, hands the good rows to `take`, and returns the bad ones.
+    pub(crate) fn read<R>(
+        &self,
+        chunk: &S::Chunk,
+        take: impl FnOnce(&PartRows) -> Result<R>,
+    ) -> Result<(R, Vec<BadRow>)> {
+        let mut rows = self.rows.take().unwrap_or_else(|| PartRows::new(self.draft));
+        rows.clear();
+        let Span { first_row, eval, .. } = self.source.span(chunk);
+        let assignment = if eval { Assignment::Eval } else { self.assignment };
+        let bad = self.source.read(chunk, Selection { assignment, first_row }, &mut rows)?;
+        let taken = take(&rows)?;
         self.rows.put(rows);
-        (taken, bad)
+        Ok((taken, bad))
+    }
+}
+
+/// Which part the rows of a chunk belong to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selection {
+    assignment: Assignment,
+    first_row: u64,
+}
+
+impl Selection {
+    /// All rows are for evaluation.
+    pub(crate) const EVAL: Self = Self { assignment: Assignment::Eval, first_row: 0 };
+
+    /// The part of a row, by its number in the chunk.
+    #[inline]
+    pub(crate) fn part(self, row: u64) -> Part {
+        self.assignment.part(self.first_row + row)
     }
 }
 
@@ -109,6 +102,7 @@ impl<'a> Pass<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Assignment {
     Train,
+    Eval,
     Last { first_eval_row: u64 },
     Random { below: u64, seed: u64 },
 }
@@ -118,6 +112,7 @@ impl Assignment {
     fn part(self, row: u64) -> Part {
         let eval = match self {
             Self::Train => false,
+            Self::Eval => true,
             Self::Last { first_eval_row } => row >= first_eval_row,
             Self::Random { below, seed } => xxh3_64_with_seed(&row.to_le_bytes(), seed) < below,
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::convert::BadReason;
+use crate::convert::{BadReason, RowFormat};
 use crate::schema::VocabularyKind;
 
 /// The file that holds a conversion's report.
@@ -14,16 +14,14 @@ pub const REPORT_NAME: &str = "conversion.json";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conversion {
-    /// The format of the source: `criteo-tsv`.
-    pub format: String,
+    /// How rows of the source are read.
+    pub format: RowFormat,
     /// The sources, as they were named, in order.
     pub files: Vec<String>,
     /// The sources of the evaluation part, where it has its own.
     pub eval: Vec<String>,
     /// How rows became parts, as it was asked for.
     pub split: String,
-    /// What was done to numbers, as it was asked for.
-    pub dense_mode: String,
     /// What became of the rows.
     pub rows: RowCounts,
 }
@@ -82,9 +80,9 @@ pub struct CategoricalReport {
 pub struct ExactReport {
     /// Categories that have rows of their own.
     pub kept_categories: u64,
-    /// Training rows whose category has none.
+    /// Categories of training rows that have none.
     pub oov_lookups_train: u64,
-    /// Evaluation rows whose category has none.
+    /// Categories of evaluation rows that have none.
     pub oov_lookups_eval: u64,
 }
 

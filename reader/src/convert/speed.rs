@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{ConvertOptions, Limits, convert_within};
+use super::{ConvertOptions, CriteoColumns, convert_criteo};
 
 /// Distinct categories of each column, about those of Criteo's log.
 const CATEGORIES: [u64; 26] = [
@@ -78,7 +78,6 @@ fn speed_of_conversion() {
         let options = ConvertOptions {
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
-            min_count: 2,
             ..ConvertOptions::new(vec![log.clone()], out.clone())
         };
         let (start, processor_start) = (Instant::now(), processor_seconds());
@@ -91,7 +90,9 @@ fn speed_of_conversion() {
                 _ => passes.push((pass, now)),
             }
         };
-        let report = convert_within(&options, Limits::default(), &progress).unwrap();
+        let report =
+            convert_criteo(&options, &CriteoColumns { min_count: 2, ..CriteoColumns::default() }, &progress)
+                .unwrap();
         let (seconds, processor) = (start.elapsed().as_secs_f64(), processor_seconds() - processor_start);
         let megabytes = bytes as f64 / 1e6;
         println!(

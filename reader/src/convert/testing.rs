@@ -1,7 +1,7 @@
 //! What the tests of conversion draw from.
 
-use crate::convert::{ConvertOptions, learn::Learnt};
-use crate::schema::Schema;
+use crate::convert::CriteoColumns;
+use crate::schema::{DenseDtype, Schema};
 
 /// A row of the log.
 pub(crate) const GOOD_LINE: &str = "0\t1\t1\t5\t0\t1382\t4\t15\t2\t181\t1\t2\t\t2\t68fd1e64\t80e26c9b\t\
@@ -11,7 +11,7 @@ pub(crate) const GOOD_LINE: &str = "0\t1\t1\t5\t0\t1382\t4\t15\t2\t181\t1\t2\t\t
 
 /// The schema of a conversion without options, its exact tables without rows yet.
 pub(crate) fn schema() -> Schema {
-    crate::convert::schema(&ConvertOptions::new(Vec::new(), "".into()), &Learnt::default())
+    CriteoColumns::default().plan(DenseDtype::F16).draft
 }
 
 /// The line with another value in one of its fields.

@@ -68,7 +68,15 @@ fn text(lines: &[String]) -> String {
 }
 
 fn convert(options: &ConvertOptions) -> Result<ConversionReport> {
-    convert_within(options, SMALL, &|_: &'static str, _: u64, _: u64| ())
+    convert_with(options, &CriteoColumns::default())
+}
+
+fn convert_with(options: &ConvertOptions, columns: &CriteoColumns) -> Result<ConversionReport> {
+    convert_criteo_within(options, columns, SMALL, &|_: &'static str, _: u64, _: u64| ())
+}
+
+fn with_min_count(min_count: u64) -> CriteoColumns {
+    CriteoColumns { min_count, ..CriteoColumns::default() }
 }
 
 /// Every file below a folder, by its path.
@@ -122,13 +130,12 @@ fn the_same_bytes_whatever_threads_memory_and_compression() {
     let convert_to = |out: &str, threads: usize, memory: u64| {
         let options = ConvertOptions {
             split: Split::Random { share: 0.3, seed: 5 },
-            min_count: 2,
             on_bad: OnBad::Quarantine,
             threads: NonZeroUsize::new(threads).unwrap(),
             memory,
             ..ConvertOptions::new(vec![first_path.clone(), second_path.clone()], place.path(out))
         };
-        convert(&options).unwrap();
+        convert_with(&options, &with_min_count(2)).unwrap();
         tree(&options.out)
     };
     write_plain();
@@ -163,12 +170,11 @@ fn samples_are_what_the_lines_say() {
     let lines = good_lines(300, 2);
     let options = ConvertOptions {
         split: Split::Last { share: 0.25 },
-        min_count: 3,
         dense_dtype: crate::schema::DenseDtype::F32,
-        columns: vec!["C2=hash:100".parse().unwrap()],
         ..ConvertOptions::new(vec![place.file("log", text(&lines))], place.path("out"))
     };
-    let report = convert(&options).unwrap();
+    let columns = CriteoColumns { columns: vec!["C2=hash:100".parse().unwrap()], ..with_min_count(3) };
+    let report = convert_with(&options, &columns).unwrap();
     assert_eq!(report.conversion.rows, RowCounts { read: 300, kept: 300, bad: 0, train: 225, eval: 75 });
 
     // Everything again, the plain way, from the training lines alone.
@@ -219,13 +225,28 @@ fn samples_are_what_the_lines_say() {
         assert_eq!(report.columns[column].1.exact, exact);
     }
 
-    // Scoring reads the same rows with the same code.
-    let encoder = Encoder::open(&Dataset::open(&options.out).unwrap()).unwrap();
-    let mut rows = RawRows::new(encoder.parser());
-    lines[225..].iter().for_each(|line| encoder.parser().push(line.as_bytes(), &mut rows).unwrap());
-    let mut scored = Samples::new(Dataset::open(&options.out).unwrap().schema());
-    encoder.encode(&rows, &mut scored);
-    assert_eq!(scored, eval);
+    // Prediction reads the same rows to the same samples, with labels or without them.
+    let dataset = Dataset::open(&options.out).unwrap();
+    let encoder = Encoder::open(&dataset).unwrap();
+    let unlabelled: Vec<String> = lines[225..].iter().map(|line| line[2..].to_owned()).collect();
+    let files = [place.file("rest", text(&lines[225..])), place.file("unlabelled", text(&unlabelled))];
+    let (mut read, mut unknown) = (Samples::new(dataset.schema()), vec![0; 26]);
+    let threads = NonZeroUsize::new(2).unwrap();
+    let progress = |_: &'static str, _: u64, _: u64| ();
+    read_raw(&files, &RowFormat::CriteoTsv, dataset.schema(), &encoder, threads, &progress, |chunk| {
+        assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
+        read.append(&chunk.samples, 0..chunk.samples.len);
+        unknown.iter_mut().zip(&chunk.unknown).for_each(|(sum, own)| *sum += own);
+        Ok(())
+    })
+    .unwrap();
+    let mut expected = eval.clone();
+    expected.append(&eval, 0..75);
+    expected.labels[0][75..].fill(f32::NAN);
+    assert!(read == expected);
+    for (column, (_, of)) in report.columns.iter().enumerate() {
+        assert_eq!(unknown[column], of.exact.map_or(0, |exact| 2 * exact.oov_lookups_eval));
+    }
 }
 
 #[test]
@@ -245,15 +266,15 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
     assert_eq!(samples_of(&base.out, Part::Eval).categorical[0].ids, [0, 1]);
     assert_eq!(report.columns[0].1.exact.unwrap().oov_lookups_eval, 1);
 
-    let frequent = ConvertOptions { min_count: 2, out: place.path("frequent"), ..base.clone() };
-    convert(&frequent).unwrap();
+    let frequent = ConvertOptions { out: place.path("frequent"), ..base.clone() };
+    convert_with(&frequent, &with_min_count(2)).unwrap();
     let vocabulary = fs::read_to_string(frequent.out.join("vocabulary/C1.tsv")).unwrap();
     assert_eq!(vocabulary, "\\*\t1\n\t2\n");
     assert_eq!(samples_of(&frequent.out, Part::Train).categorical[0].ids, [0, 1, 1]);
 
     let json: serde_json::Value =
         serde_json::from_slice(&fs::read(base.out.join(REPORT_NAME)).unwrap()).unwrap();
-    assert_eq!(json["format"], "criteo-tsv");
+    assert_eq!(json["format"], serde_json::json!({ "kind": "criteo-tsv" }));
     assert_eq!(json["rows"]["train"], 3);
     assert_eq!(json["columns"]["C1"]["kept_categories"], 2);
     assert_eq!(json["columns"]["C1"]["oov_lookups_eval"], 1);
@@ -270,17 +291,18 @@ fn hashed_and_identity_tables_with_mlperfs_numbers_need_one_pass() {
     }
     line = with_field(&with_field(&line, 1, "-3"), 2, "1000");
     let passes = std::sync::Mutex::new(Vec::new());
-    let options = ConvertOptions {
-        dense: DenseMode::Mlperf,
-        vocabulary: "identity:18".parse().unwrap(),
-        columns: vec!["C26=hash:5".parse().unwrap()],
-        ..ConvertOptions::new(vec![place.file("log", &line)], place.path("out"))
-    };
+    let options = ConvertOptions { ..ConvertOptions::new(vec![place.file("log", &line)], place.path("out")) };
     let progress = |pass, done, total| {
         assert!(done <= total);
         passes.lock().unwrap().push(pass);
     };
-    convert_within(&options, SMALL, &progress).unwrap();
+    let columns = CriteoColumns {
+        dense: DenseMode::Mlperf,
+        vocabulary: "identity:18".parse().unwrap(),
+        columns: vec!["C26=hash:5".parse().unwrap()],
+        ..CriteoColumns::default()
+    };
+    convert_criteo_within(&options, &columns, SMALL, &progress).unwrap();
     assert_eq!(passes.into_inner().unwrap(), ["writing"]);
     let samples = samples_of(&options.out, Part::Train);
     assert_eq!(
@@ -290,12 +312,9 @@ fn hashed_and_identity_tables_with_mlperfs_numbers_need_one_pass() {
     assert_eq!(samples.dense[0], 0.0);
     assert!((samples.dense[1] - 1001.0f32.ln()).abs() < 0.01);
     assert_eq!(samples.dense[11], 0.0);
-    let small = ConvertOptions {
-        vocabulary: "identity:17".parse().unwrap(),
-        out: place.path("small"),
-        ..options.clone()
-    };
-    let refusal = convert(&small).unwrap_err().to_string();
+    let small = ConvertOptions { out: place.path("small"), ..options.clone() };
+    let columns = CriteoColumns { vocabulary: "identity:17".parse().unwrap(), ..columns };
+    let refusal = convert_with(&small, &columns).unwrap_err().to_string();
     assert!(refusal.contains("line 1, column C1: '17' is no row number below 17"), "{refusal}");
 }
 
@@ -330,7 +349,7 @@ fn bad_rows_are_named_in_order_and_kept() {
         assert!(json["file"].as_str().unwrap().ends_with("log"));
     }
     let kept: String = bad.iter().flat_map(|(_, line, ..)| [line.as_str(), "\n"]).collect();
-    assert_eq!(fs::read_to_string(base.out.join(QUARANTINE_NAME)).unwrap(), kept);
+    assert_eq!(fs::read_to_string(base.out.join("quarantine.tsv")).unwrap(), kept);
 
     let refuse = |on_bad, bad_limit| {
         let options = ConvertOptions { on_bad, bad_limit, out: place.path("refused"), ..base.clone() };
@@ -346,7 +365,7 @@ fn bad_rows_are_named_in_order_and_kept() {
     assert!(refuse(OnBad::Skip, BadLimit::Rows(0)).contains("and the limit is 0"));
     let skipped = ConvertOptions { on_bad: OnBad::Skip, out: place.path("skipped"), ..base.clone() };
     convert(&skipped).unwrap();
-    assert!(skipped.out.join(BAD_ROWS_NAME).exists() && !skipped.out.join(QUARANTINE_NAME).exists());
+    assert!(skipped.out.join(BAD_ROWS_NAME).exists() && !skipped.out.join("quarantine.tsv").exists());
 }
 
 #[test]
@@ -382,8 +401,13 @@ fn what_cannot_be_is_refused_and_leaves_nothing() {
     let both = ConvertOptions { eval: vec![log.clone()], split: Split::Last { share: 0.5 }, ..base.clone() };
     assert!(refusal(&both).contains("--split none"));
     let twice = vec!["C1=exact".parse().unwrap(), "C1=hash:3".parse().unwrap()];
-    assert!(refusal(&ConvertOptions { columns: twice, ..base.clone() }).contains("C1 twice"));
-    assert!(refusal(&ConvertOptions { min_count: 0, ..base.clone() }).contains("--min-count 0"));
+    for (columns, what) in [
+        (CriteoColumns { columns: twice, ..CriteoColumns::default() }, "C1 twice"),
+        (with_min_count(0), "--min-count 0"),
+    ] {
+        assert!(convert_with(&base, &columns).unwrap_err().to_string().contains(what));
+        assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+    }
     assert!(refusal(&ConvertOptions { files: vec![], ..base.clone() }).contains("at least one file"));
     assert!(
         refusal(&ConvertOptions { files: vec![place.path("absent")], ..base.clone() }).contains("absent")
@@ -428,10 +452,9 @@ fn a_real_log_converts_without_a_bad_row() {
     let lines = fs::read(&log).unwrap().iter().filter(|&&byte| byte == b'\n').count() as u64;
     let options = ConvertOptions {
         split: Split::Last { share: 0.2 },
-        min_count: 2,
         ..ConvertOptions::new(vec![log], place.path("out"))
     };
-    let report = convert_criteo(&options, &|_: &'static str, _: u64, _: u64| ()).unwrap();
+    let report = convert_criteo(&options, &with_min_count(2), &|_: &'static str, _: u64, _: u64| ()).unwrap();
     let rows = report.conversion.rows;
     assert_eq!((rows.read, rows.bad), (lines, 0));
     assert_eq!(rows.eval, (lines as f64 * 0.2).round() as u64);

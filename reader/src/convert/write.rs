@@ -8,16 +8,15 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::convert::bad::{BadReason, BadRow};
 use crate::convert::encode::Encoder;
-use crate::convert::lines::Chunk;
 use crate::convert::pass::Pass;
 use crate::convert::report::RowCounts;
-use crate::convert::row::RawRows;
+use crate::convert::rows::RawRows;
+use crate::convert::source::{RowSource, Span};
 use crate::dataset::Part;
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
 use crate::schema::Schema;
-use crate::vocabulary::OUT_OF_VOCABULARY;
 use crate::write::DatasetWriter;
 
 /// Packing a block takes about a fifth of the time that parsing and encoding its rows takes.
@@ -30,17 +29,21 @@ pub(crate) struct Written {
     pub(crate) bad_by_reason: BTreeMap<BadReason, u64>,
     /// Training rows without a number, by dense column.
     pub(crate) missing_train: Vec<u64>,
-    /// Evaluation rows out of vocabulary, by categorical column; 0 where the column has none.
+    /// Categories of the training and the evaluation part that are out of vocabulary, by categorical column; 0 where
+    /// the column has none.
+    pub(crate) oov_train: Vec<u64>,
     pub(crate) oov_eval: Vec<u64>,
 }
 
 /// A chunk as samples.
-struct Encoded {
-    chunk: Chunk,
+struct Encoded<C> {
+    chunk: C,
     bad: Vec<BadRow>,
     train: Samples,
     eval: Samples,
     missing_train: Vec<u64>,
+    oov_train: Vec<u64>,
+    oov_eval: Vec<u64>,
 }
 
 /// A block's samples on their way to be packed.
@@ -51,8 +54,8 @@ struct Filled {
 }
 
 /// Reads all sources and writes every good row; bad ones are named and kept in `dir`.
-pub(crate) fn write(
-    pass: &Pass<'_>,
+pub(crate) fn write<S: RowSource>(
+    pass: &Pass<'_, S>,
     encoder: &Encoder,
     schema: &Schema,
     dir: &Path,
@@ -77,8 +80,8 @@ pub(crate) fn write(
     })
 }
 
-fn encode_chunks(
-    pass: &Pass<'_>,
+fn encode_chunks<S: RowSource>(
+    pass: &Pass<'_, S>,
     encoder: &Encoder,
     schema: &Schema,
     dir: &Path,
@@ -89,43 +92,46 @@ fn encode_chunks(
         encoder.encode(rows, &mut samples);
         samples
     };
-    let work = |chunk: Chunk| {
-        let ((train, eval, missing_train), bad) = pass.read_rows(&chunk, |rows| {
-            let missing =
-                |values: &Vec<Option<i64>>| values.iter().filter(|value| value.is_none()).count() as u64;
-            let missing_train: Vec<u64> = rows.train.dense().iter().map(missing).collect();
-            (encode(&rows.train), encode(&rows.eval), missing_train)
-        });
-        Ok(Encoded { chunk, bad, train, eval, missing_train })
+    let work = |chunk: S::Chunk| {
+        let ((train, eval, missing_train), bad) = pass.read(&chunk, |rows| {
+            let missing = |values: &Vec<f64>| values.iter().filter(|value| value.is_nan()).count() as u64;
+            let missing_train: Vec<u64> = rows.train.dense.iter().map(missing).collect();
+            Ok((encode(&rows.train), encode(&rows.eval), missing_train))
+        })?;
+        let (oov_train, oov_eval) = (encoder.unknown(&train), encoder.unknown(&eval));
+        Ok(Encoded { chunk, bad, train, eval, missing_train, oov_train, oov_eval })
     };
 
     let mut written = Written {
         missing_train: vec![0; schema.dense.len()],
+        oov_train: vec![0; schema.categorical.len()],
         oov_eval: vec![0; schema.categorical.len()],
         ..Written::default()
     };
     let mut bad_rows = pass.bad_rows(Some(dir));
-    ordered_map(pass.options.threads, pass.chunks(), work, |encoded: Encoded| {
+    ordered_map(pass.options.threads, pass.source.chunks(), work, |encoded: Encoded<S::Chunk>| {
+        let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
         bad_rows.take(&encoded.chunk, &encoded.bad)?;
-        written.rows.read += encoded.chunk.rows;
+        written.rows.read += rows;
         written.rows.bad += encoded.bad.len() as u64;
         written.rows.train += encoded.train.len as u64;
         written.rows.eval += encoded.eval.len as u64;
-        written.missing_train.iter_mut().zip(&encoded.missing_train).for_each(|(sum, own)| *sum += own);
-        for (column, (sum, bags)) in written.oov_eval.iter_mut().zip(&encoded.eval.categorical).enumerate() {
-            if encoder.vocabulary(column).is_some() {
-                *sum += bags.ids.iter().filter(|&&id| id == OUT_OF_VOCABULARY).count() as u64;
-            }
-        }
+        add(&mut written.missing_train, &encoded.missing_train);
+        add(&mut written.oov_train, &encoded.oov_train);
+        add(&mut written.oov_eval, &encoded.oov_eval);
         blocks.push(Part::Train, &encoded.train)?;
         blocks.push(Part::Eval, &encoded.eval)?;
-        pass.advance("writing", &encoded.chunk);
+        pass.advance("writing", span);
         Ok(())
     })?;
     written.rows.kept = written.rows.train + written.rows.eval;
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;
     Ok(written)
+}
+
+fn add(sums: &mut [u64], counts: &[u64]) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
 }
 
 /// Cuts the samples of each part into blocks and hands them on.

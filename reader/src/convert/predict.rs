@@ -1,0 +1,101 @@
+//! Raw rows for a model: read in order, in bounded memory, with the schema, vocabularies and form of rows that the model
+//! was trained with. Rows need no labels.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use crate::convert::bad::BadName;
+use crate::convert::encode::Encoder;
+use crate::convert::format::RowFormat;
+use crate::convert::lines::{Limits, LineRules, Source};
+use crate::convert::pass::{Pool, Selection};
+use crate::convert::source::{PartRows, RowSource};
+use crate::convert::{CriteoParser, Progress, criteo_source};
+use crate::error::Result;
+use crate::ordered::ordered_map;
+use crate::samples::Samples;
+use crate::schema::Schema;
+
+/// Some rows of a file, as a model takes them.
+pub struct RawChunk<'a> {
+    /// The number among all rows, from 0, of the first one here.
+    pub first_row: u64,
+    /// Rows read, bad ones included: a few thousand.
+    pub rows: u64,
+    /// The good rows, in order. A missing label is NaN; all are where the file has no column of that label. Weights are
+    /// 1 where it has no weights.
+    pub samples: Samples,
+    /// Bad rows.
+    pub bad_rows: u64,
+    /// They, in order: the number in this chunk, from 0, and what is wrong, put in words as they are asked for.
+    pub bad: Box<dyn Iterator<Item = (u64, BadName)> + 'a>,
+    /// For each categorical column, how many categories its exact vocabulary does not list: they took row 0.
+    pub unknown: Vec<u64>,
+}
+
+/// Reads the raw rows of `files` as a dataset's, or model's, were: `format` and `schema` are its own, and `encoder` has
+/// its vocabularies. `take` gets all rows in the order of the files, on this thread, whatever the `threads` that parse.
+///
+/// Label columns may be absent from a file, and labels from a row.
+///
+/// # Errors
+/// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
+/// [`crate::Error::Damaged`] for a broken gzip file; [`crate::Error::Io`].
+pub fn read_raw(
+    files: &[PathBuf],
+    format: &RowFormat,
+    schema: &Schema,
+    encoder: &Encoder,
+    threads: NonZeroUsize,
+    progress: &dyn Progress,
+    take: impl FnMut(RawChunk<'_>) -> Result<()>,
+) -> Result<()> {
+    let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
+    let limits = Limits::default();
+    match format {
+        RowFormat::CriteoTsv => {
+            let labelled = |file: &Source| {
+                let first = file.first_row(LineRules::default(), limits)?;
+                Ok(!first.is_some_and(|line| CriteoParser::lacks_label(schema, &line)))
+            };
+            let source = criteo_source(schema, files, limits, labelled)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        RowFormat::Csv(_) => Err(crate::Error::invalid("CSV cannot be read for prediction")),
+    }
+}
+
+fn read_source<S: RowSource>(
+    source: &S,
+    schema: &Schema,
+    encoder: &Encoder,
+    threads: NonZeroUsize,
+    progress: &dyn Progress,
+    mut take: impl FnMut(RawChunk<'_>) -> Result<()>,
+) -> Result<()> {
+    let spare = Pool::default();
+    let work = |chunk: S::Chunk| {
+        let mut rows = spare.take().unwrap_or_else(|| PartRows::new(schema));
+        rows.clear();
+        let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
+        let mut samples = Samples::new(schema);
+        encoder.encode(&rows.eval, &mut samples);
+        // As the model has seen them, from a dataset.
+        schema.dense_dtype.round(&mut samples.dense);
+        spare.put(rows);
+        let unknown = encoder.unknown(&samples);
+        Ok((chunk, samples, bad, unknown))
+    };
+    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad, unknown)| {
+        let (span, total) = (source.span(&chunk), source.bytes());
+        progress.advance("reading", span.bytes_done.min(total), total);
+        take(RawChunk {
+            first_row: span.first_row,
+            rows: span.rows,
+            samples,
+            bad_rows: bad.len() as u64,
+            bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
+            unknown,
+        })
+    })
+}

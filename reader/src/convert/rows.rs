@@ -1,0 +1,242 @@
+//! Rows as they were read, column by column, from whatever format: what learning counts and what the encoder takes.
+
+use crate::key::ShortKey;
+use crate::schema::{Hotness, Schema, VocabularyKind};
+
+/// Rows as they were read. Readers of text append row by row, readers of columns column by column; either way every
+/// column must have its values of a row before [`RawRows::end_rows`] counts it.
+#[derive(Debug, Clone, Default)]
+pub struct RawRows {
+    len: usize,
+    /// `[label][row]`: 0, 1, or NaN where the label is missing.
+    pub(crate) labels: Vec<Vec<f32>>,
+    /// Finite and not negative; empty where the schema has no weight.
+    pub(crate) weights: Vec<f32>,
+    /// `[dense column][row]`: finite, or NaN where the number is missing.
+    pub(crate) dense: Vec<Vec<f64>>,
+    /// One entry a categorical column.
+    pub(crate) categories: Vec<RawCategories>,
+}
+
+/// The categories of one column.
+#[derive(Debug, Clone)]
+pub(crate) struct RawCategories {
+    /// Those of all rows, one behind the other.
+    pub(crate) values: RawValues,
+    /// How many of them belong to a row.
+    pub(crate) bags: RawBags,
+}
+
+/// How a column's categories belong to rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RawBags {
+    /// So many each.
+    Fixed(u32),
+    /// For each row, the number of categories up to its end.
+    Ends(Vec<u32>),
+}
+
+/// Categories, as their column looks them up.
+#[derive(Debug, Clone)]
+pub(crate) enum RawValues {
+    /// By their bytes.
+    Keys(RawKeys),
+    /// They are row numbers already, each below its table's rows.
+    Rows(Vec<u64>),
+}
+
+/// Categories that are looked up by their bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RawKeys {
+    /// One a category; [`ShortKey::NONE`] where it is among the long ones.
+    pub(crate) short: Vec<ShortKey>,
+    /// Number and end in `long_bytes` of categories that are no short keys.
+    long: Vec<(u32, u32)>,
+    long_bytes: Vec<u8>,
+}
+
+impl RawRows {
+    /// No rows yet, of a schema's columns.
+    pub fn new(schema: &Schema) -> Self {
+        let column = |column: &crate::schema::Categorical| RawCategories {
+            values: match column.vocabulary {
+                VocabularyKind::Exact { .. } | VocabularyKind::Hash => RawValues::Keys(RawKeys::default()),
+                VocabularyKind::Identity => RawValues::Rows(Vec::new()),
+            },
+            bags: match column.hotness {
+                Hotness::Fixed(count) => RawBags::Fixed(count),
+                Hotness::Ragged { .. } => RawBags::Ends(Vec::new()),
+            },
+        };
+        Self {
+            len: 0,
+            labels: vec![Vec::new(); schema.labels.len()],
+            weights: Vec::new(),
+            dense: vec![Vec::new(); schema.dense.len()],
+            categories: schema.categorical.iter().map(column).collect(),
+        }
+    }
+
+    /// The number of rows.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets the rows and keeps the memory.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Counts rows whose values were appended to every column.
+    #[inline]
+    pub(crate) fn end_rows(&mut self, count: usize) {
+        self.len += count;
+        debug_assert!(self.labels.iter().all(|labels| labels.len() == self.len));
+        debug_assert!(self.weights.is_empty() || self.weights.len() == self.len);
+        debug_assert!(self.dense.iter().all(|values| values.len() == self.len));
+        debug_assert!(self.categories.iter().all(|column| column.values.len() == column.end_of(self.len)));
+    }
+
+    /// Forgets what was appended behind the first `rows` rows, parts of a row included.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        self.len = rows;
+        self.labels.iter_mut().for_each(|labels| labels.truncate(rows));
+        self.weights.truncate(rows);
+        self.dense.iter_mut().for_each(|values| values.truncate(rows));
+        for column in &mut self.categories {
+            let end = column.end_of(rows);
+            column.values.truncate(end);
+            if let RawBags::Ends(ends) = &mut column.bags {
+                ends.truncate(rows);
+            }
+        }
+    }
+}
+
+impl RawCategories {
+    /// Where the categories of the first `rows` rows end.
+    fn end_of(&self, rows: usize) -> usize {
+        match &self.bags {
+            RawBags::Fixed(count) => rows * *count as usize,
+            RawBags::Ends(ends) => rows.checked_sub(1).map_or(0, |last| ends[last] as usize),
+        }
+    }
+
+    /// Ends a row's bag at the categories appended so far; nothing to do where all rows have as many.
+    #[inline]
+    pub(crate) fn end_bag(&mut self) {
+        if let RawBags::Ends(ends) = &mut self.bags {
+            ends.push(u32::try_from(self.values.len()).expect("a chunk has fewer than 2^32 categories"));
+        }
+    }
+
+    /// The most categories of a row.
+    pub(crate) fn largest_bag(&self) -> u32 {
+        match &self.bags {
+            RawBags::Fixed(count) => *count,
+            RawBags::Ends(ends) => {
+                let starts = std::iter::once(&0).chain(ends);
+                ends.iter().zip(starts).map(|(end, start)| end - start).max().unwrap_or(0)
+            }
+        }
+    }
+}
+
+impl RawValues {
+    fn len(&self) -> usize {
+        match self {
+            Self::Keys(keys) => keys.short.len(),
+            Self::Rows(ids) => ids.len(),
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        match self {
+            Self::Keys(keys) => keys.truncate(len),
+            Self::Rows(ids) => ids.truncate(len),
+        }
+    }
+}
+
+impl RawKeys {
+    /// Appends a category.
+    #[inline]
+    pub(crate) fn push(&mut self, category: &[u8]) {
+        let key = ShortKey::new(category).unwrap_or_else(|| {
+            self.long_bytes.extend_from_slice(category);
+            let end = u32::try_from(self.long_bytes.len()).expect("a chunk has fewer than 2^32 bytes");
+            self.long.push((self.short.len() as u32, end));
+            ShortKey::NONE
+        });
+        self.short.push(key);
+    }
+
+    /// Categories that are no short keys, with their numbers among all.
+    pub(crate) fn long(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let starts = std::iter::once(0).chain(self.long.iter().map(|&(_, end)| end));
+        let bytes = |(&(number, end), start): (&(u32, u32), u32)| {
+            (number as usize, &self.long_bytes[start as usize..end as usize])
+        };
+        self.long.iter().zip(starts).map(bytes)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.short.truncate(len);
+        while self.long.pop_if(|&mut (number, _)| number as usize >= len).is_some() {}
+        self.long_bytes.truncate(self.long.last().map_or(0, |&(_, end)| end as usize));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::testing;
+
+    #[test]
+    fn what_is_behind_a_row_is_forgotten_in_every_column() {
+        let mut schema = testing::schema();
+        schema.dense.truncate(1);
+        schema.categorical.truncate(2);
+        schema.categorical[0].hotness = Hotness::Ragged { max: 9 };
+        schema.categorical[1].vocabulary = VocabularyKind::Identity;
+        schema.categorical[1].hotness = Hotness::Fixed(2);
+        let mut rows = RawRows::new(&schema);
+        let long = b"a category of more than fifteen bytes";
+        let push = |rows: &mut RawRows, keys: &[&[u8]]| {
+            rows.labels[0].push(1.0);
+            rows.dense[0].push(f64::NAN);
+            let [tags, pairs] = &mut rows.categories[..] else { panic!("two columns") };
+            let (RawValues::Keys(tag_keys), RawValues::Rows(ids)) = (&mut tags.values, &mut pairs.values)
+            else {
+                panic!("one hashed, one identity")
+            };
+            keys.iter().for_each(|key| tag_keys.push(key));
+            ids.extend([7, 8]);
+            tags.end_bag();
+            pairs.end_bag();
+        };
+        push(&mut rows, &[b"a", long]);
+        rows.end_rows(1);
+        let one = format!("{rows:?}");
+        push(&mut rows, &[long, b"b", b"c"]);
+        rows.end_rows(1);
+        assert_eq!(
+            (rows.len(), rows.categories[0].largest_bag(), rows.categories[1].largest_bag()),
+            (2, 3, 2)
+        );
+        let RawValues::Keys(keys) = &rows.categories[0].values else { panic!("keys") };
+        assert_eq!(keys.long().collect::<Vec<_>>(), [(1, &long[..]), (2, &long[..])]);
+        // A row that breaks off.
+        rows.labels[0].push(0.0);
+        rows.truncate(1);
+        assert_eq!(format!("{rows:?}"), one);
+        rows.clear();
+        assert!(rows.is_empty());
+        assert_eq!(rows.categories[0].largest_bag(), 0);
+    }
+}

@@ -1,0 +1,89 @@
+//! What a conversion, or a prediction, needs of a form of raw rows: to read them from front to back, in chunks that
+//! threads can work on apart from each other, and to name those that are none.
+
+use crate::convert::bad::{BadName, BadRow};
+use crate::convert::pass::Selection;
+use crate::convert::rows::RawRows;
+use crate::error::Result;
+use crate::schema::Schema;
+
+/// Raw rows of some form, in some files.
+pub(crate) trait RowSource: Sync {
+    /// Some rows of one file, a few megabytes of them at most.
+    type Chunk: Send;
+    /// What numbers the rows of a file in messages.
+    const UNIT: &'static str;
+
+    /// All chunks, in the files' order. They do not depend on anything but the files' contents.
+    fn chunks(&self) -> impl Iterator<Item = Result<Self::Chunk>> + Send;
+
+    /// Where a chunk lies among all rows.
+    fn span(&self, chunk: &Self::Chunk) -> Span;
+
+    /// Reads the rows of a chunk, each to the part that `selection` gives it by its number in the chunk, from 0. Returns
+    /// the bad ones, in order; nothing of them is in `rows`.
+    ///
+    /// # Errors
+    /// Where the chunk as a whole cannot be read.
+    fn read(&self, chunk: &Self::Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>>;
+
+    /// Names a bad row of a chunk.
+    fn name(&self, chunk: &Self::Chunk, bad: &BadRow) -> BadName;
+
+    /// Appends a bad row, as it stands in its file, to what is kept of bad rows. Returns whether it goes on in the next
+    /// chunk.
+    fn copy(&self, chunk: &Self::Chunk, bad: &BadRow, out: &mut Vec<u8>) -> bool;
+
+    /// Appends the piece of a chunk that belongs to the last row of the chunk before. Returns whether that row goes on
+    /// still.
+    fn copy_rest(&self, chunk: &Self::Chunk, out: &mut Vec<u8>) -> bool;
+
+    /// The file that holds every bad row, byte for byte.
+    fn quarantine_name(&self) -> &'static str;
+
+    /// What the files should be, for the message that too many rows are not it.
+    fn expects(&self) -> String;
+
+    /// Bytes of all files on disk.
+    fn bytes(&self) -> u64;
+}
+
+/// Where a chunk lies among all rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    /// The number among all rows, from 0, of the first that begins here.
+    pub(crate) first_row: u64,
+    /// Rows that begin here.
+    pub(crate) rows: u64,
+    /// Whether the file's rows are the evaluation part whatever the split.
+    pub(crate) eval: bool,
+    /// Bytes of all files that had been read from disk when this chunk was whole.
+    pub(crate) bytes_done: u64,
+}
+
+/// The good rows of a chunk.
+#[derive(Debug)]
+pub(crate) struct PartRows {
+    pub(crate) train: RawRows,
+    pub(crate) eval: RawRows,
+}
+
+impl PartRows {
+    pub(crate) fn new(schema: &Schema) -> Self {
+        Self { train: RawRows::new(schema), eval: RawRows::new(schema) }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.train.clear();
+        self.eval.clear();
+    }
+
+    /// The rows of a part.
+    #[inline]
+    pub(crate) fn of(&mut self, part: crate::dataset::Part) -> &mut RawRows {
+        match part {
+            crate::dataset::Part::Train => &mut self.train,
+            crate::dataset::Part::Eval => &mut self.eval,
+        }
+    }
+}

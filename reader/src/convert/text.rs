@@ -1,0 +1,111 @@
+//! Rows of text: files of lines, and what reads the lines of each.
+
+use std::sync::Arc;
+
+use crate::convert::bad::{BadName, BadRow, Fault};
+use crate::convert::lines::{Chunk, Chunks, Limits, LineRules, Source};
+use crate::convert::pass::Selection;
+use crate::convert::rows::RawRows;
+use crate::convert::source::{PartRows, RowSource, Span};
+use crate::error::Result;
+
+/// Reads the rows of one file.
+pub(crate) trait LineParser: std::fmt::Debug + Send + Sync {
+    /// Appends the row that a line (without its end) holds; nothing where it holds none.
+    ///
+    /// # Errors
+    /// The first fault of the line; its length and the number of its fields come first, then its fields in their order.
+    fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault>;
+
+    /// The name of a field, counted from 0.
+    fn name(&self, field: u32) -> &str;
+
+    /// What is wrong with a line, in words.
+    fn describe(&self, fault: Fault, line: &[u8]) -> String;
+}
+
+/// Files of text.
+#[derive(Debug)]
+pub(crate) struct TextSource {
+    pub(crate) files: Vec<Source>,
+    /// One for each file.
+    pub(crate) parsers: Vec<Arc<dyn LineParser>>,
+    pub(crate) rules: LineRules,
+    pub(crate) limits: Limits,
+    /// What the files should be, in words.
+    pub(crate) expects: String,
+    /// The file that keeps bad rows.
+    pub(crate) quarantine_name: &'static str,
+}
+
+impl RowSource for TextSource {
+    type Chunk = Chunk;
+    const UNIT: &'static str = "line";
+
+    fn chunks(&self) -> impl Iterator<Item = Result<Chunk>> + Send {
+        Chunks::new(&self.files, self.rules, self.limits)
+    }
+
+    fn span(&self, chunk: &Chunk) -> Span {
+        let &Chunk { first_row, rows, bytes_done, .. } = chunk;
+        Span { first_row, rows, eval: self.files[chunk.source].eval, bytes_done }
+    }
+
+    fn read(&self, chunk: &Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
+        let parser = &*self.parsers[chunk.source];
+        let mut bad = Vec::new();
+        for (number, line) in chunk.rows(&self.rules, &self.limits).enumerate() {
+            let out = rows.of(selection.part(number as u64));
+            if let Err(fault) = parser.push(&chunk.bytes[line.start..line.end], out) {
+                let (start, end) = (line.start as u32, line.end as u32);
+                bad.push(BadRow { row: number as u32, line: line.lines_before as u32, start, end, fault });
+            }
+        }
+        Ok(bad)
+    }
+
+    fn name(&self, chunk: &Chunk, bad: &BadRow) -> BadName {
+        let parser = &self.parsers[chunk.source];
+        BadName {
+            file: self.files[chunk.source].path.to_string_lossy().into_owned(),
+            unit: Self::UNIT,
+            number: chunk.first_line + u64::from(bad.line),
+            column: bad.fault.field.map(|field| parser.name(field).to_owned()),
+            why: parser.describe(bad.fault, &chunk.bytes[bad.start as usize..bad.end as usize]),
+        }
+    }
+
+    fn copy(&self, chunk: &Chunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
+        let behind = &chunk.bytes[bad.end as usize..];
+        let goes_on = chunk.goes_on && !behind.contains(&b'\n');
+        out.extend_from_slice(&chunk.bytes[bad.start as usize..bad.end as usize]);
+        out.extend(behind.first().filter(|&&byte| byte == b'\r'));
+        if !goes_on {
+            out.push(b'\n');
+        }
+        goes_on
+    }
+
+    fn copy_rest(&self, chunk: &Chunk, out: &mut Vec<u8>) -> bool {
+        let rest = &chunk.bytes[..chunk.skipped_bytes];
+        out.extend_from_slice(rest);
+        let ended = rest.ends_with(b"\n");
+        let goes_on = !ended && chunk.goes_on && chunk.rows == 0;
+        if !ended && !goes_on {
+            out.push(b'\n');
+        }
+        goes_on
+    }
+
+    fn quarantine_name(&self) -> &'static str {
+        self.quarantine_name
+    }
+
+    fn expects(&self) -> String {
+        self.expects.clone()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}

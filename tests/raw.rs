@@ -1,0 +1,134 @@
+//! HugeCTR's raw files: trained on as they are, converted, and what is said of those that are not what was meant.
+
+use std::fs;
+
+use support::{BAD_DATA, Place, SHAPE, SUCCESS, USAGE, numbers, run, summary, train, weights};
+
+mod support;
+
+/// Dense columns and rows of [`SHAPE`].
+const DENSE: usize = 4;
+const ROWS: [u64; 6] = [40, 30, 20, 12, 8, 3];
+/// A label, the dense values, an id a table.
+const FIELDS: usize = 1 + DENSE + ROWS.len();
+const RECORD_BYTES: usize = 4 * FIELDS;
+
+/// Records of [`SHAPE`]: labels that follow from the first table's row, dense floats or integers, ids.
+fn records(count: usize, seed: u64, int: bool) -> Vec<u8> {
+    let mut next = numbers(seed);
+    let mut bytes = Vec::new();
+    for _ in 0..count {
+        let ids = ROWS.map(|rows| (next() % rows) as u32);
+        let label = u32::from(ids[0] < 15 || next().is_multiple_of(10));
+        // Both forms of a label mean the same.
+        bytes.extend(if next().is_multiple_of(2) { label } else { (label as f32).to_bits() }.to_le_bytes());
+        for _ in 0..DENSE {
+            let value = next() % 64;
+            bytes
+                .extend(if int { value as u32 } else { (value as f32 / 16.0 - 2.0).to_bits() }.to_le_bytes());
+        }
+        ids.iter().for_each(|id| bytes.extend(id.to_le_bytes()));
+    }
+    bytes
+}
+
+/// A job on the raw files `train.bin` and `eval.bin` of the place.
+fn raw_job(place: &Place, dense: &str) -> String {
+    let shape = place.file("shape.toml", SHAPE);
+    let text = format!(
+        "\
+name = \"small\"
+data.raw = {{ shape = {shape:?}, train = [{train:?}], eval = [{eval:?}], dense = \"{dense}\" }}
+model = {{ kind = \"dlrm\", embedding_dim = 4, bottom_mlp = [16, 4], top_mlp = [16] }}
+optimizer.dense = {{ kind = \"adagrad\", learning_rate = 0.03 }}
+optimizer.sparse = {{ kind = \"adagrad\", learning_rate = 0.1 }}
+train = {{ batch_size = 128, log_every_steps = 10 }}
+",
+        train = place.word("train.bin"),
+        eval = place.word("eval.bin"),
+    );
+    place.file("raw.toml", text)
+}
+
+#[test]
+fn a_model_is_trained_and_judged_on_raw_files() {
+    let place = Place::new();
+    let job = raw_job(&place, "float");
+    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files of 44 bytes a record: not there");
+    train(&place, &job, "missing", &[]).with(support::FAILED).says(&["cannot open", "train.bin"]);
+    place.file("train.bin", records(5000, 1, false));
+    let eval_file = place.file("eval.bin", records(700, 2, false));
+    run(["check", &job]).with(SUCCESS).stdout_says("2 raw files of 44 bytes a record\n");
+    train(&place, &job, "run", &[]).with(SUCCESS);
+    let told = summary(&place, "run");
+    assert_eq!((&told["data"]["train_samples"], &told["data"]["eval_samples"]), (&5000.into(), &700.into()));
+    assert_eq!(told["data"]["raw"], serde_json::json!([place.word("train.bin"), eval_file]));
+    assert!(told["data"].get("dir").is_none());
+    let auc = told["eval"]["auc"].as_f64().unwrap();
+    assert!(auc > 0.7, "the first table's row tells the label: {auc}");
+
+    // The same judgement again, by the run's own files and by ones that are named.
+    let eval = |args: &[&str]| run([&["eval", "--run", &place.word("run"), "--json"], args].concat());
+    for args in [&[][..], &["--raw", &eval_file]] {
+        assert_eq!(eval(args).with(SUCCESS).json()["auc"], told["eval"]["auc"], "{args:?}");
+    }
+    assert_eq!(eval(&["--part", "train"]).with(SUCCESS).json()["samples"], 5000);
+    // A folder of the same columns, whose dense values mean something else.
+    support::generate(&place, SHAPE, 100, 50);
+    eval(&["--data", &place.word("data")])
+        .with(USAGE)
+        .says(&["does not fit the model", "I1 was transformed"]);
+
+    // The order of files is that of their records, whatever the threads.
+    let bytes = records(5000, 1, false);
+    let halves = bytes.split_at(2500 * RECORD_BYTES);
+    let (first, second) = (place.file("first.bin", halves.0), place.file("second.bin", halves.1));
+    let two = format!("data.raw.train=[{first:?}, {second:?}]");
+    for (out, sets) in [
+        ("one", &["train.shuffle=false"][..]),
+        ("two", &["train.shuffle=false", &two, "device.threads=1", "reader.mode=pread"]),
+    ] {
+        train(&place, &job, out, sets).with(SUCCESS);
+    }
+    assert!(weights(&place, "one") == weights(&place, "two"));
+}
+
+#[test]
+fn records_that_are_none_are_named() {
+    let place = Place::new();
+    let job = raw_job(&place, "float");
+    let good = records(300, 3, false);
+    place.file("eval.bin", &good);
+    let spoilt = |record: usize, field: usize, bits: u32| {
+        let mut bytes = good.clone();
+        bytes[record * RECORD_BYTES + 4 * field..][..4].copy_from_slice(&bits.to_le_bytes());
+        bytes
+    };
+    let cases = [
+        (
+            spoilt(117, 1 + DENSE + 5, 3),
+            "record 117 (byte 5148), column C6: id 3 is not below the table's 3 rows",
+        ),
+        (spoilt(0, 0, 2), "record 0 (byte 0), column label: the label 0x00000002 is neither 0 nor 1"),
+        (spoilt(299, 2, f32::NAN.to_bits()), "record 299 (byte 13156), column I2: NaN is no finite number"),
+        (records(300, 3, true), "column I1: 8e-44 is a subnormal number; as the integer 57 it would be read"),
+    ];
+    for (bytes, words) in cases {
+        place.file("train.bin", bytes);
+        train(&place, &job, "run", &[]).with(BAD_DATA).says(&["train.bin", words, "shape small"]);
+        fs::remove_dir_all(place.path("run")).unwrap();
+    }
+    // Of the same files read in another way.
+    place.file("train.bin", &good);
+    train(&place, &job, "global", &["data.raw.ids=global-offset"])
+        .with(BAD_DATA)
+        .says(&["column C2: id ", "is not within 40 to 69, the table's rows"]);
+    train(&place, &job, "dlrm", &["data.raw.shape=dlrm"])
+        .with(BAD_DATA)
+        .says(&["train.bin", "13200 bytes are no multiple of the 160 bytes of a record"]);
+    train(&place, &job, "both", &["data.dir=data"]).with(USAGE).says(&["data.dir and data.raw both say"]);
+    assert!(
+        !place.path("dlrm").exists() && !place.path("both").exists(),
+        "nothing is begun that cannot be read"
+    );
+}
