@@ -15,11 +15,9 @@ use std::path::{Path, PathBuf};
 
 use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
-use rankine_reader::convert::RowFormat;
+use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::{FileManifest, Origin};
-use rankine_reader::schema::VocabularyKind;
 use rankine_reader::sealed::{self, Checksum};
-use rankine_reader::vocabulary::{self, Vocabulary};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
 use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -300,28 +298,25 @@ impl SavedModel {
         Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
-    /// Reads the vocabularies of the categorical columns; `None` for one that has none of its own.
+    /// What turns raw rows into samples of the model, with the vocabularies of the training.
     ///
     /// # Errors
-    /// [`SavedModelError::Damaged`] where one is not what was saved, [`SavedModelError::Read`].
-    pub fn vocabularies(&self, dir: &Path) -> Result<Vec<Option<Vocabulary>>, SavedModelError> {
-        let columns = self.schema.categorical.iter().map(|column| match column.vocabulary {
-            VocabularyKind::Exact { .. } if column.shares.is_none() => {
-                let name = vocabulary::file_name(&column.name);
-                let path = dir.join(&name);
-                let text =
-                    fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
-                let kept = self.vocabularies.iter().find(|file| file.name == name);
-                if kept.is_none_or(|file| file.xxh3 != Checksum::of(&text)) {
-                    let what = "its checksum is not the one in model.json".into();
-                    return Err(SavedModelError::Damaged { path, what });
-                }
-                let vocabulary = Vocabulary::from_tsv(&text);
-                Ok(Some(vocabulary.map_err(|what| SavedModelError::Damaged { path, what })?))
+    /// [`rankine_reader::Error::Damaged`] where a vocabulary is not what was saved, [`rankine_reader::Error::Io`].
+    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
+        Encoder::with_files(&self.schema, dir, |name| {
+            let path = dir.join(name);
+            let bytes = fs::read(&path).map_err(|source| rankine_reader::Error::Io {
+                doing: "read",
+                path: path.clone(),
+                source,
+            })?;
+            let kept = self.vocabularies.iter().find(|file| file.name == name);
+            if kept.is_none_or(|file| file.xxh3 != Checksum::of(&bytes)) {
+                let what = "its checksum is not the one in model.json".to_owned();
+                return Err(rankine_reader::Error::Damaged { path, offset: None, what });
             }
-            _ => Ok(None),
-        });
-        columns.collect()
+            Ok(bytes)
+        })
     }
 
     /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and

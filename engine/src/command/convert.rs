@@ -110,7 +110,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         vocabulary: args.vocabulary,
         columns: args.columns,
     };
-    let bars = Bars(Mutex::new(None));
+    let bars = Bars::default();
     let report = convert_criteo(&options, &columns, &bars)?;
     drop(bars);
     let rows = &report.conversion.rows;
@@ -126,7 +126,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// A bar for each pass over the logs, and the pass that it belongs to.
-struct Bars(Mutex<Option<(&'static str, Progress)>>);
+#[derive(Default)]
+pub(super) struct Bars(Mutex<Option<(&'static str, Progress)>>);
 
 impl convert::Progress for Bars {
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {

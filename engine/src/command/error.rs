@@ -117,7 +117,7 @@ impl From<PredictError> for CommandError {
         match error {
             PredictError::Data(error) => error.into(),
             PredictError::Saved(error) => error.into(),
-            PredictError::Unknown { .. } => Self::new(Exit::BadData, error),
+            PredictError::Unknown { .. } | PredictError::BadRow(_) => Self::new(Exit::BadData, error),
             PredictError::Write { .. } | PredictError::NotFinite { .. } => Self::new(Exit::Failed, error),
         }
     }

@@ -5,6 +5,7 @@
 //! a CSV that appears only when it is whole.
 
 mod file;
+mod rows;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use crate::cpu::{CpuModel, sigmoid};
 use crate::saved::SavedModelError;
 use crate::training::EvaluationOptions;
 use file::PredictionFile;
+
+pub use rows::{RowOptions, predict_rows};
 
 /// What becomes of rows with categories that have no row of their own in the model: they were too rare in training, or
 /// not there.
@@ -89,6 +92,9 @@ pub enum PredictError {
         /// The column.
         column: String,
     },
+    /// A row cannot be read, and bad rows were not to be left out.
+    #[error("{0}\nno predictions were written; --on-bad skip leaves such rows out, counts and names them")]
+    BadRow(String),
     /// A prediction is no number.
     #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
     NotFinite {
@@ -201,6 +207,12 @@ impl<'a> Predictions<'a> {
             }
             _ => Ok(left_out),
         }
+    }
+
+    /// Counts rows that could not be read.
+    fn add_bad(&mut self, rows: u64) {
+        self.counts.read += rows;
+        self.counts.bad += rows;
     }
 
     /// Completes the file, which is then there.
