@@ -136,7 +136,8 @@ impl RecordDecoder {
             for (value, number) in row.iter_mut().zip(self.labels..) {
                 let bits = bits_at(record, number);
                 *value = match self.format.dense {
-                    RawDense::Float => f32::from_bits(bits),
+                    // The sum is 0 for -0, and else the number: conversion knows one zero.
+                    RawDense::Float => f32::from_bits(bits) + 0.0,
                     RawDense::Int => {
                         let integer = f64::from(bits as i32);
                         self.logarithms.get(integer, |x| self.transform.apply(Some(x)))
@@ -198,6 +199,26 @@ impl RecordDecoder {
             }
         }
         Ok(())
+    }
+
+    /// A label of a record that was checked, 0 or 1.
+    pub(crate) fn label(&self, record: &[u8], number: usize) -> f32 {
+        f32::from(u8::from(bits_at(record, number) != 0))
+    }
+
+    /// A dense value of a record as it stands there, before any function.
+    pub(crate) fn number(&self, record: &[u8], number: usize) -> f64 {
+        let bits = bits_at(record, self.labels + number);
+        match self.format.dense {
+            RawDense::Float => f64::from(f32::from_bits(bits)),
+            RawDense::Int => f64::from(bits as i32),
+        }
+    }
+
+    /// The rows of a record that was checked in the table of a categorical column.
+    pub(crate) fn bag(&self, record: &[u8], number: usize) -> impl Iterator<Item = u64> {
+        let column = &self.columns[number];
+        column.fields.clone().map(|field| u64::from(bits_at(record, field)) - column.first)
     }
 
     /// What is wrong with a record, in words that name the likely cause.

@@ -152,15 +152,15 @@ impl RawFormat {
         }
     }
 
-    /// Records that are read, and packed by conversion, together: as many as [`Schema::default_block_samples`] says,
-    /// unless their bytes are too many. Shuffling goes by such blocks, so that raw and converted records of one file
-    /// come in the same order.
+    /// Records that are read, and packed by conversion, together: as many as [`Schema::default_block_samples`] says of
+    /// single precision, unless their bytes are too many. Shuffling goes by such blocks, so that raw and converted
+    /// records of one file come in the same order.
     ///
     /// # Errors
     /// See [`RawFormat::record_bytes`].
-    pub fn block_samples(&self, schema: &Schema) -> Result<u32> {
+    pub fn block_samples(&self) -> Result<u32> {
         let most = (BLOCK_BYTES_MAX / self.record_bytes()?).max(1);
-        Ok(schema.default_block_samples().min(1 << most.ilog2()))
+        Ok(self.schema(DenseDtype::F32).default_block_samples().min(1 << most.ilog2()))
     }
 
     /// The records that a file of `bytes` bytes holds.
