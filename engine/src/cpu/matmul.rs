@@ -3,7 +3,7 @@
 //! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
 //! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
 
-use super::kernel::{LANES, Line, Sums, Work, dispatch, panel_lines, sum_block};
+use super::kernel::{LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
 
 /// A matrix in a slice, rows `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -147,6 +147,9 @@ fn panels_mut(
     panels.map(move |(number, panel)| (number * panel_lines * LANES, panel.len() / depth.max(1), panel))
 }
 
+/// Stands for what is not there.
+static ZEROS: [f32; 4 * LANES] = [0.0; 4 * LANES];
+
 /// `a b` on the calling thread.
 pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
     let shape = (a.shape.rows, a.shape.columns, b.columns);
@@ -203,7 +206,7 @@ impl Work for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const ROWS: usize, const LINES: usize, const FUSED: bool>(mut self) {
+    fn run<U: Unit, const ROWS: usize, const LINES: usize>(mut self, unit: U) {
         let Panels { depth, columns, ref lines, .. } = *self.b;
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
@@ -211,13 +214,13 @@ impl Work for Multiply<'_> {
             let panel = &lines[number * LINES * depth..][..width * depth];
             // Of a panel that is less than full, only the widths that there are in this unit are compiled.
             if width == LINES {
-                self.panel::<ROWS, LINES, FUSED>(first, panel);
+                self.panel::<U, ROWS, LINES>(unit, first, panel);
             } else if LINES > 3 && width == 3 {
-                self.panel::<ROWS, 3, FUSED>(first, panel);
+                self.panel::<U, ROWS, 3>(unit, first, panel);
             } else if LINES > 2 && width == 2 {
-                self.panel::<ROWS, 2, FUSED>(first, panel);
+                self.panel::<U, ROWS, 2>(unit, first, panel);
             } else {
-                self.panel::<ROWS, 1, FUSED>(first, panel);
+                self.panel::<U, ROWS, 1>(unit, first, panel);
             }
         }
     }
@@ -225,33 +228,35 @@ impl Work for Multiply<'_> {
 
 impl Multiply<'_> {
     #[inline(always)]
-    fn panel<const ROWS: usize, const LINES: usize, const FUSED: bool>(
+    fn panel<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         column: usize,
         panel: &[Line],
     ) {
         let rows = self.out.shape.rows;
         let mut row = 0;
         while row + ROWS <= rows {
-            self.block::<ROWS, LINES, FUSED>(row, column, panel);
+            self.block::<U, ROWS, LINES>(unit, row, column, panel);
             row += ROWS;
         }
         if ROWS > 4 && row + 4 <= rows {
-            self.block::<4, LINES, FUSED>(row, column, panel);
+            self.block::<U, 4, LINES>(unit, row, column, panel);
             row += 4;
         }
         if ROWS > 2 && row + 2 <= rows {
-            self.block::<2, LINES, FUSED>(row, column, panel);
+            self.block::<U, 2, LINES>(unit, row, column, panel);
             row += 2;
         }
         if row < rows {
-            self.block::<1, LINES, FUSED>(row, column, panel);
+            self.block::<U, 1, LINES>(unit, row, column, panel);
         }
     }
 
     #[inline(always)]
-    fn block<const ROWS: usize, const LINES: usize, const FUSED: bool>(
+    fn block<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         row: usize,
         column: usize,
         panel: &[Line],
@@ -263,8 +268,9 @@ impl Multiply<'_> {
             [] => [].as_slice(),
             _ => &data[(row + r) * row_stride..][..extent],
         });
-        let sums = sum_block::<ROWS, LINES, FUSED>(panel, |r, i| rows[r][i * column_stride]);
-        self.finish(row, column, sums);
+        let mut sums = [[Line::ZERO; LINES]; ROWS];
+        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], &mut sums);
+        self.finish(row, column, &sums);
     }
 
     #[inline(always)]
@@ -272,51 +278,43 @@ impl Multiply<'_> {
         &mut self,
         row: usize,
         column: usize,
-        sums: Sums<ROWS, LINES>,
+        sums: &[[Line; LINES]; ROWS],
     ) {
         let Shape { columns, stride, .. } = self.out.shape;
-        for r in 0..ROWS {
-            for v in 0..LINES {
-                let first = column + v * LANES;
-                let lanes = LANES.min(columns - first);
-                let out = &mut self.out.data[(row + r) * stride + first..][..lanes];
-                let mask = match self.finish {
-                    Finish::WherePositive(mask) => {
-                        &mask.data[(row + r) * mask.shape.stride + first..][..lanes]
-                    }
-                    _ => [].as_slice(),
-                };
-                let bias = match self.finish {
-                    Finish::Bias(bias) | Finish::BiasRelu(bias) => &bias[first..][..lanes],
-                    _ => [].as_slice(),
-                };
-                let line = sums[r][v];
-                // A whole line has a length that is known, so that it is written as a vector.
-                if let Some(out) = out.first_chunk_mut::<LANES>() {
-                    finish_line(self.finish, line, out, mask, bias);
-                } else {
-                    finish_line(self.finish, line, out, mask, bias);
+        let width = (LINES * LANES).min(columns - column);
+        for (r, sums) in sums.iter().enumerate() {
+            let out = &mut self.out.data[(row + r) * stride + column..][..width];
+            match self.finish {
+                Finish::Replace => combine(out, sums, &ZEROS[..width], |_, sum, _| sum),
+                Finish::Add => combine(out, sums, &ZEROS[..width], |out, sum, _| out + sum),
+                Finish::Bias(bias) => {
+                    combine(out, sums, &bias[column..][..width], |_, sum, bias| sum + bias);
+                }
+                Finish::BiasRelu(bias) => {
+                    combine(out, sums, &bias[column..][..width], |_, sum, bias| relu(sum + bias));
+                }
+                Finish::WherePositive(mask) => {
+                    let mask = &mask.data[(row + r) * mask.shape.stride + column..][..width];
+                    combine(out, sums, mask, |_, sum, mask| if mask > 0.0 { sum } else { 0.0 });
                 }
             }
         }
     }
 }
 
-/// Writes one line of sums, or the beginning of one.
+/// `out = function(out, sum, other)`, element by element.
 #[inline(always)]
-fn finish_line(finish: Finish<'_>, sums: [f32; LANES], out: &mut [f32], mask: &[f32], bias: &[f32]) {
-    match finish {
-        Finish::Replace => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum),
-        Finish::Add => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
-        Finish::Bias(_) => {
-            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), bias)| *out = sum + bias)
+fn combine(out: &mut [f32], sums: &[Line], other: &[f32], function: impl Fn(f32, f32, f32) -> f32) {
+    let (lines, rest) = out.as_chunks_mut::<LANES>();
+    let (other_lines, other_rest) = other.as_chunks::<LANES>();
+    for ((out, sums), other) in lines.iter_mut().zip(sums).zip(other_lines) {
+        for lane in 0..LANES {
+            out[lane] = function(out[lane], sums.0[lane], other[lane]);
         }
-        Finish::BiasRelu(_) => {
-            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), bias)| *out = relu(sum + bias));
-        }
-        Finish::WherePositive(_) => {
-            let masked = out.iter_mut().zip(sums).zip(mask);
-            masked.for_each(|((out, sum), &mask)| *out = if mask > 0.0 { sum } else { 0.0 });
+    }
+    if let Some(last) = sums.get(lines.len()) {
+        for ((out, sum), other) in rest.iter_mut().zip(last.0).zip(other_rest) {
+            *out = function(*out, sum, *other);
         }
     }
 }
