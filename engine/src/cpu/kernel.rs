@@ -10,8 +10,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _mm256_fmadd_ps, _mm256_load_ps, _mm256_set1_ps, _mm256_store_ps, _mm512_fmadd_ps,
-    _mm512_load_ps, _mm512_set1_ps, _mm512_store_ps,
+    __m256, __m512, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
+    _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Floats of a [`Line`].
@@ -34,12 +36,18 @@ pub(super) trait Unit: Copy {
 
     /// The same number in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
-    /// Reads a line.
-    fn load(self, line: &Line) -> Self::Vector;
-    /// Writes a line.
-    fn store(self, vector: Self::Vector, line: &mut Line);
+    /// Reads a line's worth of floats.
+    fn load(self, floats: &[f32; LANES]) -> Self::Vector;
+    /// Writes a line's worth of floats.
+    fn store(self, vector: Self::Vector, floats: &mut [f32; LANES]);
+    /// `x + y`
+    fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
     /// `x y + sum`
     fn multiply_add(self, x: Self::Vector, y: Self::Vector, sum: Self::Vector) -> Self::Vector;
+    /// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
+    fn relu(self, x: Self::Vector) -> Self::Vector;
+    /// `x` where `mask` is positive, else 0.
+    fn where_positive(self, mask: Self::Vector, x: Self::Vector) -> Self::Vector;
 }
 
 /// What is compiled for each kind of vector unit.
@@ -100,21 +108,40 @@ impl Unit for Avx512 {
     }
 
     #[inline(always)]
-    fn load(self, line: &Line) -> __m512 {
-        // SAFETY: as above; a line is 64 bytes at a multiple of 64.
-        unsafe { _mm512_load_ps(line.0.as_ptr()) }
+    fn load(self, floats: &[f32; LANES]) -> __m512 {
+        // SAFETY: as above; sixteen floats are 64 bytes.
+        unsafe { _mm512_loadu_ps(floats.as_ptr()) }
     }
 
     #[inline(always)]
-    fn store(self, vector: __m512, line: &mut Line) {
-        // SAFETY: as above; a line is 64 bytes at a multiple of 64.
-        unsafe { _mm512_store_ps(line.0.as_mut_ptr(), vector) }
+    fn store(self, vector: __m512, floats: &mut [f32; LANES]) {
+        // SAFETY: as above; sixteen floats are 64 bytes.
+        unsafe { _mm512_storeu_ps(floats.as_mut_ptr(), vector) }
+    }
+
+    #[inline(always)]
+    fn add(self, x: __m512, y: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(x, y) }
     }
 
     #[inline(always)]
     fn multiply_add(self, x: __m512, y: __m512, sum: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_fmadd_ps(x, y, sum) }
+    }
+
+    #[inline(always)]
+    fn relu(self, x: __m512) -> __m512 {
+        // Of a number and NaN the instruction gives the second.
+        // SAFETY: as above.
+        unsafe { _mm512_max_ps(_mm512_setzero_ps(), x) }
+    }
+
+    #[inline(always)]
+    fn where_positive(self, mask: __m512, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(mask, _mm512_setzero_ps()), x) }
     }
 }
 
@@ -134,25 +161,46 @@ impl Unit for Avx2 {
     }
 
     #[inline(always)]
-    fn load(self, line: &Line) -> [__m256; 2] {
-        let (halves, _) = line.0.as_chunks::<8>();
-        // SAFETY: as above; both halves of a line are 32 bytes at a multiple of 32.
-        unsafe { [_mm256_load_ps(halves[0].as_ptr()), _mm256_load_ps(halves[1].as_ptr())] }
+    fn load(self, floats: &[f32; LANES]) -> [__m256; 2] {
+        let (halves, _) = floats.as_chunks::<8>();
+        // SAFETY: as above; both halves are 32 bytes.
+        unsafe { [_mm256_loadu_ps(halves[0].as_ptr()), _mm256_loadu_ps(halves[1].as_ptr())] }
     }
 
     #[inline(always)]
-    fn store(self, vector: [__m256; 2], line: &mut Line) {
-        let (halves, _) = line.0.as_chunks_mut::<8>();
+    fn store(self, vector: [__m256; 2], floats: &mut [f32; LANES]) {
+        let (halves, _) = floats.as_chunks_mut::<8>();
         for (half, register) in halves.iter_mut().zip(vector) {
-            // SAFETY: as above; both halves of a line are 32 bytes at a multiple of 32.
-            unsafe { _mm256_store_ps(half.as_mut_ptr(), register) }
+            // SAFETY: as above; both halves are 32 bytes.
+            unsafe { _mm256_storeu_ps(half.as_mut_ptr(), register) }
         }
+    }
+
+    #[inline(always)]
+    fn add(self, x: [__m256; 2], y: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: as above.
+        unsafe { [_mm256_add_ps(x[0], y[0]), _mm256_add_ps(x[1], y[1])] }
     }
 
     #[inline(always)]
     fn multiply_add(self, x: [__m256; 2], y: [__m256; 2], sum: [__m256; 2]) -> [__m256; 2] {
         // SAFETY: as above.
         unsafe { [_mm256_fmadd_ps(x[0], y[0], sum[0]), _mm256_fmadd_ps(x[1], y[1], sum[1])] }
+    }
+
+    #[inline(always)]
+    fn relu(self, x: [__m256; 2]) -> [__m256; 2] {
+        // Of a number and NaN the instruction gives the second.
+        // SAFETY: as above.
+        unsafe { [_mm256_max_ps(_mm256_setzero_ps(), x[0]), _mm256_max_ps(_mm256_setzero_ps(), x[1])] }
+    }
+
+    #[inline(always)]
+    fn where_positive(self, mask: [__m256; 2], x: [__m256; 2]) -> [__m256; 2] {
+        // SAFETY: as above.
+        let positive = |mask| unsafe { _mm256_cmp_ps::<_CMP_GT_OQ>(mask, _mm256_setzero_ps()) };
+        // SAFETY: as above.
+        unsafe { [_mm256_and_ps(positive(mask[0]), x[0]), _mm256_and_ps(positive(mask[1]), x[1])] }
     }
 }
 
@@ -169,13 +217,21 @@ impl Unit for Base {
     }
 
     #[inline(always)]
-    fn load(self, line: &Line) -> [f32; LANES] {
-        line.0
+    fn load(self, floats: &[f32; LANES]) -> [f32; LANES] {
+        *floats
     }
 
     #[inline(always)]
-    fn store(self, vector: [f32; LANES], line: &mut Line) {
-        line.0 = vector;
+    fn store(self, vector: [f32; LANES], floats: &mut [f32; LANES]) {
+        *floats = vector;
+    }
+
+    #[inline(always)]
+    fn add(self, mut x: [f32; LANES], y: [f32; LANES]) -> [f32; LANES] {
+        for lane in 0..LANES {
+            x[lane] += y[lane];
+        }
+        x
     }
 
     #[inline(always)]
@@ -189,6 +245,19 @@ impl Unit for Base {
             };
         }
         sum
+    }
+
+    #[inline(always)]
+    fn relu(self, x: [f32; LANES]) -> [f32; LANES] {
+        x.map(|x| if 0.0 > x { 0.0 } else { x })
+    }
+
+    #[inline(always)]
+    fn where_positive(self, mask: [f32; LANES], mut x: [f32; LANES]) -> [f32; LANES] {
+        for lane in 0..LANES {
+            x[lane] = if mask[lane] > 0.0 { x[lane] } else { 0.0 };
+        }
+        x
     }
 }
 
@@ -206,6 +275,9 @@ pub(super) fn panel_lines() -> usize {
 }
 
 /// `out[r][v] = sum over i of left(r, i) panel[i][v]`.
+///
+/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in memory
+/// all along.
 #[inline(always)]
 pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
     unit: U,
@@ -219,13 +291,13 @@ pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
         for r in 0..ROWS {
             let x = unit.splat(left(r, i));
             for v in 0..LINES {
-                sums[r][v] = unit.multiply_add(x, unit.load(&lines[v]), sums[r][v]);
+                sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
             }
         }
     }
     for r in 0..ROWS {
         for v in 0..LINES {
-            unit.store(sums[r][v], &mut out[r][v]);
+            unit.store(sums[r][v], &mut out[r][v].0);
         }
     }
 }

@@ -147,9 +147,6 @@ fn panels_mut(
     panels.map(move |(number, panel)| (number * panel_lines * LANES, panel.len() / depth.max(1), panel))
 }
 
-/// Stands for what is not there.
-static ZEROS: [f32; 4 * LANES] = [0.0; 4 * LANES];
-
 /// `a b` on the calling thread.
 pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
     let shape = (a.shape.rows, a.shape.columns, b.columns);
@@ -269,60 +266,92 @@ impl Multiply<'_> {
             _ => &data[(row + r) * row_stride..][..extent],
         });
         let mut sums = [[Line::ZERO; LINES]; ROWS];
-        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], &mut sums);
-        self.finish(row, column, &sums);
+        sum_block(unit, panel, |r, i| rows[r][i * column_stride], &mut sums);
+        self.finish(unit, row, column, &sums);
     }
 
     #[inline(always)]
-    fn finish<const ROWS: usize, const LINES: usize>(
+    fn finish<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         row: usize,
         column: usize,
         sums: &[[Line; LINES]; ROWS],
     ) {
         let Shape { columns, stride, .. } = self.out.shape;
         let width = (LINES * LANES).min(columns - column);
-        for (r, sums) in sums.iter().enumerate() {
-            let out = &mut self.out.data[(row + r) * stride + column..][..width];
-            match self.finish {
-                Finish::Replace => combine(out, sums, &ZEROS[..width], |_, sum, _| sum),
-                Finish::Add => combine(out, sums, &ZEROS[..width], |out, sum, _| out + sum),
-                Finish::Bias(bias) => {
-                    combine(out, sums, &bias[column..][..width], |_, sum, bias| sum + bias);
+        let out = Window { data: &mut self.out.data[row * stride + column..], stride, width };
+        match self.finish {
+            Finish::Replace => out.write(unit, sums, None, |_, sum, _| sum),
+            Finish::Add => out.write(unit, sums, None, |out, sum, _| unit.add(out, sum)),
+            Finish::Bias(bias) => {
+                out.write(unit, sums, Some((&bias[column..], 0)), |_, sum, bias| unit.add(sum, bias));
+            }
+            Finish::BiasRelu(bias) => {
+                let finish = |_, sum, bias| unit.relu(unit.add(sum, bias));
+                out.write(unit, sums, Some((&bias[column..], 0)), finish);
+            }
+            Finish::WherePositive(mask) => {
+                let mask = (&mask.data[row * mask.shape.stride + column..], mask.shape.stride);
+                out.write(unit, sums, Some(mask), |_, sum, mask| unit.where_positive(mask, sum));
+            }
+        }
+    }
+}
+
+/// Where a block of a product lies in its matrix.
+struct Window<'a> {
+    data: &'a mut [f32],
+    stride: usize,
+    /// Columns of the block; its last line may be cut.
+    width: usize,
+}
+
+impl Window<'_> {
+    /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride, and
+    /// zeros where there is none.
+    #[inline(always)]
+    fn write<U: Unit, const ROWS: usize, const LINES: usize>(
+        self,
+        unit: U,
+        sums: &[[Line; LINES]; ROWS],
+        other: Option<(&[f32], usize)>,
+        function: impl Fn(U::Vector, U::Vector, U::Vector) -> U::Vector,
+    ) {
+        let Self { data, stride, width } = self;
+        let zero = unit.splat(0.0);
+        if width == LINES * LANES {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..LINES * LANES].as_chunks_mut::<LANES>().0;
+                let other = other.map(|(data, stride)| data[r * stride..][..LINES * LANES].as_chunks().0);
+                for v in 0..LINES {
+                    let other = other.map_or(zero, |other| unit.load(&other[v]));
+                    unit.store(function(unit.load(&out[v]), unit.load(&sums[r][v].0), other), &mut out[v]);
                 }
-                Finish::BiasRelu(bias) => {
-                    combine(out, sums, &bias[column..][..width], |_, sum, bias| relu(sum + bias));
-                }
-                Finish::WherePositive(mask) => {
-                    let mask = &mask.data[(row + r) * mask.shape.stride + column..][..width];
-                    combine(out, sums, mask, |_, sum, mask| if mask > 0.0 { sum } else { 0.0 });
+            }
+        } else {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..width];
+                for v in 0..LINES {
+                    let out = &mut out[v * LANES..width.min((v + 1) * LANES)];
+                    let other = other.map_or(zero, |(data, stride)| {
+                        unit.load(&whole_line(&data[r * stride + v * LANES..][..out.len()]))
+                    });
+                    let mut line = whole_line(out);
+                    unit.store(function(unit.load(&line), unit.load(&sums[r][v].0), other), &mut line);
+                    out.copy_from_slice(&line[..out.len()]);
                 }
             }
         }
     }
 }
 
-/// `out = function(out, sum, other)`, element by element.
+/// A line's worth of floats, those that are missing 0.
 #[inline(always)]
-fn combine(out: &mut [f32], sums: &[Line], other: &[f32], function: impl Fn(f32, f32, f32) -> f32) {
-    let (lines, rest) = out.as_chunks_mut::<LANES>();
-    let (other_lines, other_rest) = other.as_chunks::<LANES>();
-    for ((out, sums), other) in lines.iter_mut().zip(sums).zip(other_lines) {
-        for lane in 0..LANES {
-            out[lane] = function(out[lane], sums.0[lane], other[lane]);
-        }
-    }
-    if let Some(last) = sums.get(lines.len()) {
-        for ((out, sum), other) in rest.iter_mut().zip(last.0).zip(other_rest) {
-            *out = function(*out, sum, *other);
-        }
-    }
-}
-
-/// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
-#[inline(always)]
-fn relu(x: f32) -> f32 {
-    if x <= 0.0 { 0.0 } else { x }
+fn whole_line(floats: &[f32]) -> [f32; LANES] {
+    let mut line = [0.0; LANES];
+    line[..floats.len()].copy_from_slice(floats);
+    line
 }
 
 #[cfg(test)]
