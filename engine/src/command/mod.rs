@@ -25,6 +25,7 @@ mod metrics;
 mod output;
 mod predict;
 mod progress;
+mod raw;
 mod train;
 
 use error::CommandError;

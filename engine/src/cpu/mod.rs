@@ -7,6 +7,7 @@
 
 mod dense;
 mod interaction;
+mod kernel;
 mod loss;
 mod matmul;
 mod mlp;

@@ -7,10 +7,8 @@ use rankine_reader::Samples;
 use rayon::prelude::*;
 
 use super::dense::DenseOptimizer;
-use super::interaction::InteractionPart;
 use super::loss::HeadLabels;
 use super::mlp::{WgradTile, weight_gradients};
-use super::tables::ModelTables;
 use super::tile::{Parts, Tile};
 use crate::model::{ModelSpec, TrainingRules};
 
@@ -67,8 +65,6 @@ impl CpuModel {
     /// # Panics
     /// Where parameters or tables are not those of the spec.
     pub fn new(spec: ModelSpec, rules: &TrainingRules, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
-        let layout = spec.dense_layout();
-        assert_eq!(parameters.len(), layout.parameters());
         Self {
             dense_optimizer: DenseOptimizer::new(rules.dense, rules.dense_clip_norm, &parameters),
             steps: 0,
@@ -76,13 +72,7 @@ impl CpuModel {
             vector_gradients: Vec::new(),
             logit_gradients: Vec::new(),
             tiles: Vec::new(),
-            parts: Parts {
-                interaction: InteractionPart::new(&spec, &layout),
-                tables: ModelTables::new(&spec, tables),
-                layout,
-                parameters,
-                spec,
-            },
+            parts: Parts::new(spec, parameters, tables),
         }
     }
 
@@ -117,6 +107,7 @@ impl CpuModel {
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
         self.dense_optimizer.update(&mut self.parts.parameters, &mut self.gradients, step);
+        self.parts.pack_weights();
         self.parts.tables.update(batch, &self.vector_gradients, &self.logit_gradients, step);
         loss
     }
@@ -171,8 +162,8 @@ fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], gradient
     let mut rest = gradients;
     let mut tasks = Vec::new();
     let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(batch, tile)).collect();
-    for (mlp, &(spec, ..)) in of_tiles[0].iter().enumerate() {
-        for (number, layer) in spec.layers.iter().enumerate() {
+    for (mlp, &(of_mlp, ..)) in of_tiles[0].iter().enumerate() {
+        for (number, layer) in of_mlp.spec.layers.iter().enumerate() {
             let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
             rest = behind;
             let share = |(of_tile, tile): (&Vec<_>, &Tile)| {

@@ -2,22 +2,27 @@
 
 use std::ops::Range;
 
+use rankine_embedding::cpu::Table;
 use rankine_reader::Samples;
+use rayon::prelude::*;
 
 use super::interaction::{InteractionPart, InteractionTile};
 use super::loss::HeadLabels;
-use super::mlp::MlpTile;
+use super::matmul::Matrix;
+use super::mlp::{Mlp, MlpTile};
 use super::tables::ModelTables;
-use crate::model::{DenseLayout, MlpSpec, ModelSpec};
+use crate::model::ModelSpec;
 
 /// The parts of a model that a tile goes through.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) spec: ModelSpec,
-    pub(super) layout: DenseLayout,
-    pub(super) interaction: InteractionPart,
-    /// The dense parameters, laid out as [`DenseLayout::named_layers`] says.
+    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
     pub(super) parameters: Vec<f32>,
+    bottom: Mlp,
+    interaction: InteractionPart,
+    top: Mlp,
+    linear: Mlp,
     pub(super) tables: ModelTables,
 }
 
@@ -39,15 +44,43 @@ pub(super) struct Tile {
 }
 
 impl Parts {
+    /// # Panics
+    /// Where parameters or tables are not those of the spec.
+    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
+        let layout = spec.dense_layout();
+        assert_eq!(parameters.len(), layout.parameters());
+        let mut parts = Self {
+            interaction: InteractionPart::new(&spec, layout.cross),
+            bottom: Mlp::new(layout.bottom),
+            top: Mlp::new(layout.top),
+            linear: Mlp::new(layout.linear),
+            tables: ModelTables::new(&spec, tables),
+            parameters,
+            spec,
+        };
+        parts.pack_weights();
+        parts
+    }
+
+    /// Packs the weights of all layers, after each change of the parameters.
+    pub(super) fn pack_weights(&mut self) {
+        let Self { parameters, bottom, interaction, top, linear, .. } = self;
+        let mlps = [bottom, top, linear].into_iter().chain(interaction.mlps_mut());
+        let layers: Vec<_> = mlps.flat_map(Mlp::layers_mut).collect();
+        layers.into_par_iter().for_each(|(layer, packed)| {
+            packed.pack(Matrix::dense(&parameters[layer.weight()], layer.outputs, layer.inputs));
+        });
+    }
+
     /// Makes room for a tile of these samples.
     pub(super) fn resize(&self, tile: &mut Tile, samples: Range<usize>) {
         let len = samples.len();
         tile.samples = samples;
-        tile.bottom.resize(&self.layout.bottom, len);
+        tile.bottom.resize(&self.bottom, len);
         tile.vectors.resize(len * self.spec.vector_elements(), 0.0);
         self.interaction.resize(&mut tile.interaction, len);
-        tile.top.resize(&self.layout.top, len);
-        tile.linear.resize(&self.layout.linear, len);
+        tile.top.resize(&self.top, len);
+        tile.linear.resize(&self.linear, len);
     }
 
     /// From a batch's samples to their logits.
@@ -56,7 +89,7 @@ impl Parts {
         let (len, heads) = (samples.len(), self.spec.heads.len());
         self.tables.pool(batch, samples, vectors);
         let dense = dense_of(batch, samples);
-        bottom.forward(&self.layout.bottom, &self.parameters, dense, len);
+        bottom.forward(&self.bottom, &self.parameters, dense, len);
         let dense_vectors = bottom.outputs.last().map_or(dense, Vec::as_slice);
         let dim = self.spec.bottom_outputs();
         if dim > 0 {
@@ -65,11 +98,11 @@ impl Parts {
                 .for_each(|(row, dense)| row[..dim].copy_from_slice(dense));
         }
         let top_input = self.interaction.forward(&self.parameters, vectors, len, interaction);
-        top.forward(&self.layout.top, &self.parameters, top_input, len);
+        top.forward(&self.top, &self.parameters, top_input, len);
         let logits = top.outputs.last_mut().expect("the top MLP has a layer");
         self.interaction.add_to_logits(vectors, interaction, heads, logits);
         self.tables.add_first_order(batch, samples, scratch, logits);
-        linear.forward(&self.layout.linear, &self.parameters, dense, len);
+        linear.forward(&self.linear, &self.parameters, dense, len);
         if let Some(terms) = linear.outputs.last() {
             logits.iter_mut().zip(terms).for_each(|(logit, term)| *logit += term);
         }
@@ -98,21 +131,15 @@ impl Parts {
             }
         }
         let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
-        top.backward(&self.layout.top, &self.parameters, len, Some(top_input_gradients));
-        self.interaction.backward(
-            &self.parameters,
-            vectors,
-            (heads.len(), logit_gradients),
-            interaction,
-            vector_gradients,
-        );
+        top.backward(&self.top, len, Some(top_input_gradients));
+        self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
         if let Some(output_gradients) = bottom.output_gradients.last_mut() {
             let dim = self.spec.bottom_outputs();
             let rows = vector_gradients.chunks_exact(self.spec.vector_elements());
             for (gradients, row) in output_gradients.chunks_exact_mut(dim).zip(rows) {
                 gradients.copy_from_slice(&row[..dim]);
             }
-            bottom.backward(&self.layout.bottom, &self.parameters, len, None);
+            bottom.backward(&self.bottom, len, None);
         }
     }
 
@@ -121,13 +148,13 @@ impl Parts {
         &'a self,
         batch: &'a Samples,
         tile: &'a Tile,
-    ) -> Vec<(&'a MlpSpec, &'a MlpTile, &'a [f32])> {
+    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
         let dense = dense_of(batch, &tile.samples);
-        let mut mlps = vec![(&self.layout.bottom, &tile.bottom, dense)];
-        mlps.extend(self.interaction.layers(&tile.vectors, &tile.interaction));
+        let mut mlps = vec![(&self.bottom, &tile.bottom, dense)];
+        mlps.extend(self.interaction.mlps(&tile.vectors, &tile.interaction));
         let top_input = self.interaction.top_input(&tile.vectors, &tile.interaction);
-        mlps.push((&self.layout.top, &tile.top, top_input));
-        mlps.push((&self.layout.linear, &tile.linear, dense));
+        mlps.push((&self.top, &tile.top, top_input));
+        mlps.push((&self.linear, &tile.linear, dense));
         mlps
     }
 }

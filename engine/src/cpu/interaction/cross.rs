@@ -2,13 +2,13 @@
 
 use rankine_embedding::vectorized;
 
-use crate::cpu::mlp::MlpTile;
+use crate::cpu::mlp::{Mlp, MlpTile};
 use crate::model::MlpSpec;
 
 /// The linear part of each cross layer: W, or V and U.
 #[derive(Debug)]
 pub(in crate::cpu) struct CrossNetwork {
-    layers: Vec<MlpSpec>,
+    layers: Vec<Mlp>,
 }
 
 /// What a cross network keeps of one tile between its passes.
@@ -29,12 +29,16 @@ impl CrossTile {
 
 impl CrossNetwork {
     pub(super) fn new(layers: Vec<MlpSpec>) -> Self {
-        Self { layers }
+        Self { layers: layers.into_iter().map(Mlp::new).collect() }
+    }
+
+    pub(super) fn mlps_mut(&mut self) -> &mut [Mlp] {
+        &mut self.layers
     }
 
     /// Elements of a sample, before and behind each layer.
     pub(super) fn width(&self) -> usize {
-        self.layers[0].layers[0].inputs
+        self.layers[0].spec.layers[0].inputs
     }
 
     pub(super) fn resize(&self, tile: &mut CrossTile, samples: usize) {
@@ -58,7 +62,6 @@ impl CrossNetwork {
     /// `gradients` holds those by the last layer's result, and is used up.
     pub(super) fn backward(
         &self,
-        parameters: &[f32],
         x0: &[f32],
         gradients: &mut [f32],
         tile: &mut CrossTile,
@@ -71,17 +74,17 @@ impl CrossNetwork {
         for (mlp, linear) in self.layers.iter().zip(&mut tile.linear).rev() {
             let linear_gradients = linear.output_gradients.last_mut().expect("a cross layer has a matrix");
             cross_back(x0, last(&linear.outputs), gradients, linear_gradients, x0_gradients);
-            linear.backward(mlp, parameters, samples, Some(scratch));
+            linear.backward(mlp, samples, Some(scratch));
             add(gradients, scratch);
         }
         add(x0_gradients, gradients);
     }
 
-    pub(super) fn layers<'a>(
+    pub(super) fn mlps<'a>(
         &'a self,
         x0: &'a [f32],
         tile: &'a CrossTile,
-    ) -> Vec<(&'a MlpSpec, &'a MlpTile, &'a [f32])> {
+    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
         let inputs = std::iter::once(x0).chain(tile.outputs.iter().map(Vec::as_slice));
         let layers = self.layers.iter().zip(&tile.linear).zip(inputs);
         layers.map(|((mlp, linear), input)| (mlp, linear, input)).collect()

@@ -4,8 +4,8 @@ mod cross;
 mod dot;
 mod machine;
 
-use super::mlp::MlpTile;
-use crate::model::{DenseLayout, Interaction, MlpSpec, ModelSpec};
+use super::mlp::{Mlp, MlpTile};
+use crate::model::{Interaction, MlpSpec, ModelSpec};
 use cross::{CrossNetwork, CrossTile};
 use dot::DotInteraction;
 use machine::FactorizationMachine;
@@ -32,14 +32,15 @@ pub(super) struct InteractionTile {
 }
 
 impl InteractionPart {
-    pub(super) fn new(spec: &ModelSpec, layout: &DenseLayout) -> Self {
+    /// `cross` are the spec's cross layers.
+    pub(super) fn new(spec: &ModelSpec, cross: Vec<MlpSpec>) -> Self {
         let vectors = spec.vectors();
         let elements = spec.vector_elements();
         match spec.interaction {
             Interaction::Dot => {
                 Self::Dot(DotInteraction { vectors, dim: elements / vectors, passed: spec.bottom_outputs() })
             }
-            Interaction::Cross { .. } => Self::Cross(CrossNetwork::new(layout.cross.clone())),
+            Interaction::Cross { .. } => Self::Cross(CrossNetwork::new(cross)),
             Interaction::FactorizationMachine => {
                 Self::FactorizationMachine(FactorizationMachine { vectors, dim: elements / vectors })
             }
@@ -115,7 +116,6 @@ impl InteractionPart {
     /// From the gradients by the top MLP's input and by the logits to those by the vectors.
     pub(super) fn backward(
         &self,
-        parameters: &[f32],
         vectors: &[f32],
         (heads, logit_gradients): (usize, &[f32]),
         tile: &mut InteractionTile,
@@ -125,7 +125,7 @@ impl InteractionPart {
         match self {
             Self::Dot(dot) => dot.backward(vectors, output_gradients, scratch, vector_gradients),
             Self::Cross(network) => {
-                network.backward(parameters, vectors, output_gradients, cross, scratch, vector_gradients);
+                network.backward(vectors, output_gradients, cross, scratch, vector_gradients);
             }
             Self::FactorizationMachine(machine) => {
                 machine.backward(vectors, heads, logit_gradients, scratch, vector_gradients);
@@ -134,14 +134,22 @@ impl InteractionPart {
         }
     }
 
-    /// The layers of the interaction with their tiles and what they saw, in the order of their parameters.
-    pub(super) fn layers<'a>(
+    /// The MLPs of the interaction, in the order of their parameters.
+    pub(super) fn mlps_mut(&mut self) -> &mut [Mlp] {
+        match self {
+            Self::Cross(network) => network.mlps_mut(),
+            Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => &mut [],
+        }
+    }
+
+    /// The same MLPs with what a tile kept of them and with what they saw.
+    pub(super) fn mlps<'a>(
         &'a self,
         vectors: &'a [f32],
         tile: &'a InteractionTile,
-    ) -> Vec<(&'a MlpSpec, &'a MlpTile, &'a [f32])> {
+    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
         match self {
-            Self::Cross(network) => network.layers(vectors, &tile.cross),
+            Self::Cross(network) => network.mlps(vectors, &tile.cross),
             Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => Vec::new(),
         }
     }
