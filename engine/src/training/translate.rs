@@ -5,10 +5,10 @@ use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 
 use super::TrainError;
-use crate::job::nearest::nearest;
 use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
+use rankine_reader::nearest;
 
 /// The model of a job for a dataset's columns, and the rules by which it learns.
 ///

@@ -10,18 +10,21 @@
 mod bad;
 mod count;
 mod criteo;
+mod csv;
 mod encode;
 mod format;
 mod hugectr;
 mod learn;
 mod lines;
 mod moments;
+mod number;
 mod options;
 mod pass;
 mod plan;
 mod predict;
 mod report;
 mod rows;
+mod schema_file;
 mod source;
 #[cfg(test)]
 mod speed;
@@ -47,6 +50,7 @@ pub use report::{
     CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
 };
 pub use rows::RawRows;
+pub use schema_file::SchemaFile;
 
 use std::fs;
 use std::path::PathBuf;
@@ -112,6 +116,38 @@ fn convert_criteo_within(
     columns.validate()?;
     let plan = columns.plan(options.dense_dtype);
     let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
+    convert(options, &plan, &source, progress)
+}
+
+/// Converts CSV to a dataset, by what a schema file says of its columns; exact columns that do not say how often a
+/// category must occur take `min_count`. What is interrupted or fails leaves no dataset behind.
+///
+/// # Errors
+/// As [`convert_criteo`]; [`Error::Invalid`] also for a file that lacks a column.
+pub fn convert_csv(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    convert_csv_within(options, schema, min_count, Limits::default(), progress)
+}
+
+fn convert_csv_within(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    if min_count == 0 {
+        return Err(options::no_min_count());
+    }
+    let plan = schema.csv_plan(min_count, options.dense_dtype);
+    let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
+    let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
+    let source = csv::csv_source(format, &plan.draft, options.sources()?, limits, csv::Needed::All, refuse)?;
     convert(options, &plan, &source, progress)
 }
 

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::convert::bad::BadName;
+use crate::convert::csv::{MissingColumn, Needed, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
 use crate::convert::hugectr::RecordSource;
@@ -12,7 +13,7 @@ use crate::convert::lines::{Limits, LineRules, Source};
 use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
 use crate::schema::Schema;
@@ -66,7 +67,11 @@ pub fn read_raw(
             let source = RecordSource::new(raw, files)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
-        RowFormat::Csv(_) => Err(crate::Error::invalid("CSV cannot be read for prediction")),
+        RowFormat::Csv(csv) => {
+            let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
+            let source = csv_source(csv, schema, files, limits, Needed::Features, refuse)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
     }
 }
 
