@@ -7,6 +7,6 @@ mod deduplicate;
 mod pool;
 mod table;
 
-pub use deduplicate::Route;
-pub use pool::{Bags, FeatureSlot};
+pub use deduplicate::{BagPlace, Route};
+pub use pool::{Bags, Feature, FeatureSlot};
 pub use table::Table;

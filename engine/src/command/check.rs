@@ -60,7 +60,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     output::text(format_args!(
         "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
          memory    {:.3} GiB for the tables and their optimizer state\n",
-        job.model.kind.name(),
+        job.model.kind(),
         spec.tables.len(),
         spec.tables.iter().map(|table| table.rows).sum::<u64>(),
         spec.embedding_parameters(),

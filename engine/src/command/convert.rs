@@ -225,7 +225,7 @@ impl Common {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let bars = Bars(Mutex::new(None));
+    let bars = Bars::default();
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
             let columns = CriteoColumns {
@@ -266,7 +266,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// A bar for each pass over the logs, and the pass that it belongs to.
-struct Bars(Mutex<Option<(&'static str, Progress)>>);
+#[derive(Default)]
+pub(super) struct Bars(Mutex<Option<(&'static str, Progress)>>);
 
 impl convert::Progress for Bars {
     fn advance(&self, pass: &'static str, bytes_done: u64, bytes_total: u64) {

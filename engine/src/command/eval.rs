@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
@@ -13,6 +14,8 @@ use super::progress::Progress;
 use super::{CommandError, Exit, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
+///
+/// A model with several heads is judged head by head, each on the samples that have its label.
 ///
 /// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
 /// --raw, the model is judged on the data of its own run.
@@ -49,7 +52,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Outcome {
     #[serde(flatten)]
-    metrics: rankine::evaluation::Metrics,
+    metrics: EvalMetrics,
     #[serde(skip_serializing_if = "Option::is_none")]
     auc_achievable: Option<f64>,
 }
@@ -64,11 +67,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(&job)?;
     let mut watcher = Watcher(None);
-    let metrics = pool.install(|| {
+    let heads = pool.install(|| {
         let mut model = saved.load(&model_dir)?;
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
     drop(watcher);
+    let metrics = EvalMetrics::from(heads.as_slice());
     let judged_part = args.part == Part::Eval;
     let auc_achievable = dataset.auc_achievable().filter(|_| judged_part);
     if args.json {

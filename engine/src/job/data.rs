@@ -10,6 +10,7 @@ use super::values::{Count, NonNegative, QueueDepth, Shape};
 
 /// `[data]`: where the samples are: a dataset's folder (`dir`), or raw files of HugeCTR and MLPerf (`raw`).
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Data {
     /// The folder of the dataset, as `convert` or `generate` wrote it. A relative path is relative to the folder in
@@ -37,6 +38,7 @@ impl Data {
 /// an error that names it. `rankine convert hugectr-raw` can leave such records out, and what it writes takes half the
 /// space.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Raw {
     /// Dense columns, tables and hotness: `dlrm`, `dlrm-dcnv2`, or the path of a shape file.
@@ -45,18 +47,20 @@ pub struct Raw {
     pub rows_cap: Option<Count>,
     /// The files to train on, in the order of their records.
     pub train: Vec<PathBuf>,
-    /// The files to evaluate with. Default: none, and no evaluation.
+    /// The files to evaluate with. With none there is no evaluation.
     #[serde(default)]
     pub eval: Vec<PathBuf>,
-    /// Labels of a record, 0 or 1, as integers or floats. Default 1.
+    /// Labels of a record, 0 or 1, as integers or floats.
     #[serde(default = "one_label")]
     pub labels: Count,
-    /// What dense fields are: `float`, learnt from as they are, or `int`, read as `ln(max(x, 0) + 1)`. Default `float`.
+    /// What dense fields are: `float`, learnt from as they are, or `int`, read as `ln(max(x, 0) + 1)`.
     #[serde(default)]
+    #[cfg_attr(test, schemars(schema_with = "super::reference::raw_dense"))]
     pub dense: RawDense,
     /// What ids count from: the first row of their table (`per-table`), or of the first table, where the rows of all
-    /// tables are numbered through (`global-offset`). Default `per-table`.
+    /// tables are numbered through (`global-offset`).
     #[serde(default)]
+    #[cfg_attr(test, schemars(schema_with = "super::reference::raw_ids"))]
     pub ids: RawIds,
 }
 
@@ -64,9 +68,10 @@ fn one_label() -> Count {
     Count::new(1).expect("a constant in range")
 }
 
-/// `[data.generate]`: a synthetic dataset, made in [`Data::dir`] when nothing is there yet. The same settings give the
+/// `[data.generate]`: a synthetic dataset, made in `data.dir` when nothing is there yet. The same settings give the
 /// same bytes on every machine.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Generate {
     /// The columns: `dlrm`, `dlrm-dcnv2`, or the path of a shape file.
@@ -75,14 +80,14 @@ pub struct Generate {
     pub rows_cap: Option<Count>,
     /// Samples to train on.
     pub samples: Count,
-    /// Samples to evaluate with. Default 0: no evaluation part.
+    /// Samples to evaluate with. With 0 there is no evaluation part.
     #[serde(default)]
     pub eval_samples: u64,
     /// The exponent of the power law that ids follow: the k-th most frequent row of a table is drawn with a
-    /// probability proportional to k^-alpha. 0 is uniform. Default 1.1.
+    /// probability proportional to k^-alpha. 0 is uniform.
     #[serde(default = "default_alpha")]
     pub alpha: NonNegative,
-    /// The seed of the samples and of the teacher that labels them. Default 1.
+    /// The seed of the samples and of the teacher that labels them.
     #[serde(default = "default_seed")]
     pub seed: u64,
 }
@@ -97,11 +102,13 @@ fn default_seed() -> u64 {
 
 /// `[reader]`: how blocks are read.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Reader {
-    /// The way to the disk. Default `auto`.
+    /// The way to the disk.
+    #[cfg_attr(test, schemars(schema_with = "super::reference::io_mode"))]
     pub mode: IoMode,
-    /// Blocks that are read at the same time. Default 16.
+    /// Blocks that are read at the same time.
     pub queue_depth: QueueDepth,
 }
 

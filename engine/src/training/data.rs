@@ -1,17 +1,16 @@
-//! The job's dataset: opened, or made first; and the model that fits it.
+//! The job's dataset: opened, or made first; and what can be said of the job before it is trained.
 
 use std::path::Path;
 
-use rankine_embedding::cpu::Table;
-use rankine_embedding::{Pooling, TableSpec, UpdateRule};
+use rankine_reader::Dataset;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Dataset, Schema, schema};
 
+use super::translate::translate;
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Count, Generate, Job, ModelKind, Optimizer, Raw};
+use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::model::ModelSpec;
 use crate::system;
 
@@ -126,101 +125,6 @@ pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
         }
         (None, None) => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
-    let spec = model_spec(job, &schema).map_err(TrainError::Conflicts)?;
-    Ok(Outlook {
-        columns,
-        table_bytes: table_bytes(&spec, update_rule(&job.optimizer.sparse)),
-        spec: Some(spec),
-    })
-}
-
-/// Bytes that a model's tables take with their optimizer state.
-fn table_bytes(spec: &ModelSpec, rule: UpdateRule) -> u64 {
-    spec.tables.iter().map(|table| Table::bytes(table, rule)).sum()
-}
-
-/// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
-/// without a word.
-pub(super) fn check_memory(spec: &ModelSpec, rule: UpdateRule) -> Result<(), TrainError> {
-    const GIB: f64 = (1u64 << 30) as f64;
-    let needed = table_bytes(spec, rule);
-    let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
-    if needed <= usable {
-        return Ok(());
-    }
-    let largest = spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
-    Err(TrainError::Device(format!(
-        "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table is \
-         {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller model.embedding_dim, or \
-         optimizer.sparse.kind = \"sgd\", which keeps no state, take less",
-        needed as f64 / GIB,
-        usable as f64 / GIB
-    )))
-}
-
-/// The rule that a job's optimizer stands for.
-pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
-    match optimizer {
-        Optimizer::Sgd(_) => UpdateRule::Sgd,
-        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
-            initial_accumulator: adagrad.initial_accumulator.get() as f32,
-            epsilon: adagrad.epsilon.get() as f32,
-        },
-    }
-}
-
-/// The model of a job for a dataset's columns.
-///
-/// # Errors
-/// Everything about the job's model that does not suit the columns.
-pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>> {
-    let ModelKind::Dlrm = job.model.kind;
-    let mut conflicts = Vec::new();
-    let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
-    let (dense, bottom) = (schema.dense.len(), &job.model.bottom_mlp);
-    let dim = job.model.embedding_dim.get() as usize;
-    if dense > 0 && bottom.is_empty() {
-        conflict(
-            "model.bottom_mlp",
-            format!(
-                "the dataset has {dense} dense columns, so a bottom MLP is needed: [64, {dim}], for example"
-            ),
-        );
-    }
-    if dense == 0 && !bottom.is_empty() {
-        conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
-    }
-    if schema.labels.len() != 1 {
-        conflict(
-            "model.kind",
-            format!("the dataset has {} labels, and dlrm learns one", schema.labels.len()),
-        );
-    }
-    if schema.categorical.len() + usize::from(dense > 0) < 2 {
-        conflict(
-            "model.kind",
-            "the dataset has too few columns: dlrm needs two categorical ones, or one and dense ones, to interact"
-                .into(),
-        );
-    }
-    if !conflicts.is_empty() {
-        return Err(conflicts);
-    }
-    let table = |column: &schema::Categorical| TableSpec {
-        name: column.name.clone(),
-        rows: column.rows,
-        dim,
-        pooling: match column.pooling {
-            schema::Pooling::Sum => Pooling::Sum,
-            schema::Pooling::Mean => Pooling::Mean,
-        },
-    };
-    let widths = |mlp: &[crate::job::Width]| mlp.iter().map(|width| width.get() as usize).collect();
-    Ok(ModelSpec {
-        dense_columns: dense,
-        embedding_dim: dim,
-        bottom_mlp: widths(bottom),
-        top_mlp: widths(&job.model.top_mlp),
-        tables: schema.categorical.iter().map(table).collect(),
-    })
+    let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
+    Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
 }

@@ -100,6 +100,8 @@ fn read_source<S: RowSource>(
         let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
         let mut samples = Samples::new(schema);
         encoder.encode(&rows.eval, &mut samples);
+        // As the model has seen them, from a dataset.
+        schema.dense_dtype.round(&mut samples.dense);
         spare.put(rows);
         let unknown = encoder.unknown(&samples);
         Ok((chunk, samples, bad, unknown))
