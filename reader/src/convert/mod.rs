@@ -11,6 +11,8 @@ mod bad;
 mod count;
 mod criteo;
 mod csv;
+#[cfg(test)]
+mod csv_tests;
 mod encode;
 mod format;
 mod hugectr;
