@@ -271,8 +271,8 @@ impl Dataset {
         Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)) })
     }
 
-    /// Takes raw files for a dataset: looks at their lengths alone. Each record is checked when it is read, and one that
-    /// cannot be a sample is an error then.
+    /// Takes raw files for a dataset: looks at their lengths alone. Each record is checked when it is read, and one
+    /// that cannot be a sample is an error then.
     ///
     /// # Errors
     /// [`Error::Invalid`] where the format has no fixed record or a part's files hold none; [`Error::BadRows`] where a
@@ -300,7 +300,7 @@ impl Dataset {
                 return Err(Error::BadRows(format!("no record is in the {part} part: {path} is empty")));
             }
         }
-        let block_samples = format.block_samples(&schema)?;
+        let block_samples = format.block_samples()?;
         let first = train.iter().chain(eval).next();
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };

@@ -7,12 +7,13 @@ use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::system;
 use rankine_reader::convert::{
-    self, BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split,
-    VocabularyChoice, convert_criteo,
+    self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
+    Split, VocabularyChoice, convert_criteo, convert_hugectr_raw,
 };
 use rankine_reader::schema::DenseDtype;
 
 use super::progress::Progress;
+use super::raw::RecordArgs;
 use super::{CommandError, output};
 
 /// Convert click logs to a dataset
@@ -25,6 +26,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Format {
     CriteoTsv(CriteoTsv),
+    HugectrRaw(HugectrRaw),
 }
 
 /// Criteo's tab-separated logs: a label, 13 numbers and 26 hexadecimal categories a line
@@ -91,8 +93,92 @@ struct CriteoTsv {
     threads: Option<ThreadCount>,
 }
 
+/// HugeCTR's and MLPerf's raw files: records of labels, numbers and ids, four bytes each
+///
+/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian.
+/// Ids stay what they are; one that is no row of its table makes the record a bad one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine convert hugectr-raw train.bin --eval test.bin --shape dlrm-dcnv2 --out data/terabyte
+  rankine convert hugectr-raw day_*.bin --shape dlrm --dense int --split last:0.04 --out data/terabyte
+  rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine")]
+struct HugectrRaw {
+    /// The files
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// What the records are: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE")]
+    shape: String,
+
+    #[command(flatten)]
+    records: RecordArgs,
+
+    /// The dataset's folder, which must not be there yet
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+
+    /// Which records are for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a tenth drawn at random, or
+    /// none
+    #[arg(long, value_name = "SPLIT", default_value = "none", conflicts_with = "eval")]
+    split: Split,
+
+    /// Files whose records are all for evaluation; name the other files before them
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    eval: Vec<PathBuf>,
+
+    /// What becomes of records that are none: fail, skip, or quarantine (skip, and keep them in a file)
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    on_bad: OnBad,
+
+    /// How many bad records are too many: a number, or a share such as 0.1%
+    #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
+    bad_limit: BadLimit,
+
+    /// How numbers are stored: f16 or f32
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    dense_dtype: DenseDtype,
+
+    /// CPU threads [default: all that this process may use]
+    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
+    threads: Option<ThreadCount>,
+}
+
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let Format::CriteoTsv(args) = args.format;
+    let bars = Bars(Mutex::new(None));
+    let (report, out) = match args.format {
+        Format::CriteoTsv(args) => run_criteo(args, &bars)?,
+        Format::HugectrRaw(args) => run_hugectr(args, &bars)?,
+    };
+    drop(bars);
+    let rows = &report.conversion.rows;
+    output::text(format_args!(
+        "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n",
+        rows.read,
+        rows.kept,
+        rows.train,
+        rows.eval,
+        rows.bad,
+        out.display()
+    ))
+}
+
+fn run_hugectr(args: HugectrRaw, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
+    let options = ConvertOptions {
+        split: args.split,
+        eval: args.eval,
+        on_bad: args.on_bad,
+        bad_limit: args.bad_limit,
+        threads: system::thread_count(args.threads),
+        dense_dtype: args.dense_dtype,
+        ..ConvertOptions::new(args.files, args.out)
+    };
+    let report = convert_hugectr_raw(&options, &args.records.format(&args.shape)?, bars)?;
+    Ok((report, options.out))
+}
+
+fn run_criteo(args: CriteoTsv, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
     let options = ConvertOptions {
         files: args.files,
         out: args.out,
@@ -110,19 +196,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         vocabulary: args.vocabulary,
         columns: args.columns,
     };
-    let bars = Bars::default();
-    let report = convert_criteo(&options, &columns, &bars)?;
-    drop(bars);
-    let rows = &report.conversion.rows;
-    output::text(format_args!(
-        "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n",
-        rows.read,
-        rows.kept,
-        rows.train,
-        rows.eval,
-        rows.bad,
-        options.out.display()
-    ))
+    let report = convert_criteo(&options, &columns, bars)?;
+    Ok((report, options.out))
 }
 
 /// A bar for each pass over the logs, and the pass that it belongs to.

@@ -17,6 +17,7 @@ mod doctor;
 mod error;
 mod eval;
 mod generate;
+mod init;
 mod inspect;
 mod job;
 mod log;
@@ -24,6 +25,7 @@ mod metrics;
 mod output;
 mod predict;
 mod progress;
+mod raw;
 mod train;
 
 use error::CommandError;
@@ -56,6 +58,7 @@ enum Command {
     Train(train::Args),
     Eval(eval::Args),
     Predict(predict::Args),
+    Init(init::Args),
     Check(check::Args),
     Generate(generate::Args),
     Convert(convert::Args),
@@ -93,6 +96,7 @@ pub(crate) fn main() -> Exit {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Predict(args) => predict::run(args),
+        Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),

@@ -21,6 +21,7 @@ use super::{CommandError, Exit, output};
 /// model's own data had; these need no labels. Rows keep their order, and have their number, the first being 1, in the
 /// first column.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("rows").required(true))]
 #[command(after_help = "\
 Examples:
   rankine predict --run runs/criteo-1 --data data/criteo --out predictions.csv
@@ -28,7 +29,7 @@ Examples:
   rankine predict --run runs/criteo-1 new.tsv --out predictions.csv --json | jq .unknown")]
 pub(crate) struct Args {
     /// Raw files, read in the order given
-    #[arg(value_name = "FILE", required_unless_present = "data", conflicts_with_all = ["data", "part"])]
+    #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
     files: Vec<PathBuf>,
 
     /// The folder of the run that trained the model
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     run: PathBuf,
 
     /// A dataset's folder in place of raw files; its columns must be those that the model was trained on
-    #[arg(long, value_name = "DATASET")]
+    #[arg(long, value_name = "DATASET", group = "rows")]
     data: Option<PathBuf>,
 
     /// The part of the dataset: eval or train

@@ -3,7 +3,7 @@
 //! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
 //! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
 
-use super::kernel::{LANES, Line, Sums, Work, dispatch, panel_lines, sum_block};
+use super::kernel::{LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
 
 /// A matrix in a slice, rows `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -203,7 +203,7 @@ impl Work for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<const ROWS: usize, const LINES: usize, const FUSED: bool>(mut self) {
+    fn run<U: Unit, const ROWS: usize, const LINES: usize>(mut self, unit: U) {
         let Panels { depth, columns, ref lines, .. } = *self.b;
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
@@ -211,13 +211,13 @@ impl Work for Multiply<'_> {
             let panel = &lines[number * LINES * depth..][..width * depth];
             // Of a panel that is less than full, only the widths that there are in this unit are compiled.
             if width == LINES {
-                self.panel::<ROWS, LINES, FUSED>(first, panel);
+                self.panel::<U, ROWS, LINES>(unit, first, panel);
             } else if LINES > 3 && width == 3 {
-                self.panel::<ROWS, 3, FUSED>(first, panel);
+                self.panel::<U, ROWS, 3>(unit, first, panel);
             } else if LINES > 2 && width == 2 {
-                self.panel::<ROWS, 2, FUSED>(first, panel);
+                self.panel::<U, ROWS, 2>(unit, first, panel);
             } else {
-                self.panel::<ROWS, 1, FUSED>(first, panel);
+                self.panel::<U, ROWS, 1>(unit, first, panel);
             }
         }
     }
@@ -225,33 +225,35 @@ impl Work for Multiply<'_> {
 
 impl Multiply<'_> {
     #[inline(always)]
-    fn panel<const ROWS: usize, const LINES: usize, const FUSED: bool>(
+    fn panel<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         column: usize,
         panel: &[Line],
     ) {
         let rows = self.out.shape.rows;
         let mut row = 0;
         while row + ROWS <= rows {
-            self.block::<ROWS, LINES, FUSED>(row, column, panel);
+            self.block::<U, ROWS, LINES>(unit, row, column, panel);
             row += ROWS;
         }
         if ROWS > 4 && row + 4 <= rows {
-            self.block::<4, LINES, FUSED>(row, column, panel);
+            self.block::<U, 4, LINES>(unit, row, column, panel);
             row += 4;
         }
         if ROWS > 2 && row + 2 <= rows {
-            self.block::<2, LINES, FUSED>(row, column, panel);
+            self.block::<U, 2, LINES>(unit, row, column, panel);
             row += 2;
         }
         if row < rows {
-            self.block::<1, LINES, FUSED>(row, column, panel);
+            self.block::<U, 1, LINES>(unit, row, column, panel);
         }
     }
 
     #[inline(always)]
-    fn block<const ROWS: usize, const LINES: usize, const FUSED: bool>(
+    fn block<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         row: usize,
         column: usize,
         panel: &[Line],
@@ -263,68 +265,93 @@ impl Multiply<'_> {
             [] => [].as_slice(),
             _ => &data[(row + r) * row_stride..][..extent],
         });
-        let sums = sum_block::<ROWS, LINES, FUSED>(panel, |r, i| rows[r][i * column_stride]);
-        self.finish(row, column, sums);
+        let mut sums = [[Line::ZERO; LINES]; ROWS];
+        sum_block(unit, panel, |r, i| rows[r][i * column_stride], &mut sums);
+        self.finish(unit, row, column, &sums);
     }
 
     #[inline(always)]
-    fn finish<const ROWS: usize, const LINES: usize>(
+    fn finish<U: Unit, const ROWS: usize, const LINES: usize>(
         &mut self,
+        unit: U,
         row: usize,
         column: usize,
-        sums: Sums<ROWS, LINES>,
+        sums: &[[Line; LINES]; ROWS],
     ) {
         let Shape { columns, stride, .. } = self.out.shape;
-        for r in 0..ROWS {
-            for v in 0..LINES {
-                let first = column + v * LANES;
-                let lanes = LANES.min(columns - first);
-                let out = &mut self.out.data[(row + r) * stride + first..][..lanes];
-                let mask = match self.finish {
-                    Finish::WherePositive(mask) => {
-                        &mask.data[(row + r) * mask.shape.stride + first..][..lanes]
-                    }
-                    _ => [].as_slice(),
-                };
-                let bias = match self.finish {
-                    Finish::Bias(bias) | Finish::BiasRelu(bias) => &bias[first..][..lanes],
-                    _ => [].as_slice(),
-                };
-                let line = sums[r][v];
-                // A whole line has a length that is known, so that it is written as a vector.
-                if let Some(out) = out.first_chunk_mut::<LANES>() {
-                    finish_line(self.finish, line, out, mask, bias);
-                } else {
-                    finish_line(self.finish, line, out, mask, bias);
+        let width = (LINES * LANES).min(columns - column);
+        let out = Window { data: &mut self.out.data[row * stride + column..], stride, width };
+        match self.finish {
+            Finish::Replace => out.write(unit, sums, None, |_, sum, _| sum),
+            Finish::Add => out.write(unit, sums, None, |out, sum, _| unit.add(out, sum)),
+            Finish::Bias(bias) => {
+                out.write(unit, sums, Some((&bias[column..], 0)), |_, sum, bias| unit.add(sum, bias));
+            }
+            Finish::BiasRelu(bias) => {
+                let finish = |_, sum, bias| unit.relu(unit.add(sum, bias));
+                out.write(unit, sums, Some((&bias[column..], 0)), finish);
+            }
+            Finish::WherePositive(mask) => {
+                let mask = (&mask.data[row * mask.shape.stride + column..], mask.shape.stride);
+                out.write(unit, sums, Some(mask), |_, sum, mask| unit.where_positive(mask, sum));
+            }
+        }
+    }
+}
+
+/// Where a block of a product lies in its matrix.
+struct Window<'a> {
+    data: &'a mut [f32],
+    stride: usize,
+    /// Columns of the block; its last line may be cut.
+    width: usize,
+}
+
+impl Window<'_> {
+    /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride, and
+    /// zeros where there is none.
+    #[inline(always)]
+    fn write<U: Unit, const ROWS: usize, const LINES: usize>(
+        self,
+        unit: U,
+        sums: &[[Line; LINES]; ROWS],
+        other: Option<(&[f32], usize)>,
+        function: impl Fn(U::Vector, U::Vector, U::Vector) -> U::Vector,
+    ) {
+        let Self { data, stride, width } = self;
+        let zero = unit.splat(0.0);
+        if width == LINES * LANES {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..LINES * LANES].as_chunks_mut::<LANES>().0;
+                let other = other.map(|(data, stride)| data[r * stride..][..LINES * LANES].as_chunks().0);
+                for v in 0..LINES {
+                    let other = other.map_or(zero, |other| unit.load(&other[v]));
+                    unit.store(function(unit.load(&out[v]), unit.load(&sums[r][v].0), other), &mut out[v]);
+                }
+            }
+        } else {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..width];
+                for v in 0..LINES {
+                    let out = &mut out[v * LANES..width.min((v + 1) * LANES)];
+                    let other = other.map_or(zero, |(data, stride)| {
+                        unit.load(&whole_line(&data[r * stride + v * LANES..][..out.len()]))
+                    });
+                    let mut line = whole_line(out);
+                    unit.store(function(unit.load(&line), unit.load(&sums[r][v].0), other), &mut line);
+                    out.copy_from_slice(&line[..out.len()]);
                 }
             }
         }
     }
 }
 
-/// Writes one line of sums, or the beginning of one.
+/// A line's worth of floats, those that are missing 0.
 #[inline(always)]
-fn finish_line(finish: Finish<'_>, sums: [f32; LANES], out: &mut [f32], mask: &[f32], bias: &[f32]) {
-    match finish {
-        Finish::Replace => out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum),
-        Finish::Add => out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum),
-        Finish::Bias(_) => {
-            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), bias)| *out = sum + bias)
-        }
-        Finish::BiasRelu(_) => {
-            out.iter_mut().zip(sums).zip(bias).for_each(|((out, sum), bias)| *out = relu(sum + bias));
-        }
-        Finish::WherePositive(_) => {
-            let masked = out.iter_mut().zip(sums).zip(mask);
-            masked.for_each(|((out, sum), &mask)| *out = if mask > 0.0 { sum } else { 0.0 });
-        }
-    }
-}
-
-/// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
-#[inline(always)]
-fn relu(x: f32) -> f32 {
-    if x <= 0.0 { 0.0 } else { x }
+fn whole_line(floats: &[f32]) -> [f32; LANES] {
+    let mut line = [0.0; LANES];
+    line[..floats.len()].copy_from_slice(floats);
+    line
 }
 
 #[cfg(test)]

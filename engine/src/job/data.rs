@@ -29,13 +29,14 @@ impl Data {
     }
 }
 
-/// `[data.raw]`: files of fixed-size records, as HugeCTR's raw readers and MLPerf's preprocessing have them, read as they
-/// are. A record is a row of little-endian fields of four bytes: labels, dense values, then the ids of every
+/// `[data.raw]`: files of fixed-size records, as HugeCTR's raw readers and MLPerf's preprocessing have them, read as
+/// they are. A record is a row of little-endian fields of four bytes: labels, dense values, then the ids of every
 /// categorical column, as many as its hotness. The columns are `label` (or `label1`, `label2`, ...), `I1`, `I2`, ...
 /// and `C1`, `C2`, ...
 ///
-/// A record that cannot be a sample (a label other than 0 and 1, an id that is no row of its table) ends the run with an
-/// error that names it. `rankine convert hugectr-raw` leaves such records out, and what it writes takes half the space.
+/// A record that cannot be a sample (a label other than 0 and 1, an id that is no row of its table) ends the run with
+/// an error that names it. `rankine convert hugectr-raw` can leave such records out, and what it writes takes half the
+/// space.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

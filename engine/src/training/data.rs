@@ -14,7 +14,8 @@ use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::model::ModelSpec;
 use crate::system;
 
-/// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says how.
+/// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says
+/// how.
 ///
 /// # Errors
 /// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the

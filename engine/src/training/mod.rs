@@ -6,6 +6,7 @@ mod data;
 mod evaluate;
 mod fit;
 mod run_dir;
+mod starter;
 mod summary;
 mod translate;
 
@@ -19,6 +20,7 @@ pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
+pub use starter::{starter_job, starter_kind};
 pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
 pub use translate::translate;
 

@@ -3,7 +3,7 @@
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
 //! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
-//! `csv` reading the rows of a file. They fill `rows`, from which all else goes on alike: `learn` (counting within a
+//! `csv` reading the rows of a file, and `hugectr` for raw records. They fill `rows`, from which all else goes on alike: `learn` (counting within a
 //! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
 //! `docs/conversion.md` is the guide for users.
 
@@ -12,6 +12,7 @@ mod count;
 mod criteo;
 mod encode;
 mod format;
+mod hugectr;
 mod learn;
 mod lines;
 mod moments;
@@ -35,6 +36,7 @@ mod write;
 pub use bad::{BAD_ROWS_NAME, BadName, BadReason};
 pub use encode::Encoder;
 pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+pub use hugectr::convert_hugectr_raw;
 pub(crate) use moments::Tabulated;
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
@@ -155,7 +157,8 @@ fn convert<S: RowSource>(
     let schema = plan.schema(&learnt)?;
     let encoder = Encoder::new(&schema, std::mem::take(&mut learnt.vocabularies))?;
 
-    let mut writer = DatasetWriter::new(&dir, schema.clone(), schema.default_block_samples())?;
+    let block_samples = plan.format.block_samples(&schema)?;
+    let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
     write_vocabularies(&dir, &schema, &encoder, &mut writer)?;
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if learnt.rows.is_some_and(|rows| rows != written.rows.read) {

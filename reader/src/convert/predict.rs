@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use crate::convert::bad::BadName;
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
+use crate::convert::hugectr::RecordSource;
 use crate::convert::lines::{Limits, LineRules, Source};
 use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{PartRows, RowSource};
@@ -59,6 +60,10 @@ pub fn read_raw(
                 Ok(!first.is_some_and(|line| CriteoParser::lacks_label(schema, &line)))
             };
             let source = criteo_source(schema, files, limits, labelled)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        RowFormat::HugectrRaw(raw) => {
+            let source = RecordSource::new(raw, files)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
         RowFormat::Csv(_) => Err(crate::Error::invalid("CSV cannot be read for prediction")),

@@ -204,8 +204,8 @@ impl Flight {
                 .is_some_and(|end| i64::try_from(end).is_ok());
         if !aligned || !fits || request.file as usize >= self.files.len() {
             return Err(Error::invalid(format!(
-                "cannot read {request:?}: there are {} files, and reads begin at multiples of {SLAB_ALIGN} bytes and fit \
-                 a slab of {}",
+                "cannot read {request:?}: there are {} files, and reads begin at multiples of {SLAB_ALIGN} bytes and \
+                 fit a slab of {}",
                 self.files.len(),
                 self.slab_bytes
             )));

@@ -91,12 +91,13 @@ pub(crate) fn decode_records(
     out: &mut Samples,
 ) -> Result<()> {
     decoder.decode_into(bytes, out).map_err(|(record, fault)| {
-        let record = location.offset / decoder.record_bytes() as u64 + record as u64;
+        let before = location.offset / decoder.record_bytes() as u64 + record as u64;
         Error::BadRows(format!(
-            "{} record {record} (byte {}), column {}: {}. Are these records of the shape {} ({})? If they are, and a \
+            "{} record {} (byte {}), column {}: {}. Are these records of the shape {} ({})? If they are, and a \
              few are bad, convert them with --on-bad skip",
             path.display(),
-            record * decoder.record_bytes() as u64,
+            before + 1,
+            before * decoder.record_bytes() as u64,
             decoder.name(fault.column),
             decoder.describe(&fault),
             decoder.format().shape.name,
