@@ -25,6 +25,7 @@ mod background;
 mod bits;
 mod escape;
 mod key;
+mod nearest;
 mod ordered;
 mod rng;
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod testing;
 
 pub use dataset::{Dataset, Part};
 pub use error::{Error, Result};
+pub use nearest::nearest;
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
 pub use stream::{Batch, BatchStream, BlockStream, Order, Position, StreamOptions};

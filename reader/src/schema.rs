@@ -198,6 +198,11 @@ pub enum VocabularyKind {
     Identity,
 }
 
+/// Whether a name can name a file, as those of columns must.
+pub(crate) fn is_column_name(name: &str) -> bool {
+    !(name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0', '\n', '\t']))
+}
+
 impl Schema {
     /// Checks what the types cannot say.
     ///
@@ -214,7 +219,7 @@ impl Schema {
             return Err(Error::invalid(format!("the schema has two columns named '{}'", twice[0])));
         }
         for name in names {
-            if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0', '\n', '\t']) {
+            if !is_column_name(name) {
                 return Err(Error::invalid(format!(
                     "column name {name:?} cannot name a file: no slash, tab or line break, and no dot in front"
                 )));

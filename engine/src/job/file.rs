@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use rankine_reader::nearest;
+
 use super::error::{Conflict, JobError, Problem, Source, SourceName};
-use super::nearest::nearest;
 use super::tree::{Node, Origin, SyntaxError, Value};
 use super::typed::{self, KIND, Misfit, Reason};
 use super::{Job, read_text};

@@ -34,7 +34,6 @@ mod data;
 mod error;
 mod file;
 mod model;
-pub(crate) mod nearest;
 mod optimizer;
 #[cfg(test)]
 mod reference;

@@ -286,7 +286,7 @@ impl FromStr for Shape {
         if text.contains('/') || Path::new(text).extension().is_some() {
             return Ok(Self::File(text.into()));
         }
-        let suggestion = super::nearest::nearest(text, Self::BUILT_IN.map(|(name, _)| name))
+        let suggestion = rankine_reader::nearest(text, Self::BUILT_IN.map(|(name, _)| name))
             .map(|name| format!(": did you mean `{name}`?"))
             .unwrap_or_default();
         Err(format!("`{text}` is neither dlrm nor dlrm-dcnv2 nor the path of a shape file{suggestion}"))

@@ -3,25 +3,30 @@
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
 //! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
-//! `csv` reading the rows of a file, and `hugectr` for raw records. They fill `rows`, from which all else goes on alike: `learn` (counting within a
+//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all else goes on alike: `learn` (counting within a
 //! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
 //! `docs/conversion.md` is the guide for users.
 
 mod bad;
 mod count;
 mod criteo;
+mod csv;
 mod encode;
 mod format;
 mod hugectr;
 mod learn;
 mod lines;
 mod moments;
+mod number;
 mod options;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pass;
 mod plan;
 mod predict;
 mod report;
 mod rows;
+mod schema_file;
 mod source;
 #[cfg(test)]
 mod speed;
@@ -47,6 +52,7 @@ pub use report::{
     CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
 };
 pub use rows::RawRows;
+pub use schema_file::SchemaFile;
 
 use std::fs;
 use std::path::PathBuf;
@@ -113,6 +119,79 @@ fn convert_criteo_within(
     let plan = columns.plan(options.dense_dtype);
     let source = criteo_source(&plan.draft, options.sources()?, limits, |_| Ok(true))?;
     convert(options, &plan, &source, progress)
+}
+
+/// Converts CSV to a dataset, by what a schema file says of its columns; exact columns that do not say how often a
+/// category must occur take `min_count`. What is interrupted or fails leaves no dataset behind.
+///
+/// # Errors
+/// As [`convert_criteo`]; [`Error::Invalid`] also for a file that lacks a column.
+pub fn convert_csv(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    convert_csv_within(options, schema, min_count, Limits::default(), progress)
+}
+
+fn convert_csv_within(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    if min_count == 0 {
+        return Err(options::no_min_count());
+    }
+    let plan = schema.csv_plan(min_count, options.dense_dtype);
+    let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
+    let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
+    let source = csv::csv_source(format, &plan.draft, options.sources()?, limits, csv::Needed::All, refuse)?;
+    convert(options, &plan, &source, progress)
+}
+
+/// Converts Parquet to a dataset, by what a schema file says of its columns, as [`convert_csv`] does with CSV.
+///
+/// # Errors
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads none.
+pub fn convert_parquet(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    if min_count == 0 {
+        return Err(options::no_min_count());
+    }
+    #[cfg(feature = "parquet")]
+    {
+        let files = options.sources()?;
+        let lists = parquet::lists(&files[0], schema.categories())?;
+        let plan = schema.parquet_plan(min_count, options.dense_dtype, &lists)?;
+        let RowFormat::Parquet(sources) = &plan.format else {
+            unreachable!("a plan for Parquet reads Parquet")
+        };
+        let refuse = |column: &str, why| schema.column_problem(column, why);
+        let source = parquet::parquet_source(sources, &plan.draft, files, csv::Needed::All, refuse)?;
+        convert(options, &plan, &source, progress)
+    }
+    #[cfg(not(feature = "parquet"))]
+    {
+        let _ = (schema, progress);
+        Err(no_parquet())
+    }
+}
+
+/// What is said where Parquet is to be read and cannot.
+#[cfg(not(feature = "parquet"))]
+fn no_parquet() -> Error {
+    Error::invalid(
+        "this build of Rankine reads no Parquet: build it with `cargo build --release --features parquet`",
+    )
 }
 
 /// Criteo's files; `labelled` says of each whether its lines have a label.

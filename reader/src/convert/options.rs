@@ -57,6 +57,12 @@ impl ConvertOptions {
         }
     }
 
+    /// The same with so many bytes for the counts of categories.
+    #[must_use]
+    pub fn with_memory(self, memory: u64) -> Self {
+        Self { memory, ..self }
+    }
+
     /// Checks what the types cannot say.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.files.is_empty() {
@@ -96,9 +102,7 @@ impl CriteoColumns {
     /// Checks what the types cannot say.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.min_count == 0 {
-            return Err(Error::invalid(
-                "--min-count 0 would give rows to categories that never occur: 1 keeps every category seen",
-            ));
+            return Err(no_min_count());
         }
         for (number, column) in self.columns.iter().enumerate() {
             if self.columns[..number].iter().any(|other| other.column == column.column) {
@@ -156,6 +160,12 @@ impl CriteoColumns {
 /// The name of a categorical column, counted from 0.
 fn categorical_name(column: usize) -> String {
     format!("C{}", column + 1)
+}
+
+pub(crate) fn no_min_count() -> Error {
+    Error::invalid(
+        "--min-count 0 would give rows to categories that never occur: 1 keeps every category seen",
+    )
 }
 
 /// How rows become a training and an evaluation part.

@@ -1,7 +1,7 @@
 //! "Did you mean": the known word nearest to one that is not known.
 
 /// The candidate nearest to `word`, unless none is near: a third of the letters may be wrong, and one of a short word.
-pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A longer word than any key is no slip, and its distances would take quadratic time.
     const CHARS_MAX: usize = 64;
     let word: Vec<char> = word.chars().take(CHARS_MAX + 1).collect();

@@ -1,0 +1,591 @@
+//! CSV: lines of named columns, which a schema's columns take by their names. Fields may be quoted (RFC 4180).
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::convert::bad::{BadReason, Fault};
+use crate::convert::format::{CsvFormat, LabelRule};
+use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
+use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::text::{LineParser, TextSource};
+use crate::convert::{BAG_MAX, number};
+use crate::error::{Error, Result};
+use crate::escape::excerpt;
+use crate::nearest;
+use crate::schema::{DenseDtype, DenseFunction, Hotness, Schema, VocabularyKind};
+
+/// A name that a message lists, of many, and a field that it counts.
+const NAMES_SHOWN: usize = 30;
+
+/// Which columns a file may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// None: rows are to be learnt from.
+    All,
+    /// Labels and weight; labels that are there may be empty.
+    Features,
+}
+
+/// Reads the lines of one file.
+#[derive(Debug)]
+struct CsvParser {
+    /// All columns of the file.
+    names: Vec<String>,
+    fields: FieldRules,
+    line_bytes_max: usize,
+    /// What is done with fields, in their order; one may be used more than once.
+    actions: Vec<Action>,
+    /// Labels that the file lacks, by their number.
+    labels_absent: Vec<usize>,
+    /// Whether the schema has a weight and the file has not.
+    weight_absent: bool,
+}
+
+#[derive(Debug)]
+struct Action {
+    field: usize,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Label { number: usize, rule: LabelRule, may_be_missing: bool },
+    Weight,
+    Dense { number: usize, largest: f64 },
+    Keys { number: usize, separator: Option<String> },
+    Rows { number: usize, rows: u64, separator: Option<String> },
+}
+
+/// How fields are told.
+#[derive(Debug, Clone, Copy)]
+struct FieldRules {
+    delimiter: u8,
+    quote: bool,
+    trim: bool,
+}
+
+/// A column that a file lacks.
+#[derive(Debug)]
+pub(crate) struct MissingColumn {
+    /// Its name.
+    pub(crate) column: String,
+    /// The file, what it has instead, and what might be meant.
+    pub(crate) why: String,
+}
+
+/// Files of CSV for a schema. `refuse` turns what a file lacks into an error.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Invalid`] for a format that cannot be, a file without a header, or what `refuse` says.
+pub(crate) fn csv_source(
+    format: &CsvFormat,
+    schema: &Schema,
+    files: Vec<Source>,
+    limits: Limits,
+    needed: Needed,
+    refuse: impl Fn(MissingColumn) -> Error,
+) -> Result<TextSource> {
+    check(format, schema)?;
+    let fields = FieldRules { delimiter: format.delimiter as u8, quote: format.quote, trim: format.trim };
+    let quoting = Quoting { delimiter: fields.delimiter, trim: fields.trim };
+    let rules = LineRules {
+        quoting: fields.quote.then_some(quoting),
+        header: format.columns.is_none(),
+        byte_order_mark: true,
+    };
+    let mut parsers: Vec<Arc<CsvParser>> = Vec::with_capacity(files.len());
+    for file in &files {
+        let names = column_names(format, file, rules, fields, limits, needed)?;
+        let same = parsers.last().filter(|last| last.names == names).map(Arc::clone);
+        parsers.push(match same {
+            Some(same) => same,
+            None => {
+                let parser = CsvParser::new(format, schema, names, fields, limits, needed);
+                let lacking = |what: MissingColumn| {
+                    let why = format!("{}{}", file.path.display(), what.why);
+                    refuse(MissingColumn { why, ..what })
+                };
+                Arc::new(parser.map_err(lacking)?)
+            }
+        });
+    }
+    Ok(TextSource {
+        files,
+        parsers: parsers.into_iter().map(|parser| parser as Arc<dyn LineParser>).collect(),
+        rules,
+        limits,
+        expects: "CSV as the schema file's [format] describes it (delimiter, header, quotes)".into(),
+        quarantine_name: "quarantine.csv",
+    })
+}
+
+/// A format may come from a file that anyone wrote.
+fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
+    let categorical = &format.sources.categorical;
+    let one_or_ragged =
+        |(source, column): (&crate::convert::CategorySource, &crate::schema::Categorical)| match (
+            &source.separator,
+            column.hotness,
+        ) {
+            (None, hotness) => hotness == Hotness::Fixed(1),
+            (Some(separator), Hotness::Ragged { .. }) => !separator.is_empty(),
+            (Some(_), Hotness::Fixed(_)) => false,
+        };
+    let delimiter = format.delimiter;
+    if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
+        return Err(Error::invalid(format!("{delimiter:?} cannot stand between fields of CSV")));
+    }
+    if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
+        return Err(Error::invalid("the CSV's form does not give the columns of the schema"));
+    }
+    Ok(())
+}
+
+/// The names of a file's columns.
+fn column_names(
+    format: &CsvFormat,
+    file: &Source,
+    rules: LineRules,
+    fields: FieldRules,
+    limits: Limits,
+    needed: Needed,
+) -> Result<Vec<String>> {
+    let first = || file.first_row(rules, limits);
+    let Some(columns) = &format.columns else {
+        let header = first()?.ok_or_else(|| {
+            Error::invalid(format!(
+                "{} is empty: its first line should name the columns, or [format] say header = false",
+                file.path.display()
+            ))
+        })?;
+        let Some(names) = fields.all(&header) else {
+            return Err(Error::invalid(format!(
+                "the first line of {}, which names its columns, has a quote that is not closed, or text behind one",
+                file.path.display()
+            )));
+        };
+        return Ok(names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect());
+    };
+    if needed == Needed::Features {
+        let sources = &format.sources;
+        let targets: Vec<&String> =
+            sources.labels.iter().map(|label| &label.column).chain(&sources.weight).collect();
+        let features = columns.iter().filter(|&name| !targets.contains(&name));
+        let first = first()?;
+        let count = first.as_ref().and_then(|line| fields.all(line)).map(|fields| fields.len());
+        if count == Some(features.clone().count()) {
+            return Ok(features.cloned().collect());
+        }
+    }
+    Ok(columns.clone())
+}
+
+impl CsvParser {
+    /// # Errors
+    /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
+    fn new(
+        format: &CsvFormat,
+        schema: &Schema,
+        names: Vec<String>,
+        fields: FieldRules,
+        limits: Limits,
+        needed: Needed,
+    ) -> std::result::Result<Self, MissingColumn> {
+        let find = |column: &String| -> std::result::Result<Option<usize>, MissingColumn> {
+            let mut places = (0..names.len()).filter(|&field| names[field] == *column);
+            let place = places.next();
+            if let (Some(_), Some(second)) = (place, places.next()) {
+                let why = format!(" has two columns named {column:?}; the second is field {}", second + 1);
+                return Err(MissingColumn { column: column.clone(), why });
+            }
+            Ok(place)
+        };
+        let lacks = |column: &String| {
+            let meant = nearest(column, names.iter().map(String::as_str));
+            let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
+            let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
+            let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
+            let why = format!(" has no column {column:?}{meant}; it has {}{more}", shown.join(", "));
+            MissingColumn { column: column.clone(), why }
+        };
+        let feature = |column: &String| find(column)?.ok_or_else(|| lacks(column));
+        let target = |column: &String| match find(column)? {
+            None if needed == Needed::All => Err(lacks(column)),
+            place => Ok(place),
+        };
+
+        let mut actions = Vec::new();
+        let mut labels_absent = Vec::new();
+        for (number, label) in format.sources.labels.iter().enumerate() {
+            let may_be_missing = label.mask_missing || needed == Needed::Features;
+            match target(&label.column)? {
+                Some(field) => actions.push(Action {
+                    field,
+                    target: Target::Label { number, rule: label.rule.clone(), may_be_missing },
+                }),
+                None => labels_absent.push(number),
+            }
+        }
+        let mut weight_absent = false;
+        if let Some(column) = &format.sources.weight {
+            match target(column)? {
+                Some(field) => actions.push(Action { field, target: Target::Weight }),
+                None => weight_absent = true,
+            }
+        }
+        for (number, column) in format.sources.dense.iter().enumerate() {
+            let function = schema.dense[number].transform.function;
+            let largest = largest_number(function, schema.dense_dtype);
+            actions.push(Action { field: feature(column)?, target: Target::Dense { number, largest } });
+        }
+        for (number, source) in format.sources.categorical.iter().enumerate() {
+            let (column, separator) = (&schema.categorical[number], source.separator.clone());
+            let target = match column.vocabulary {
+                VocabularyKind::Exact { .. } | VocabularyKind::Hash => Target::Keys { number, separator },
+                VocabularyKind::Identity => Target::Rows { number, rows: column.rows, separator },
+            };
+            actions.push(Action { field: feature(&source.column)?, target });
+        }
+        actions.sort_by_key(|action| action.field);
+        let line_bytes_max = limits.line_bytes_max;
+        Ok(Self { names, fields, line_bytes_max, actions, labels_absent, weight_absent })
+    }
+
+    /// Appends parts of a row, up to the first fault; returns the number of the line's fields.
+    fn push_fields<'l>(
+        &self,
+        line: &[u8],
+        mut fields: impl Iterator<Item = Option<Cow<'l, [u8]>>>,
+        rows: &mut RawRows,
+    ) -> Result<(), Fault> {
+        let fault = |reason, field| Err(Fault { reason, field });
+        let mut actions = &self.actions[..];
+        for number in 0..self.names.len() {
+            let Some(field) = fields.next() else { return fault(BadReason::FieldCount, None) };
+            let Some(field) = field else { return fault(BadReason::Quote, None) };
+            while let [action, rest @ ..] = actions {
+                if action.field != number {
+                    break;
+                }
+                actions = rest;
+                if let Err(reason) = self.push_field(&action.target, &field, rows) {
+                    return match self.fields.all(line) {
+                        None => fault(BadReason::Quote, None),
+                        Some(all) if all.len() != self.names.len() => fault(BadReason::FieldCount, None),
+                        Some(_) => fault(reason, Some(number as u32)),
+                    };
+                }
+            }
+        }
+        match fields.next() {
+            None => Ok(()),
+            Some(_) if self.fields.all(line).is_none() => fault(BadReason::Quote, None),
+            Some(_) => fault(BadReason::FieldCount, None),
+        }
+    }
+
+    #[inline]
+    fn push_field(&self, target: &Target, field: &[u8], rows: &mut RawRows) -> Result<(), BadReason> {
+        match target {
+            Target::Label { number, rule, may_be_missing } => {
+                let label = match rule {
+                    _ if field.is_empty() => may_be_missing.then_some(f32::NAN),
+                    LabelRule::EqualsText(text) => Some(f32::from(u8::from(field == text.as_bytes()))),
+                    LabelRule::Binary if matches!(field, b"0" | b"1") => Some(f32::from(field[0] - b'0')),
+                    rule => number::parse(field).and_then(|number| rule.of_number(number)),
+                };
+                rows.labels[*number].push(label.ok_or(BadReason::Label)?);
+            }
+            Target::Weight => {
+                let weight = number::parse(field).filter(|&weight| weight >= 0.0);
+                rows.weights.push(weight.ok_or(BadReason::Weight)? as f32);
+            }
+            Target::Dense { number, largest } => {
+                let value = match field.is_empty() {
+                    true => Some(f64::NAN),
+                    false => number::parse(field).filter(|value| value.abs() <= *largest),
+                };
+                rows.dense[*number].push(value.ok_or(BadReason::Number)?);
+            }
+            Target::Keys { number, separator } => {
+                let column = &mut rows.categories[*number];
+                self.each_category(field, separator.as_deref(), column, |category, values| match values {
+                    RawValues::Keys(keys) => {
+                        keys.push(category);
+                        Ok(())
+                    }
+                    RawValues::Rows(_) => unreachable!("rows are made for the schema of the parser"),
+                })?;
+            }
+            Target::Rows { number, rows: below, separator } => {
+                let column = &mut rows.categories[*number];
+                self.each_category(field, separator.as_deref(), column, |category, values| {
+                    let row = number::parse_row(category, *below).ok_or(BadReason::RowNumber)?;
+                    match values {
+                        RawValues::Rows(ids) => ids.push(row),
+                        RawValues::Keys(_) => unreachable!("rows are made for the schema of the parser"),
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the categories of a field and ends their bag.
+    #[inline]
+    fn each_category(
+        &self,
+        field: &[u8],
+        separator: Option<&str>,
+        column: &mut RawCategories,
+        push: impl Fn(&[u8], &mut RawValues) -> Result<(), BadReason>,
+    ) -> Result<(), BadReason> {
+        let Some(separator) = separator else { return push(field, &mut column.values) };
+        if !field.is_empty() {
+            let mut from = 0;
+            let ends = memchr::memmem::find_iter(field, separator).chain(std::iter::once(field.len()));
+            for (count, end) in (0..).zip(ends) {
+                if count == BAG_MAX {
+                    return Err(BadReason::Bag);
+                }
+                let category = &field[from..end];
+                push(if self.fields.trim { category.trim_ascii() } else { category }, &mut column.values)?;
+                from = end + separator.len();
+            }
+        }
+        column.end_bag();
+        Ok(())
+    }
+}
+
+/// What a raw number of a column may be at most, either way: a column that is not standardized must fit its storage as
+/// it is, and squares of all others must be finite.
+pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
+    match function {
+        DenseFunction::None => f64::from(dtype.largest()),
+        DenseFunction::SignedLog1p | DenseFunction::MlperfLog => f64::from(f32::MAX),
+    }
+}
+
+impl LineParser for CsvParser {
+    fn push(&self, line: &[u8], rows: &mut RawRows) -> Result<(), Fault> {
+        if line.len() > self.line_bytes_max {
+            return Err(Fault { reason: BadReason::LineTooLong, field: None });
+        }
+        let before = rows.len();
+        self.labels_absent.iter().for_each(|&label| rows.labels[label].push(f32::NAN));
+        if self.weight_absent {
+            rows.weights.push(1.0);
+        }
+        let pushed = match self.fields.is_plain(line) {
+            true => {
+                let fields = Plain::new(line, self.fields.delimiter);
+                self.push_fields(line, fields.map(|field| Some(Cow::Borrowed(field))), rows)
+            }
+            false => self.push_fields(line, Fields::new(line, self.fields), rows),
+        };
+        match pushed {
+            Ok(()) => rows.end_rows(1),
+            Err(_) => rows.truncate(before),
+        }
+        pushed
+    }
+
+    fn name(&self, field: u32) -> &str {
+        self.names.get(field as usize).map_or("", String::as_str)
+    }
+
+    fn describe(&self, fault: Fault, line: &[u8]) -> String {
+        let fields = self.fields.all(line).unwrap_or_default();
+        let field = fault.field.and_then(|field| fields.get(field as usize));
+        let shown = excerpt(field.map_or(line, |field| field));
+        let targets = || {
+            let own = self.actions.iter().filter(|action| Some(action.field as u32) == fault.field);
+            own.map(|action| &action.target)
+        };
+        match fault.reason {
+            BadReason::LineTooLong => {
+                format!("the row is longer than {} bytes, and begins with {shown}", self.line_bytes_max)
+            }
+            BadReason::FieldCount => {
+                let (have, want) = (fields.len(), self.names.len());
+                format!("{have} fields instead of {want} in {shown}")
+            }
+            BadReason::Quote => format!("a quote is not closed, or text follows where it is, in {shown}"),
+            BadReason::Label => {
+                let rule = targets().find_map(|target| match target {
+                    Target::Label { rule, .. } => Some(rule),
+                    _ => None,
+                });
+                format!("{shown} is no label: {}", rule.map_or("0 or 1", LabelRule::admits))
+            }
+            BadReason::Weight => format!("{shown} is no weight: a number of 0 or more"),
+            BadReason::Number => {
+                let least = targets().filter_map(|target| match target {
+                    Target::Dense { largest, .. } => Some(*largest),
+                    _ => None,
+                });
+                match least.fold(f64::MAX, f64::min) {
+                    largest if largest < f64::from(f32::MAX) => format!(
+                        "{shown} is no number that f16 holds: nothing, or one within {largest} of 0; \
+                         --dense-dtype f32 or a transform takes larger ones"
+                    ),
+                    _ => format!("{shown} is no number: nothing, or one within 3.4e38 of 0"),
+                }
+            }
+            BadReason::RowNumber => {
+                let rows = targets().filter_map(|target| match target {
+                    Target::Rows { rows, .. } => Some(*rows),
+                    _ => None,
+                });
+                format!("{shown} is no row number below {}", rows.min().unwrap_or_default())
+            }
+            BadReason::Bag => format!("more than {BAG_MAX} categories in {shown}"),
+            BadReason::Category => format!("{shown} is no category"),
+        }
+    }
+}
+
+impl FieldRules {
+    /// Whether a line is cut at every delimiter, and nothing is taken off its fields.
+    fn is_plain(self, line: &[u8]) -> bool {
+        !self.trim && !(self.quote && memchr::memchr(b'"', line).is_some())
+    }
+
+    /// All fields of a line; `None` where a quoted one is not closed, or goes on behind its quote.
+    fn all(self, line: &[u8]) -> Option<Vec<Cow<'_, [u8]>>> {
+        Fields::new(line, self).collect()
+    }
+}
+
+/// The fields of any line. `None` is one that is not closed, or goes on behind its quote; nothing follows it.
+struct Fields<'l> {
+    /// What is left; `None` behind the last field.
+    rest: Option<&'l [u8]>,
+    rules: FieldRules,
+}
+
+impl<'l> Fields<'l> {
+    fn new(line: &'l [u8], rules: FieldRules) -> Self {
+        Self { rest: Some(line), rules }
+    }
+}
+
+impl<'l> Iterator for Fields<'l> {
+    type Item = Option<Cow<'l, [u8]>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest.take()?;
+        let FieldRules { delimiter, quote, trim } = self.rules;
+        let blank = |byte: u8| (byte == b' ' || byte == b'\t') && byte != delimiter;
+        let begin = match trim {
+            true => rest.iter().position(|&byte| !blank(byte)).unwrap_or(rest.len()),
+            false => 0,
+        };
+        if quote && rest.get(begin) == Some(&b'"') {
+            let Some(closing) = closing_quote(rest, begin + 1) else { return Some(None) };
+            let behind = &rest[closing + 1..];
+            let blanks = match trim {
+                true => behind.iter().position(|&byte| !blank(byte)).unwrap_or(behind.len()),
+                false => 0,
+            };
+            match behind.get(blanks) {
+                None => {}
+                Some(&byte) if byte == delimiter => self.rest = Some(&behind[blanks + 1..]),
+                Some(_) => return Some(None),
+            }
+            return Some(Some(without_doubled_quotes(&rest[begin + 1..closing])));
+        }
+        let end = memchr::memchr(delimiter, rest);
+        self.rest = end.map(|end| &rest[end + 1..]);
+        let mut field = &rest[begin.min(end.unwrap_or(rest.len()))..end.unwrap_or(rest.len())];
+        while let ([kept @ .., last], true) = (field, trim) {
+            if !blank(*last) {
+                break;
+            }
+            field = kept;
+        }
+        Some(Some(Cow::Borrowed(field)))
+    }
+}
+
+fn without_doubled_quotes(text: &[u8]) -> Cow<'_, [u8]> {
+    if memchr::memchr(b'"', text).is_none() {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = memchr::memchr(b'"', rest) {
+        out.extend_from_slice(&rest[..=at]);
+        // The second of the pair.
+        rest = rest.get(at + 2..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    Cow::Owned(out)
+}
+
+/// The fields of a line that is cut at every delimiter. Delimiters are found eight bytes at a time: most fields of
+/// click logs are that short.
+struct Plain<'l> {
+    line: &'l [u8],
+    /// Where the next field begins; past the end behind the last one.
+    begin: usize,
+    /// The word that is being looked at begins here.
+    word_at: usize,
+    /// The top bit of each of its bytes that is a delimiter and was not met yet.
+    found: u64,
+    pattern: u64,
+}
+
+const LOW_BITS: u64 = u64::from_ne_bytes([0x7f; 8]);
+
+impl<'l> Plain<'l> {
+    fn new(line: &'l [u8], delimiter: u8) -> Self {
+        let pattern = u64::from_ne_bytes([delimiter; 8]);
+        let mut plain = Self { line, begin: 0, word_at: 0, found: 0, pattern };
+        plain.look();
+        plain
+    }
+
+    /// Looks at the word at `word_at`.
+    #[inline]
+    fn look(&mut self) {
+        let rest = self.line.get(self.word_at..).unwrap_or_default();
+        let word = match rest.first_chunk::<8>() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => {
+                // What stands in for the bytes behind the line is no delimiter.
+                let mut word = (!self.pattern).to_le_bytes();
+                word[..rest.len()].copy_from_slice(rest);
+                u64::from_le_bytes(word)
+            }
+        };
+        // A byte of `differs` is 0 where there is a delimiter; adding 127 to its low bits carries into its top bit for
+        // any other, and never beyond.
+        let differs = word ^ self.pattern;
+        self.found = !(((differs & LOW_BITS) + LOW_BITS) | differs | LOW_BITS);
+    }
+}
+
+impl<'l> Iterator for Plain<'l> {
+    type Item = &'l [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'l [u8]> {
+        while self.found == 0 {
+            self.word_at += 8;
+            if self.word_at >= self.line.len() {
+                let last = self.line.get(self.begin..);
+                self.begin = self.line.len() + 1;
+                return last;
+            }
+            self.look();
+        }
+        let end = self.word_at + (self.found.trailing_zeros() / 8) as usize;
+        self.found &= self.found - 1;
+        let field = &self.line[self.begin..end];
+        self.begin = end + 1;
+        Some(field)
+    }
+}

@@ -1,0 +1,96 @@
+//! Numbers as they stand in text.
+
+/// A decimal number, with a point and an exponent where it likes: finite, and within what single precision holds.
+#[inline]
+pub(crate) fn parse(text: &[u8]) -> Option<f64> {
+    match integer(text) {
+        Some(integer) => Some(integer),
+        None => float(text),
+    }
+}
+
+/// An integer of up to 15 digits, which is exact.
+#[inline]
+fn integer(text: &[u8]) -> Option<f64> {
+    const DIGITS_MAX: usize = 15;
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
+    };
+    if digits.is_empty() || digits.len() > DIGITS_MAX {
+        return None;
+    }
+    let mut value = 0_u64;
+    for &byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit >= 10 {
+            return None;
+        }
+        value = value * 10 + u64::from(digit);
+    }
+    Some(if negative { -(value as f64) } else { value as f64 })
+}
+
+fn float(text: &[u8]) -> Option<f64> {
+    let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    // Words such as `inf` and `nan` parse too; neither is within the bounds.
+    (value.abs() <= f64::from(f32::MAX)).then_some(value)
+}
+
+/// A number below `rows` in decimal digits.
+#[inline]
+pub(crate) fn parse_row(text: &[u8], rows: u64) -> Option<u64> {
+    let mut value = 0_u64;
+    for &byte in text {
+        let digit = byte.wrapping_sub(b'0');
+        if digit >= 10 {
+            return None;
+        }
+        value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+    }
+    (!text.is_empty() && value < rows).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_a_number() {
+        for (text, expected) in [
+            ("0", Some(0.0)),
+            ("-17", Some(-17.0)),
+            ("1.5", Some(1.5)),
+            ("1e3", Some(1000.0)),
+            (".5", Some(0.5)),
+            ("+2", Some(2.0)),
+            ("999999999999999", Some(999_999_999_999_999.0)),
+            ("12345678901234567890", Some(12_345_678_901_234_567_890.0)),
+            ("", None),
+            ("-", None),
+            (" 1", None),
+            ("1,5", None),
+            ("nan", None),
+            ("inf", None),
+            ("1e39", None),
+            ("0x10", None),
+        ] {
+            assert_eq!(parse(text.as_bytes()), expected, "{text}");
+        }
+        for (text, expected) in
+            [("0", Some(0)), ("16", Some(16)), ("0016", Some(16)), ("17", None), ("", None), ("+1", None)]
+        {
+            assert_eq!(parse_row(text.as_bytes(), 17), expected, "{text}");
+        }
+        assert_eq!(parse_row(b"99999999999999999999999", u64::MAX), None);
+    }
+
+    proptest! {
+        #[test]
+        fn both_ways_agree(value in any::<i64>()) {
+            let text = (value >> (value & 63)).to_string();
+            prop_assert_eq!(parse(text.as_bytes()), float(text.as_bytes()));
+        }
+    }
+}

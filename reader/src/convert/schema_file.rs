@@ -1,0 +1,545 @@
+//! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its place.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IntoDeserializer};
+use toml::Spanned;
+
+use crate::convert::format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+use crate::convert::plan::Plan;
+use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
+use crate::error::{Error, IoContext, Result};
+use crate::nearest;
+use crate::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
+    VocabularyKind,
+};
+
+/// A schema file, read and checked.
+#[derive(Debug, Clone)]
+pub struct SchemaFile {
+    text: Text,
+    csv: Option<Spanned<CsvEntry>>,
+    sources: ColumnSources,
+    draft: Schema,
+    standardized: Vec<bool>,
+    /// The exact columns that do not say how often a category must occur.
+    min_count_open: Vec<usize>,
+    /// Where raw columns are named.
+    columns: Vec<Spanned<String>>,
+}
+
+/// The file's text, for messages that show a place in it.
+#[derive(Debug, Clone)]
+struct Text {
+    name: String,
+    text: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: Option<Spanned<CsvEntry>>,
+    label: Option<OneOrMany<LabelEntry>>,
+    weight: Option<WeightEntry>,
+    #[serde(default)]
+    dense: Vec<DenseEntry>,
+    #[serde(default)]
+    categorical: Vec<CategoricalEntry>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CsvEntry {
+    delimiter: Option<Spanned<String>>,
+    header: Option<bool>,
+    columns: Option<Spanned<Vec<String>>>,
+    trim: Option<bool>,
+    quote: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LabelEntry {
+    column: Spanned<String>,
+    name: Option<String>,
+    at_least: Option<f64>,
+    equals: Option<Spanned<toml::Value>>,
+    missing: Option<Missing>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Missing {
+    Bad,
+    Mask,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WeightEntry {
+    column: Spanned<String>,
+    name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DenseEntry {
+    column: Spanned<String>,
+    name: Option<String>,
+    transform: Option<OneOrMany<Spanned<String>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CategoricalEntry {
+    column: Spanned<String>,
+    name: Option<String>,
+    vocabulary: Option<Spanned<VocabularyEntry>>,
+    separator: Option<Spanned<String>>,
+    pooling: Option<Pooling>,
+}
+
+/// All kinds' keys at once: so each wrong one is named with its place.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VocabularyEntry {
+    kind: Spanned<String>,
+    min_count: Option<Spanned<u64>>,
+    rows: Option<Spanned<u64>>,
+    with: Option<Spanned<String>>,
+}
+
+/// One thing, or a list of them.
+#[derive(Debug)]
+struct OneOrMany<T>(Vec<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Visitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+            type Value = OneOrMany<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("one, or a list of them")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Self::Value, E> {
+                T::deserialize(text.into_deserializer()).map(|one| OneOrMany(vec![one]))
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> std::result::Result<Self::Value, A::Error> {
+                let one = T::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                Ok(OneOrMany(vec![one]))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> std::result::Result<Self::Value, A::Error> {
+                let mut many = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    many.push(one);
+                }
+                Ok(OneOrMany(many))
+            }
+        }
+        deserializer.deserialize_any(Visitor(PhantomData))
+    }
+}
+
+impl Text {
+    /// What is wrong, the place, and the line with carets below it.
+    fn problem(&self, span: Range<usize>, message: impl fmt::Display) -> Error {
+        let (text, start) = (&self.text, span.start.min(self.text.len()));
+        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
+        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
+        let number = text[..start].matches('\n').count() + 1;
+        let before = &text[line_start..start];
+        let carets = text[start..span.end.clamp(start, line_end)].chars().count().max(1);
+        let blank: String = before.chars().map(|char| if char == '\t' { '\t' } else { ' ' }).collect();
+        let margin = number.to_string().len();
+        Error::Invalid(format!(
+            "{}:{number}:{}: {message}\n{:margin$} |\n{number} | {}\n{:margin$} | {blank}{}",
+            self.name,
+            before.chars().count() + 1,
+            "",
+            text[line_start..line_end].trim_end_matches('\r'),
+            "",
+            "^".repeat(carets)
+        ))
+    }
+}
+
+impl SchemaFile {
+    /// Reads a schema file.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Invalid`] for the first mistake in it, with its place.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).context("read", path)?;
+        Self::parse(&path.to_string_lossy(), &text)
+    }
+
+    /// Reads the text of a schema file that is called `name` in messages.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for the first mistake in it, with its place.
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let text = Text { name: name.to_owned(), text: text.to_owned() };
+        let file: File = toml::from_str(&text.text).map_err(|error| {
+            text.problem(error.span().unwrap_or(0..0), with_nearest_key(error.message().trim_end()))
+        })?;
+        let mut made = Self {
+            csv: file.format,
+            sources: ColumnSources::default(),
+            draft: Schema {
+                labels: Vec::new(),
+                weight: None,
+                dense: Vec::new(),
+                dense_dtype: DenseDtype::F32,
+                categorical: Vec::new(),
+            },
+            standardized: Vec::new(),
+            min_count_open: Vec::new(),
+            columns: Vec::new(),
+            text,
+        };
+        if let Some(csv) = made.csv.clone() {
+            made.check_csv(&csv)?;
+        }
+        let labels = file.label.map(|labels| labels.0).unwrap_or_default();
+        if labels.is_empty() {
+            let message = "there is no label: add [label] with column = \"...\"";
+            return Err(made.text.problem(0..0, message));
+        }
+        labels.into_iter().try_for_each(|entry| made.add_label(entry))?;
+        if let Some(weight) = file.weight {
+            made.draft.weight = Some(made.name(weight.name, &weight.column)?);
+            made.sources.weight = Some(made.column(weight.column));
+        }
+        file.dense.into_iter().try_for_each(|entry| made.add_dense(entry))?;
+        file.categorical.into_iter().try_for_each(|entry| made.add_categorical(entry))?;
+        Ok(made)
+    }
+
+    /// Remembers where a raw column is named.
+    fn column(&mut self, column: Spanned<String>) -> String {
+        let name = column.get_ref().clone();
+        self.columns.push(column);
+        name
+    }
+
+    /// The name of a dataset's column, which must be free.
+    fn name(&self, own: Option<String>, column: &Spanned<String>) -> Result<String> {
+        let name = own.unwrap_or_else(|| column.get_ref().clone());
+        if self.draft.names().any(|other| other == name) {
+            let message = format!(
+                "there is a column {name:?} already: give one of them another name, such as name = \"{name}_2\""
+            );
+            return Err(self.text.problem(column.span(), message));
+        }
+        if !crate::schema::is_column_name(&name) {
+            let message = format!(
+                "{name:?} cannot name a file, as a dataset's columns must: no slash, tab or line break, and no dot in \
+                 front; give another with name = \"...\""
+            );
+            return Err(self.text.problem(column.span(), message));
+        }
+        Ok(name)
+    }
+
+    fn check_csv(&self, csv: &Spanned<CsvEntry>) -> Result<()> {
+        let problem = |span, message: &str| Err(self.text.problem(span, message));
+        let entry = csv.get_ref();
+        if let Some(delimiter) = &entry.delimiter {
+            let text = delimiter.get_ref();
+            let quoted = entry.quote != Some(false) && text == "\"";
+            if text.len() != 1 || text == "\n" || text == "\r" || quoted || !text.is_ascii() {
+                return problem(
+                    delimiter.span(),
+                    "a delimiter is one ASCII character, neither a line's end nor a quote: \",\" or \"\\t\", for example",
+                );
+            }
+        }
+        match (entry.header, &entry.columns) {
+            (None | Some(true), Some(columns)) => problem(
+                columns.span(),
+                "columns names the columns of files without a header: add header = false, or remove it",
+            ),
+            (Some(false), None) => problem(
+                csv.span(),
+                "without a header columns are named here: columns = [\"...\", \"...\"], all of a file's, in order",
+            ),
+            (Some(false), Some(columns)) => {
+                let names = columns.get_ref();
+                match (0..names.len()).find(|&at| names[..at].contains(&names[at])) {
+                    Some(at) => {
+                        Err(self.text.problem(columns.span(), format!("{:?} is named twice", names[at])))
+                    }
+                    None => Ok(()),
+                }
+            }
+            (None | Some(true), None) => Ok(()),
+        }
+    }
+
+    fn add_label(&mut self, entry: LabelEntry) -> Result<()> {
+        let rule = match (entry.at_least, &entry.equals) {
+            (Some(_), Some(equals)) => {
+                let message = "at_least and equals contradict each other: keep one";
+                return Err(self.text.problem(equals.span(), message));
+            }
+            (None, None) => LabelRule::Binary,
+            (Some(least), None) if least.is_finite() => LabelRule::AtLeast(least),
+            (Some(_), None) => {
+                return Err(self.text.problem(entry.column.span(), "at_least must be a finite number"));
+            }
+            (None, Some(equals)) => match equals.get_ref() {
+                toml::Value::String(text) if !text.is_empty() => LabelRule::EqualsText(text.clone()),
+                toml::Value::Integer(number) => LabelRule::EqualsNumber(*number as f64),
+                toml::Value::Float(number) if number.is_finite() => LabelRule::EqualsNumber(*number),
+                _ => {
+                    let message = "equals is a number, or the text of the field: \"buy\", for example";
+                    return Err(self.text.problem(equals.span(), message));
+                }
+            },
+        };
+        let name = self.name(entry.name, &entry.column)?;
+        self.draft.labels.push(Label { name });
+        let column = self.column(entry.column);
+        let mask_missing = entry.missing == Some(Missing::Mask);
+        self.sources.labels.push(LabelSource { column, rule, mask_missing });
+        Ok(())
+    }
+
+    fn add_dense(&mut self, entry: DenseEntry) -> Result<()> {
+        let (mut function, mut standardize) = (None, false);
+        let steps = entry.transform.map(|steps| steps.0).unwrap_or_default();
+        for step in &steps {
+            let problem = |message: String| Err(self.text.problem(step.span(), message));
+            let word = step.get_ref().as_str();
+            let own = match word {
+                "none" => DenseFunction::None,
+                "log1p" => DenseFunction::SignedLog1p,
+                "mlperf-log" => DenseFunction::MlperfLog,
+                "standardize" if standardize => return problem("standardize stands here twice".into()),
+                "standardize" => {
+                    standardize = true;
+                    continue;
+                }
+                _ => return problem(unknown_word("transform", word, &TRANSFORMS)),
+            };
+            if standardize {
+                return problem(format!(
+                    "{word} behind standardize would take logarithms of numbers around 0: write it before standardize"
+                ));
+            }
+            if function.is_some() {
+                return problem(format!("{word} comes behind another function: keep one of them"));
+            }
+            function = Some(own);
+        }
+        if let (Some(DenseFunction::None), true) = (function, steps.len() > 1) {
+            return Err(self.text.problem(steps[0].span(), "none stands alone: remove it, or the other"));
+        }
+        let name = self.name(entry.name, &entry.column)?;
+        let transform = DenseTransform::plain(function.unwrap_or(DenseFunction::None));
+        self.draft.dense.push(Dense { name, transform });
+        self.standardized.push(standardize);
+        let column = self.column(entry.column);
+        self.sources.dense.push(column);
+        Ok(())
+    }
+
+    fn add_categorical(&mut self, entry: CategoricalEntry) -> Result<()> {
+        let number = self.draft.categorical.len();
+        let name = self.name(entry.name, &entry.column)?;
+        let (rows, vocabulary, shares) = match &entry.vocabulary {
+            Some(vocabulary) => self.vocabulary(vocabulary)?,
+            None => {
+                self.min_count_open.push(number);
+                (0, VocabularyKind::Exact { min_count: 1 }, None)
+            }
+        };
+        if let Some(separator) = entry.separator.as_ref().filter(|separator| separator.get_ref().is_empty()) {
+            let message = "nothing cannot separate categories: write a character, or leave separator out";
+            return Err(self.text.problem(separator.span(), message));
+        }
+        let separator = entry.separator.map(Spanned::into_inner);
+        self.draft.categorical.push(Categorical {
+            name,
+            rows,
+            hotness: match separator {
+                Some(_) => Hotness::Ragged { max: BAG_MAX },
+                None => Hotness::Fixed(1),
+            },
+            pooling: entry.pooling.unwrap_or(Pooling::Sum),
+            vocabulary,
+            shares,
+        });
+        let column = self.column(entry.column);
+        self.sources.categorical.push(CategorySource { column, separator });
+        Ok(())
+    }
+
+    /// Rows (0 where they are learnt), kind, and the column that it is shared with.
+    fn vocabulary(
+        &mut self,
+        spanned: &Spanned<VocabularyEntry>,
+    ) -> Result<(u64, VocabularyKind, Option<String>)> {
+        let VocabularyEntry { kind, min_count, rows, with } = spanned.get_ref();
+        let given = [
+            ("min_count", min_count.as_ref().map(Spanned::span)),
+            ("rows", rows.as_ref().map(Spanned::span)),
+            ("with", with.as_ref().map(Spanned::span)),
+        ];
+        let own = match kind.get_ref().as_str() {
+            "exact" => "min_count",
+            "hash" | "identity" => "rows",
+            "shared" => "with",
+            word => {
+                return Err(self.text.problem(kind.span(), unknown_word("vocabulary", word, &VOCABULARIES)));
+            }
+        };
+        for (key, span) in given {
+            if let Some(span) = span.filter(|_| key != own) {
+                let message = format!("a vocabulary of kind {:?} has no {key}, but {own}", kind.get_ref());
+                return Err(self.text.problem(span, message));
+            }
+        }
+        let lacks = |what: &str| {
+            let message = format!("a vocabulary of kind {:?} needs {own}: {what}", kind.get_ref());
+            self.text.problem(spanned.span(), message)
+        };
+        if own == "rows" {
+            let rows = rows.as_ref().ok_or_else(|| lacks("the rows of its table"))?;
+            if !(1..=TABLE_ROWS_MAX).contains(rows.get_ref()) {
+                let message = format!("rows is a number from 1 to {TABLE_ROWS_MAX}");
+                return Err(self.text.problem(rows.span(), message));
+            }
+            let hash = kind.get_ref() == "hash";
+            let kind = if hash { VocabularyKind::Hash } else { VocabularyKind::Identity };
+            return Ok((*rows.get_ref(), kind, None));
+        }
+        if own == "with" {
+            let with = with.as_ref().ok_or_else(|| lacks("the name of another categorical column"))?;
+            let earlier = self.draft.categorical.iter().find(|other| other.name == *with.get_ref());
+            let Some(other) = earlier else {
+                let names = self.draft.categorical.iter().map(|other| other.name.as_str());
+                let meant = nearest(with.get_ref(), names);
+                let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
+                let message = format!(
+                    "no categorical column before this one is called {:?}: a vocabulary is shared with an earlier \
+                     column{meant}",
+                    with.get_ref()
+                );
+                return Err(self.text.problem(with.span(), message));
+            };
+            if let Some(owner) = &other.shares {
+                let message =
+                    format!("that column shares the vocabulary of {owner:?} itself: write that name");
+                return Err(self.text.problem(with.span(), message));
+            }
+            return Ok((other.rows, other.vocabulary, Some(other.name.clone())));
+        }
+        let Some(min_count) = min_count else {
+            self.min_count_open.push(self.draft.categorical.len());
+            return Ok((0, VocabularyKind::Exact { min_count: 1 }, None));
+        };
+        if *min_count.get_ref() == 0 {
+            let message =
+                "min_count 0 would give rows to categories that never occur: 1 keeps every one seen";
+            return Err(self.text.problem(min_count.span(), message));
+        }
+        Ok((0, VocabularyKind::Exact { min_count: *min_count.get_ref() }, None))
+    }
+
+    /// The conversion of CSV. Exact columns that do not say how often a category must occur take `min_count`.
+    pub(crate) fn csv_plan(&self, min_count: u64, dense_dtype: DenseDtype) -> Plan {
+        let csv = self.csv.as_ref().map(|csv| csv.get_ref().clone()).unwrap_or_default();
+        let delimiter = csv.delimiter.and_then(|text| text.get_ref().chars().next());
+        let format = RowFormat::Csv(CsvFormat {
+            delimiter: delimiter.unwrap_or(','),
+            quote: csv.quote.unwrap_or(true),
+            trim: csv.trim.unwrap_or(false),
+            columns: csv.columns.map(Spanned::into_inner),
+            sources: self.sources.clone(),
+        });
+        Plan { draft: self.draft(min_count, dense_dtype), standardized: self.standardized.clone(), format }
+    }
+
+    /// The raw columns of the categorical columns.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn categories(&self) -> impl Iterator<Item = &str> {
+        self.sources.categorical.iter().map(|source| source.column.as_str())
+    }
+
+    /// The conversion of Parquet, as [`SchemaFile::csv_plan`]. `lists` says of each categorical column whether it is
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the file describes CSV.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn parquet_plan(
+        &self,
+        min_count: u64,
+        dense_dtype: DenseDtype,
+        lists: &[bool],
+    ) -> Result<Plan> {
+        if let Some(csv) = &self.csv {
+            return Err(self
+                .text
+                .problem(csv.span(), "[format] describes CSV, and Parquet describes itself: remove it"));
+        }
+        let mut draft = self.draft(min_count, dense_dtype);
+        for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
+            column.hotness = Hotness::Ragged { max: BAG_MAX };
+        }
+        let format = RowFormat::Parquet(self.sources.clone());
+        Ok(Plan { draft, standardized: self.standardized.clone(), format })
+    }
+
+    /// The columns as they are known before any row is read.
+    fn draft(&self, min_count: u64, dense_dtype: DenseDtype) -> Schema {
+        let mut draft = Schema { dense_dtype, ..self.draft.clone() };
+        for number in 0..draft.categorical.len() {
+            let shares = draft.categorical[number].shares.clone();
+            let owner = draft.categorical.iter().position(|other| Some(&other.name) == shares.as_ref());
+            let owner = owner.unwrap_or(number);
+            if self.min_count_open.contains(&owner) {
+                draft.categorical[number].vocabulary = VocabularyKind::Exact { min_count };
+            }
+        }
+        draft
+    }
+
+    /// What is wrong with a raw column, shown where the file names it.
+    pub(crate) fn column_problem(&self, column: &str, message: impl fmt::Display) -> Error {
+        let named = self.columns.iter().find(|named| named.get_ref() == column);
+        self.text.problem(named.map_or(0..0, Spanned::span), message)
+    }
+}
+
+const TRANSFORMS: [&str; 4] = ["none", "log1p", "mlperf-log", "standardize"];
+const VOCABULARIES: [&str; 4] = ["exact", "hash", "identity", "shared"];
+
+fn unknown_word(what: &str, word: &str, known: &[&str]) -> String {
+    let meant = nearest(word, known.iter().copied());
+    let meant = meant.map_or_else(String::new, |word| format!("did you mean {word:?}? "));
+    format!("{word:?} is no {what}: {meant}there are {}", known.join(", "))
+}
+
+/// The parser's message of an unknown key lists the known ones; the nearest is named before them.
+fn with_nearest_key(message: &str) -> String {
+    let mut words = message.split('`').skip(1).step_by(2);
+    let meant = match (message.starts_with("unknown "), words.next()) {
+        (true, Some(word)) => nearest(word, words).map(|word| format!("did you mean `{word}`?")),
+        _ => None,
+    };
+    meant.map_or_else(|| message.to_owned(), |meant| format!("{message}; {meant}"))
+}
