@@ -1,8 +1,8 @@
 //! From a job to its model: what the job says, for the columns that a dataset has.
 
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
-use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
+use rankine_reader::{Schema, nearest};
 
 use super::TrainError;
 use crate::job::{self, Conflict, Job, Model, Width};
