@@ -64,7 +64,9 @@ fn logits(model: &mut CpuModel, samples: &Samples) -> Vec<f32> {
 fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
     let (dataset, samples) = dataset(place);
     let mut model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
-    (0..5).for_each(|_| drop(model.train_step(&samples, 1.0)));
+    for _ in 0..5 {
+        model.train_step(&samples, 1.0);
+    }
     let dir = place.path().join("model");
     save(&dir, &model, 5, &dataset).unwrap();
     let logits = logits(&mut model, &samples);

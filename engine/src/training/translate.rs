@@ -8,7 +8,6 @@ use super::TrainError;
 use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
-use rankine_reader::nearest;
 
 /// The model of a job for a dataset's columns, and the rules by which it learns.
 ///
