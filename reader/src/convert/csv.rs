@@ -73,19 +73,28 @@ pub(crate) struct MissingColumn {
     pub(crate) why: String,
 }
 
-/// Files of CSV for a schema. `refuse` turns what a file lacks into an error.
+/// What the files of a conversion, or a prediction, are read for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CsvTarget<'a> {
+    /// The columns.
+    pub(crate) schema: &'a Schema,
+    /// For each dense column, whether it is standardized, now or later.
+    pub(crate) standardized: &'a [bool],
+    pub(crate) needed: Needed,
+}
+
+/// Files of CSV. `refuse` turns what a file lacks into an error.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Invalid`] for a format that cannot be, a file without a header, or what `refuse` says.
 pub(crate) fn csv_source(
     format: &CsvFormat,
-    schema: &Schema,
+    target: CsvTarget<'_>,
     files: Vec<Source>,
     limits: Limits,
-    needed: Needed,
     refuse: impl Fn(MissingColumn) -> Error,
 ) -> Result<TextSource> {
-    check(format, schema)?;
+    check(format, target.schema)?;
     let fields = FieldRules { delimiter: format.delimiter as u8, quote: format.quote, trim: format.trim };
     let quoting = Quoting { delimiter: fields.delimiter, trim: fields.trim };
     let rules = LineRules {
@@ -95,12 +104,12 @@ pub(crate) fn csv_source(
     };
     let mut parsers: Vec<Arc<CsvParser>> = Vec::with_capacity(files.len());
     for file in &files {
-        let names = column_names(format, file, rules, fields, limits, needed)?;
+        let names = column_names(format, file, rules, fields, limits, target.needed)?;
         let same = parsers.last().filter(|last| last.names == names).map(Arc::clone);
         parsers.push(match same {
             Some(same) => same,
             None => {
-                let parser = CsvParser::new(format, schema, names, fields, limits, needed);
+                let parser = CsvParser::new(format, target, names, fields, limits);
                 let lacking = |what: MissingColumn| {
                     let why = format!("{}{}", file.path.display(), what.why);
                     refuse(MissingColumn { why, ..what })
@@ -185,11 +194,10 @@ impl CsvParser {
     /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
     fn new(
         format: &CsvFormat,
-        schema: &Schema,
+        CsvTarget { schema, standardized, needed }: CsvTarget<'_>,
         names: Vec<String>,
         fields: FieldRules,
         limits: Limits,
-        needed: Needed,
     ) -> std::result::Result<Self, MissingColumn> {
         let find = |column: &String| -> std::result::Result<Option<usize>, MissingColumn> {
             let mut places = (0..names.len()).filter(|&field| names[field] == *column);
@@ -234,8 +242,9 @@ impl CsvParser {
             }
         }
         for (number, column) in format.sources.dense.iter().enumerate() {
-            let function = schema.dense[number].transform.function;
-            let largest = largest_number(function, schema.dense_dtype);
+            // What is standardized need not fit its storage before it is.
+            let dtype = if standardized[number] { DenseDtype::F32 } else { schema.dense_dtype };
+            let largest = largest_number(schema.dense[number].transform.function, dtype);
             actions.push(Action { field: feature(column)?, target: Target::Dense { number, largest } });
         }
         for (number, source) in format.sources.categorical.iter().enumerate() {
@@ -251,11 +260,12 @@ impl CsvParser {
         Ok(Self { names, fields, line_bytes_max, actions, labels_absent, weight_absent })
     }
 
-    /// Appends parts of a row, up to the first fault; returns the number of the line's fields.
-    fn push_fields<'l>(
+    /// Appends a row, or parts of it up to the first fault.
+    #[inline]
+    fn push_fields<F: AsRef<[u8]>>(
         &self,
         line: &[u8],
-        mut fields: impl Iterator<Item = Option<Cow<'l, [u8]>>>,
+        mut fields: impl Iterator<Item = Option<F>>,
         rows: &mut RawRows,
     ) -> Result<(), Fault> {
         let fault = |reason, field| Err(Fault { reason, field });
@@ -268,7 +278,7 @@ impl CsvParser {
                     break;
                 }
                 actions = rest;
-                if let Err(reason) = self.push_field(&action.target, &field, rows) {
+                if let Err(reason) = self.push_field(&action.target, field.as_ref(), rows) {
                     return match self.fields.all(line) {
                         None => fault(BadReason::Quote, None),
                         Some(all) if all.len() != self.names.len() => fault(BadReason::FieldCount, None),
@@ -359,8 +369,8 @@ impl CsvParser {
     }
 }
 
-/// What a raw number of a column may be at most, either way: a column that is not standardized must fit its storage as
-/// it is, and squares of all others must be finite.
+/// What a raw number of a column that is stored as `dtype` may be at most, either way: one that is not transformed must
+/// fit as it is, and squares of all others must be finite.
 pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
     match function {
         DenseFunction::None => f64::from(dtype.largest()),
@@ -381,7 +391,7 @@ impl LineParser for CsvParser {
         let pushed = match self.fields.is_plain(line) {
             true => {
                 let fields = Plain::new(line, self.fields.delimiter);
-                self.push_fields(line, fields.map(|field| Some(Cow::Borrowed(field))), rows)
+                self.push_fields(line, fields.map(Some), rows)
             }
             false => self.push_fields(line, Fields::new(line, self.fields), rows),
         };
