@@ -225,7 +225,7 @@ impl SavedModel {
         Ok(())
     }
 
-    /// Reads the weights; optimizer state is fresh. Tensors are found by their names, wherever they lie in the file.
+    /// Reads the weights, as [`save`] wrote them; nothing is kept to learn with.
     ///
     /// # Errors
     /// [`SavedModelError::Damaged`] where a tensor is missing, of another shape, or of other bytes than were saved.
@@ -370,3 +370,6 @@ impl<R: Read> Read for HashingReader<R> {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -225,7 +225,7 @@ impl Common {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let bars = Bars(Mutex::new(None));
+    let bars = Bars::default();
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
             let columns = CriteoColumns {

@@ -25,6 +25,9 @@ pub(super) const LANES: usize = 16;
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [f32; LANES]);
 
+/// Lines of the largest block.
+pub(super) const BLOCK_LINES: usize = 24;
+
 impl Line {
     pub(super) const ZERO: Self = Self([0.0; LANES]);
 }
@@ -283,13 +286,24 @@ pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
     unit: U,
     panel: &[Line],
     left: impl Fn(usize, usize) -> f32,
-    out: &mut [[Line; LINES]; ROWS],
+    out: &mut [[Line; LINES]],
 ) {
     let mut sums = [[unit.splat(0.0); LINES]; ROWS];
     let (steps, _) = panel.as_chunks::<LINES>();
-    for (i, lines) in steps.iter().enumerate() {
+    let (pairs, last) = steps.as_chunks::<2>();
+    for (i, pair) in pairs.iter().enumerate() {
+        for (half, lines) in pair.iter().enumerate() {
+            for r in 0..ROWS {
+                let x = unit.splat(left(r, 2 * i + half));
+                for v in 0..LINES {
+                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                }
+            }
+        }
+    }
+    for lines in last {
         for r in 0..ROWS {
-            let x = unit.splat(left(r, i));
+            let x = unit.splat(left(r, steps.len() - 1));
             for v in 0..LINES {
                 sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
             }

@@ -3,7 +3,7 @@
 //! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
 //! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
 
-use super::kernel::{LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
+use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
 
 /// A matrix in a slice, rows `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -189,7 +189,7 @@ fn multiply(out: MatrixMut<'_>, finish: Finish<'_>, a: Left<'_>, b: &Panels) {
         Finish::WherePositive(mask) => assert_eq!((mask.shape.rows, mask.shape.columns), (rows, columns)),
         Finish::Replace | Finish::Add => {}
     }
-    dispatch(Multiply { out, finish, a, b });
+    dispatch(Multiply { out, finish, a, b, sums: [Line::ZERO; BLOCK_LINES] });
 }
 
 struct Multiply<'a> {
@@ -197,6 +197,8 @@ struct Multiply<'a> {
     finish: Finish<'a>,
     a: Left<'a>,
     b: &'a Panels,
+    /// The sums of the block at work.
+    sums: [Line; BLOCK_LINES],
 }
 
 impl Work for Multiply<'_> {
@@ -265,35 +267,34 @@ impl Multiply<'_> {
             [] => [].as_slice(),
             _ => &data[(row + r) * row_stride..][..extent],
         });
-        let mut sums = [[Line::ZERO; LINES]; ROWS];
-        sum_block(unit, panel, |r, i| rows[r][i * column_stride], &mut sums);
-        self.finish(unit, row, column, &sums);
+        let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
+        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], sums);
+        self.finish::<U, ROWS, LINES>(unit, row, column);
     }
 
     #[inline(always)]
-    fn finish<U: Unit, const ROWS: usize, const LINES: usize>(
-        &mut self,
-        unit: U,
-        row: usize,
-        column: usize,
-        sums: &[[Line; LINES]; ROWS],
-    ) {
+    fn finish<U: Unit, const ROWS: usize, const LINES: usize>(&mut self, unit: U, row: usize, column: usize) {
+        let sums = self.sums[..ROWS * LINES].as_chunks::<LINES>().0;
         let Shape { columns, stride, .. } = self.out.shape;
         let width = (LINES * LANES).min(columns - column);
         let out = Window { data: &mut self.out.data[row * stride + column..], stride, width };
         match self.finish {
-            Finish::Replace => out.write(unit, sums, None, |_, sum, _| sum),
-            Finish::Add => out.write(unit, sums, None, |out, sum, _| unit.add(out, sum)),
+            Finish::Replace => out.write::<U, ROWS, LINES>(unit, sums, None, |_, sum, _| sum),
+            Finish::Add => out.write::<U, ROWS, LINES>(unit, sums, None, |out, sum, _| unit.add(out, sum)),
             Finish::Bias(bias) => {
-                out.write(unit, sums, Some((&bias[column..], 0)), |_, sum, bias| unit.add(sum, bias));
+                out.write::<U, ROWS, LINES>(unit, sums, Some((&bias[column..], 0)), |_, sum, bias| {
+                    unit.add(sum, bias)
+                });
             }
             Finish::BiasRelu(bias) => {
                 let finish = |_, sum, bias| unit.relu(unit.add(sum, bias));
-                out.write(unit, sums, Some((&bias[column..], 0)), finish);
+                out.write::<U, ROWS, LINES>(unit, sums, Some((&bias[column..], 0)), finish);
             }
             Finish::WherePositive(mask) => {
                 let mask = (&mask.data[row * mask.shape.stride + column..], mask.shape.stride);
-                out.write(unit, sums, Some(mask), |_, sum, mask| unit.where_positive(mask, sum));
+                out.write::<U, ROWS, LINES>(unit, sums, Some(mask), |_, sum, mask| {
+                    unit.where_positive(mask, sum)
+                });
             }
         }
     }
@@ -314,7 +315,7 @@ impl Window<'_> {
     fn write<U: Unit, const ROWS: usize, const LINES: usize>(
         self,
         unit: U,
-        sums: &[[Line; LINES]; ROWS],
+        sums: &[[Line; LINES]],
         other: Option<(&[f32], usize)>,
         function: impl Fn(U::Vector, U::Vector, U::Vector) -> U::Vector,
     ) {

@@ -589,3 +589,20 @@ impl<'l> Iterator for Plain<'l> {
         Some(field)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn plain_fields_are_what_is_between_delimiters(
+            line in prop::collection::vec(prop::sample::select(&b",,ab\x2b\x2d\xac\xff\0"[..]), 0..60),
+            delimiter in prop::sample::select(&b",\0a"[..]),
+        ) {
+            let fields: Vec<_> = Plain::new(&line, delimiter).collect();
+            prop_assert_eq!(fields, line.split(|&byte| byte == delimiter).collect::<Vec<_>>());
+        }
+    }
+}

@@ -11,6 +11,8 @@ mod bad;
 mod count;
 mod criteo;
 mod csv;
+#[cfg(test)]
+mod csv_tests;
 mod encode;
 mod format;
 mod hugectr;
@@ -268,10 +270,15 @@ fn write_vocabularies(
     let folder = dir.path().join(vocabulary::FOLDER);
     fs::create_dir(&folder).context("create", &folder)?;
     for (number, column) in schema.categorical.iter().enumerate() {
+        let shared = schema.categorical.iter().any(|other| other.shares.as_ref() == Some(&column.name));
         if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
             let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
             vocabulary.to_tsv(|piece| file.write(piece))?;
             writer.add_file(file.finish()?);
+            // The counts of a vocabulary that others share are of all of them.
+            if !shared {
+                writer.know_counts(number, vocabulary.counts());
+            }
         }
     }
     sync_dir(&folder)

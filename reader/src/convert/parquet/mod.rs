@@ -6,12 +6,9 @@
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use parquet::basic::{ConvertedType, LogicalType, Type as PhysicalType};
-use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
+use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
 
 use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
 use crate::convert::csv::{Needed, largest_number};
@@ -23,15 +20,20 @@ use crate::convert::source::{PartRows, RowSource, Span};
 use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, IoContext, Result};
 use crate::escape::excerpt;
-use crate::nearest;
 use crate::schema::{Hotness, Schema, VocabularyKind};
+
+mod columns;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use columns::{Columns, Leaf, Wanted};
+use values::{Value, Values, read_rows};
 
 /// Rows that are taken apart together.
 const CHUNK_ROWS: usize = 4096;
 /// The categories of a row's column have so many bytes at most, so that those of a chunk stay countable in 32 bits.
 const CATEGORY_BYTES_MAX: usize = 1 << 16;
-/// Names that a message lists, of many.
-const NAMES_SHOWN: usize = 30;
 
 /// Files of Parquet.
 #[derive(Debug)]
@@ -51,18 +53,6 @@ struct ParquetFile {
     weight_absent: bool,
 }
 
-/// A column of values.
-#[derive(Debug, Clone)]
-struct Leaf {
-    /// Its number in the file.
-    index: usize,
-    name: String,
-    list: bool,
-    unsigned: bool,
-    /// The definition level of a value that is there.
-    defined: i16,
-}
-
 /// What is done with the values of a leaf.
 #[derive(Debug)]
 struct Action {
@@ -79,14 +69,6 @@ enum Target {
     Category { number: usize, separator: Option<String>, bag: bool, rows: Option<u64> },
 }
 
-/// What a target can be made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wanted {
-    Number,
-    Text,
-    Category,
-}
-
 /// Some rows of one file.
 #[derive(Debug)]
 pub(crate) struct ParquetChunk {
@@ -98,36 +80,6 @@ pub(crate) struct ParquetChunk {
     /// One entry a leaf.
     columns: Vec<Values>,
     bytes_done: u64,
-}
-
-/// The values of some rows of a leaf, without nulls.
-#[derive(Debug)]
-struct Values {
-    typed: TypedValues,
-    unsigned: bool,
-    /// For each row, the number of values up to its end.
-    ends: Vec<u32>,
-}
-
-#[derive(Debug)]
-enum TypedValues {
-    Bool(Vec<bool>),
-    Int32(Vec<i32>),
-    Int64(Vec<i64>),
-    Float(Vec<f32>),
-    Double(Vec<f64>),
-    Bytes(Vec<ByteArray>),
-    FixedBytes(Vec<FixedLenByteArray>),
-}
-
-/// One value.
-#[derive(Debug, Clone, Copy)]
-enum Value<'a> {
-    Bool(bool),
-    Int(i64),
-    Uint(u64),
-    Float(f64),
-    Bytes(&'a [u8]),
 }
 
 /// Files of Parquet for a schema whose columns come from `sources`. `refuse` turns what is wrong with a raw column into
@@ -239,153 +191,6 @@ fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -
 fn open(source: &Source) -> Result<SerializedFileReader<File>> {
     let file = File::open(&source.path).context("open", &source.path)?;
     guarded(source, || SerializedFileReader::new(file))
-}
-
-/// The columns of a file.
-struct Columns<'a> {
-    descriptor: &'a SchemaDescriptor,
-    source: &'a Source,
-}
-
-impl Columns<'_> {
-    /// A column by its name: of a value, a list, or by a dotted path within groups.
-    fn leaf(&self, name: &str) -> Option<(usize, ColumnDescPtr)> {
-        let leaves = || self.descriptor.columns().iter().cloned().enumerate();
-        leaves().find(|(_, leaf)| leaf.path().string() == name).or_else(|| {
-            let mut below =
-                leaves().filter(|(_, leaf)| leaf.path().parts().first().is_some_and(|root| root == name));
-            below.next().filter(|_| below.next().is_none())
-        })
-    }
-
-    /// The leaf that a target takes; `None` where there is none.
-    ///
-    /// # Errors
-    /// What makes it unfit.
-    fn find(&self, name: &str, wanted: Wanted, bag: bool) -> Result<Option<Leaf>, String> {
-        let Some((index, leaf)) = self.leaf(name) else { return Ok(None) };
-        let (path, list) = (self.source.path.display(), leaf.max_rep_level() > 0);
-        if leaf.max_rep_level() > 1 || (list && wanted != Wanted::Category) {
-            let what = if list && wanted != Wanted::Category {
-                "a list, and one value a row"
-            } else {
-                "a list of lists, and a list"
-            };
-            return Err(format!("{path} has {what} is wanted here"));
-        }
-        if list && !bag {
-            return Err(format!("{path} has a list here, and the first file has one category a row"));
-        }
-        let kind = leaf.physical_type();
-        let decimal = matches!(leaf.logical_type_ref(), Some(LogicalType::Decimal { .. }))
-            || leaf.converted_type() == ConvertedType::DECIMAL;
-        let fits = !decimal
-            && match kind {
-                PhysicalType::INT32 | PhysicalType::INT64 => wanted != Wanted::Text,
-                PhysicalType::BOOLEAN | PhysicalType::FLOAT | PhysicalType::DOUBLE => {
-                    wanted == Wanted::Number
-                }
-                PhysicalType::BYTE_ARRAY | PhysicalType::FIXED_LEN_BYTE_ARRAY => wanted != Wanted::Number,
-                PhysicalType::INT96 => false,
-            };
-        if !fits {
-            let kind = if decimal { "DECIMAL".to_owned() } else { kind.to_string() };
-            let wanted = match wanted {
-                Wanted::Number => "numbers (integers, floats or booleans)",
-                Wanted::Text => "text",
-                Wanted::Category => "categories (text or integers)",
-            };
-            return Err(format!("{path} has {kind} here, and {wanted} are wanted"));
-        }
-        let unsigned = matches!(leaf.logical_type_ref(), Some(LogicalType::Integer(int)) if !int.is_signed)
-            || matches!(
-                leaf.converted_type(),
-                ConvertedType::UINT_8
-                    | ConvertedType::UINT_16
-                    | ConvertedType::UINT_32
-                    | ConvertedType::UINT_64
-            );
-        let defined = leaf.max_def_level();
-        Ok(Some(Leaf { index, name: name.to_owned(), list, unsigned, defined }))
-    }
-
-    fn lacks(&self, name: &str) -> String {
-        let names: Vec<_> = self.descriptor.columns().iter().map(|leaf| leaf.path().string()).collect();
-        let meant = nearest(name, names.iter().map(String::as_str));
-        let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
-        let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
-        let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
-        format!(
-            "{} has no column {name:?}{meant}; it has {}{more}",
-            self.source.path.display(),
-            shown.join(", ")
-        )
-    }
-}
-
-impl Values {
-    fn of_row(&self, row: usize) -> std::ops::Range<usize> {
-        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
-        start as usize..self.ends[row] as usize
-    }
-
-    fn get(&self, at: usize) -> Value<'_> {
-        match &self.typed {
-            TypedValues::Bool(values) => Value::Bool(values[at]),
-            TypedValues::Int32(values) if self.unsigned => Value::Uint(u64::from(values[at] as u32)),
-            TypedValues::Int32(values) => Value::Int(i64::from(values[at])),
-            TypedValues::Int64(values) if self.unsigned => Value::Uint(values[at] as u64),
-            TypedValues::Int64(values) => Value::Int(values[at]),
-            TypedValues::Float(values) => Value::Float(f64::from(values[at])),
-            TypedValues::Double(values) => Value::Float(values[at]),
-            TypedValues::Bytes(values) => Value::Bytes(values[at].data()),
-            TypedValues::FixedBytes(values) => Value::Bytes(values[at].data()),
-        }
-    }
-
-    /// The one value of a row of a column that is no list; `None` for null.
-    fn one(&self, row: usize) -> Option<Value<'_>> {
-        self.of_row(row).next().map(|at| self.get(at))
-    }
-}
-
-impl Value<'_> {
-    /// A number; `None` for NaN, which stands for a missing one.
-    fn number(self) -> Option<f64> {
-        match self {
-            Self::Bool(value) => Some(f64::from(u8::from(value))),
-            Self::Int(value) => Some(value as f64),
-            Self::Uint(value) => Some(value as f64),
-            Self::Float(value) => Some(value).filter(|value| !value.is_nan()),
-            Self::Bytes(_) => None,
-        }
-    }
-
-    fn to_json(self) -> serde_json::Value {
-        match self {
-            Self::Bool(value) => value.into(),
-            Self::Int(value) => value.into(),
-            Self::Uint(value) => value.into(),
-            Self::Float(value) if value.is_finite() => value.into(),
-            Self::Float(value) => value.to_string().into(),
-            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
-        }
-    }
-
-    /// The category's text: bytes as they are, an integer's decimal digits.
-    fn with_text<R>(self, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8]) -> R) -> R {
-        use std::io::Write;
-        scratch.clear();
-        let written = match self {
-            Self::Bytes(bytes) => return take(bytes),
-            Self::Int(value) => write!(scratch, "{value}"),
-            Self::Uint(value) => write!(scratch, "{value}"),
-            Self::Bool(value) => write!(scratch, "{value}"),
-            Self::Float(value) => write!(scratch, "{value}"),
-        };
-        written.expect("a vector takes whatever is written");
-        take(scratch)
-    }
 }
 
 impl ParquetFile {
@@ -687,59 +492,4 @@ impl OpenFile {
         self.group += 1;
         Ok(())
     }
-}
-
-/// Reads the values of `rows` rows of a leaf.
-fn read_rows(reader: &mut ColumnReader, rows: usize, leaf: &Leaf) -> Result<Values, ParquetError> {
-    let (typed, ends) = match reader {
-        ColumnReader::BoolColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bool),
-        ColumnReader::Int32ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int32),
-        ColumnReader::Int64ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int64),
-        ColumnReader::FloatColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Float),
-        ColumnReader::DoubleColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Double),
-        ColumnReader::ByteArrayColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bytes),
-        ColumnReader::FixedLenByteArrayColumnReader(reader) => {
-            read_typed(reader, rows, leaf, TypedValues::FixedBytes)
-        }
-        ColumnReader::Int96ColumnReader(_) => Err(ParquetError::General("a column changed its type".into())),
-    }?;
-    Ok(Values { typed, unsigned: leaf.unsigned, ends })
-}
-
-fn read_typed<T: DataType>(
-    reader: &mut ColumnReaderImpl<T>,
-    rows: usize,
-    leaf: &Leaf,
-    wrap: impl FnOnce(Vec<T::T>) -> TypedValues,
-) -> Result<(TypedValues, Vec<u32>), ParquetError> {
-    let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
-    let mut read = 0;
-    while read < rows {
-        let (records, _, levels) =
-            reader.read_records(rows - read, Some(&mut defined), Some(&mut repeated), &mut values)?;
-        if records == 0 && levels == 0 {
-            return Err(ParquetError::General(format!("column {} has too few rows", leaf.name)));
-        }
-        read += records;
-    }
-    // A value is there where its level is the highest; all are where there are no levels.
-    let highest = leaf.defined;
-    let mut ends = Vec::with_capacity(rows);
-    let mut count = 0u32;
-    if defined.is_empty() {
-        ends.extend(1..=values.len() as u32);
-    }
-    for (at, &level) in defined.iter().enumerate() {
-        if at > 0 && repeated.get(at).is_none_or(|&repeated| repeated == 0) {
-            ends.push(count);
-        }
-        count += u32::from(level == highest);
-    }
-    if !defined.is_empty() {
-        ends.push(count);
-    }
-    if ends.len() != rows || ends.last().is_some_and(|&end| end as usize != values.len()) {
-        return Err(ParquetError::General(format!("column {} has rows that do not add up", leaf.name)));
-    }
-    Ok((wrap(values), ends))
 }
