@@ -248,6 +248,14 @@ train = {{ batch_size = 128 }}
     assert!(auc("label1") > 0.85 && auc("label2") > 0.85, "{eval:#}");
     assert_eq!(eval["auc"], eval["heads"]["label1"]["auc"]);
 
+    // The records have a job of their own to begin with.
+    let begun = place.word("begun.toml");
+    let args = ["init", "--raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
+    run([&args[..], &["--out", &begun]].concat()).with(SUCCESS);
+    train(&place, &begun, "begun", &[]).with(SUCCESS);
+    assert_eq!(summary(&place, "begun")["name"], "train");
+    assert!(summary(&place, "begun")["eval"]["heads"]["label2"]["auc"].as_f64().unwrap() > 0.8);
+
     // A probability a head, and of the same records the same, in whatever form they come.
     let data = place.word("data");
     let args =
