@@ -338,17 +338,6 @@ impl Dataset {
         self.manifest().map_or(&[], |manifest| &manifest.files)
     }
 
-    /// How raw rows of its columns are read; `None` where they were generated.
-    pub fn row_format(&self) -> Option<RowFormat> {
-        match &self.source {
-            Source::Folder(manifest) => match &manifest.origin {
-                Origin::Converted(conversion) => Some(conversion.format.clone()),
-                Origin::Generated(_) => None,
-            },
-            Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.decoder.format().clone())),
-        }
-    }
-
     /// See [`Manifest::auc_achievable`].
     pub fn auc_achievable(&self) -> Option<f64> {
         self.manifest().and_then(Manifest::auc_achievable)
