@@ -460,7 +460,7 @@ impl LineParser for CsvParser {
 impl FieldRules {
     /// Whether a line is cut at every delimiter, and nothing is taken off its fields.
     fn is_plain(self, line: &[u8]) -> bool {
-        !self.trim && !(self.quote && memchr::memchr(b'"', line).is_some())
+        !(self.trim || self.quote && memchr::memchr(b'"', line).is_some())
     }
 
     /// All fields of a line; `None` where a quoted one is not closed, or goes on behind its quote.
