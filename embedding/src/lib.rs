@@ -10,5 +10,5 @@ pub mod random;
 pub mod table;
 pub mod vector;
 
-pub use optimizer::UpdateRule;
+pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use table::{Pooling, TableSpec};

@@ -1,71 +1,403 @@
 //! What the optimizers mean, element by element; dense parameters learn by the same rules.
 //!
-//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weight and state. A row that
-//! several ids name is updated once, with the sum of their gradients.
+//! In a table the rules are lazy: a row that no id of the global batch names is untouched, weights and state, so that
+//! neither momentum nor weight decay moves it. A row that several ids name is updated once, with the sum of their
+//! gradients. Settings mean what they mean in PyTorch, and for [`UpdateRule::RowwiseAdagrad`] in FBGEMM, which keeps
+//! PyTorch's tables: they can be carried over as they are.
 
-/// A rule by which parameters learn.
+/// A rule by which parameters learn: `w` is a parameter, `g` its gradient, summed over the global batch, `lr` the
+/// learning rate of the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum UpdateRule {
     /// `w -= lr g`
     Sgd,
-    /// `a += g²; w -= lr g / (sqrt(a) + epsilon)`, element by element (Duchi et al., 2011).
+    /// `b = momentum b + g; w -= lr b`, with Nesterov's `w -= lr (g + momentum b)` instead (`torch.optim.SGD` with
+    /// dampening 0; Sutskever et al., 2013).
+    Momentum {
+        /// The share of `b` that stays.
+        momentum: f32,
+        /// Whether the step looks ahead.
+        nesterov: bool,
+    },
+    /// `a += g²; w -= lr g / (sqrt(a) + epsilon)`, element by element (`torch.optim.Adagrad`; Duchi et al., 2011).
     Adagrad {
         /// Where `a` starts.
         initial_accumulator: f32,
         /// Keeps the first steps finite.
         epsilon: f32,
     },
+    /// Adagrad with one `a` a row of a table, to which the mean of `g²` over the row is added (FBGEMM's
+    /// `EXACT_ROWWISE_ADAGRAD`). It is a rule of tables: dense parameters have no rows.
+    RowwiseAdagrad {
+        /// Where `a` starts.
+        initial_accumulator: f32,
+        /// Keeps the first steps finite.
+        epsilon: f32,
+    },
+    /// `m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g²; w -= lr m' / (sqrt(v') + epsilon)`, where
+    /// `m' = m / (1 - beta1^t)` and `v' = v / (1 - beta2^t)` in step `t` of the training, counted from 1
+    /// (`torch.optim.Adam`, in tables `torch.optim.SparseAdam`; Kingma and Ba, 2015).
+    Adam {
+        /// The share of `m` that stays.
+        beta1: f32,
+        /// The share of `v` that stays.
+        beta2: f32,
+        /// Keeps the quotient finite.
+        epsilon: f32,
+    },
+    /// FTRL-Proximal (McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013, algorithm 1), element by
+    /// element: `z += lr g - (sqrt(n + g²) - sqrt(n)) w; n += g²;`
+    /// `w = -sign(z) max(|z| - lr l1, 0) / (beta + sqrt(n) + lr l2)`.
+    ///
+    /// This `z` is the paper's times `lr`. At a constant rate that makes no difference; where a schedule changes it,
+    /// what changes is the length of steps, as with the other rules, and not all weights at once. `z` starts as
+    /// `-beta w`, so that without `l1` and `l2` the first update begins from the initial weight.
+    Ftrl {
+        /// Damps the first steps: the paper's β.
+        beta: f32,
+        /// Pulls weights to exactly 0.
+        l1: f32,
+        /// Pulls weights towards 0.
+        l2: f32,
+    },
+}
+
+/// A rule with its learning rate and weight decay: all that decides how parameters learn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Optimizer {
+    /// The rule.
+    pub rule: UpdateRule,
+    /// The learning rate, before the schedule.
+    pub learning_rate: f64,
+    /// `weight_decay w` is added to `g` before the rule sees it, as PyTorch does; in a table for touched rows alone.
+    pub weight_decay: f32,
+}
+
+/// A step of training, as optimizers see it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    /// Its number, from 1.
+    pub number: u64,
+    /// What the schedule multiplies every learning rate by.
+    pub rate_factor: f64,
+}
+
+/// An optimizer in one step, ready to be applied.
+#[derive(Debug, Clone, Copy)]
+pub struct Update {
+    rule: UpdateRule,
+    weight_decay: f32,
+    /// The learning rate; Adam's is divided by `1 - beta1^t`.
+    rate: f32,
+    /// Adam's `sqrt(1 - beta2^t)`.
+    root_correction: f32,
 }
 
 impl UpdateRule {
-    /// Elements of state for `dim` parameters.
+    /// Elements of state for `dim` parameters, of a row where the rule is one of rows.
     pub fn state_elements(&self, dim: usize) -> usize {
         match self {
             Self::Sgd => 0,
-            Self::Adagrad { .. } => dim,
+            Self::RowwiseAdagrad { .. } => 1,
+            Self::Momentum { .. } | Self::Adagrad { .. } => dim,
+            Self::Adam { .. } | Self::Ftrl { .. } => 2 * dim,
         }
     }
 
-    /// What state starts as.
-    pub fn initial_state(&self) -> f32 {
-        match self {
-            Self::Sgd => 0.0,
-            Self::Adagrad { initial_accumulator, .. } => *initial_accumulator,
-        }
-    }
-
-    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch.
-    pub fn update(&self, learning_rate: f32, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
+    /// Sets the state of parameters that have not learnt yet. Where a rule keeps two numbers a parameter, all first
+    /// ones come first.
+    pub fn initialize(&self, weights: &[f32], state: &mut [f32]) {
         match *self {
-            Self::Sgd => {
+            Self::Sgd => {}
+            Self::Momentum { .. } | Self::Adam { .. } => state.fill(0.0),
+            Self::Adagrad { initial_accumulator, .. } | Self::RowwiseAdagrad { initial_accumulator, .. } => {
+                state.fill(initial_accumulator);
+            }
+            Self::Ftrl { beta, .. } => {
+                let (z, n) = state.split_at_mut(weights.len());
+                z.iter_mut().zip(weights).for_each(|(z, weight)| *z = -beta * weight);
+                n.fill(0.0);
+            }
+        }
+    }
+}
+
+impl Optimizer {
+    /// Plain gradient descent.
+    pub fn sgd(learning_rate: f64) -> Self {
+        Self { rule: UpdateRule::Sgd, learning_rate, weight_decay: 0.0 }
+    }
+
+    /// The optimizer in a step.
+    pub fn at(&self, step: Step) -> Update {
+        let rate = self.learning_rate * step.rate_factor;
+        let correction =
+            |beta: f32| 1.0 - f64::from(beta).powi(i32::try_from(step.number).unwrap_or(i32::MAX));
+        let (rate, root_correction) = match self.rule {
+            UpdateRule::Adam { beta1, beta2, .. } => (rate / correction(beta1), correction(beta2).sqrt()),
+            _ => (rate, 1.0),
+        };
+        Update {
+            rule: self.rule,
+            weight_decay: self.weight_decay,
+            rate: rate as f32,
+            root_correction: root_correction as f32,
+        }
+    }
+}
+
+impl Update {
+    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch. It is compiled into its
+    /// callers, which know for which vector units they are (see [`crate::vectorized`]).
+    #[inline(always)]
+    pub fn apply(&self, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
+        let Self { rule, weight_decay, rate, root_correction } = *self;
+        let decayed = |gradient: f32, weight: f32| gradient + weight_decay * weight;
+        let (first, second) = state.split_at_mut(weights.len().min(state.len()));
+        match rule {
+            UpdateRule::Sgd => {
                 for (weight, &gradient) in weights.iter_mut().zip(gradient) {
-                    *weight -= learning_rate * gradient;
+                    *weight -= rate * decayed(gradient, *weight);
                 }
             }
-            Self::Adagrad { epsilon, .. } => {
-                for ((weight, accumulator), &gradient) in weights.iter_mut().zip(state).zip(gradient) {
+            UpdateRule::Momentum { momentum, nesterov } => {
+                for ((weight, velocity), &gradient) in weights.iter_mut().zip(first).zip(gradient) {
+                    let gradient = decayed(gradient, *weight);
+                    *velocity = momentum * *velocity + gradient;
+                    *weight -= rate * if nesterov { gradient + momentum * *velocity } else { *velocity };
+                }
+            }
+            UpdateRule::Adagrad { epsilon, .. } => {
+                for ((weight, accumulator), &gradient) in weights.iter_mut().zip(first).zip(gradient) {
+                    let gradient = decayed(gradient, *weight);
                     *accumulator += gradient * gradient;
                     // Where the gradient is 0 the quotient may be 0/0; the row must not move then.
-                    if gradient != 0.0 {
-                        *weight -= learning_rate * gradient / (accumulator.sqrt() + epsilon);
-                    }
+                    let step = rate * gradient / (accumulator.sqrt() + epsilon);
+                    *weight -= if gradient == 0.0 { 0.0 } else { step };
+                }
+            }
+            UpdateRule::RowwiseAdagrad { epsilon, .. } => {
+                let squares = sum_of_squares(weights, gradient, weight_decay);
+                let accumulator = &mut first[0];
+                *accumulator += squares / weights.len() as f32;
+                let rate = if squares == 0.0 { 0.0 } else { rate / (accumulator.sqrt() + epsilon) };
+                for (weight, &gradient) in weights.iter_mut().zip(gradient) {
+                    *weight -= rate * decayed(gradient, *weight);
+                }
+            }
+            UpdateRule::Adam { beta1, beta2, epsilon } => {
+                let (rest1, rest2) = (1.0 - beta1, 1.0 - beta2);
+                let states = first.iter_mut().zip(second);
+                for ((weight, (mean, square)), &gradient) in weights.iter_mut().zip(states).zip(gradient) {
+                    let gradient = decayed(gradient, *weight);
+                    *mean = beta1 * *mean + rest1 * gradient;
+                    *square = beta2 * *square + rest2 * (gradient * gradient);
+                    let step = rate * *mean / (square.sqrt() / root_correction + epsilon);
+                    *weight -= if *mean == 0.0 { 0.0 } else { step };
+                }
+            }
+            UpdateRule::Ftrl { beta, l1, l2 } => {
+                let (l1, l2) = (rate * l1, rate * l2);
+                let states = first.iter_mut().zip(second);
+                for ((weight, (z, n)), &gradient) in weights.iter_mut().zip(states).zip(gradient) {
+                    let gradient = decayed(gradient, *weight);
+                    let squares = *n + gradient * gradient;
+                    *z += rate * gradient - (squares.sqrt() - n.sqrt()) * *weight;
+                    *n = squares;
+                    let pulled = z.abs() - l1;
+                    let moved = -pulled.copysign(*z) / (beta + squares.sqrt() + l2);
+                    *weight = if pulled <= 0.0 { 0.0 } else { moved };
                 }
             }
         }
     }
+}
+
+/// The sum of a row's squared gradients, weight decay included: in lanes, and then over the lanes.
+#[inline(always)]
+fn sum_of_squares(weights: &[f32], gradient: &[f32], weight_decay: f32) -> f32 {
+    const LANES: usize = 16;
+    let mut sums = [0.0; LANES];
+    for (weights, gradient) in weights.chunks(LANES).zip(gradient.chunks(LANES)) {
+        for ((sum, weight), gradient) in sums.iter_mut().zip(weights).zip(gradient) {
+            let gradient = gradient + weight_decay * weight;
+            *sum += gradient * gradient;
+        }
+    }
+    sums.iter().sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::UniformField;
+
+    const RULES: [UpdateRule; 8] = [
+        UpdateRule::Sgd,
+        UpdateRule::Momentum { momentum: 0.9, nesterov: false },
+        UpdateRule::Momentum { momentum: 0.9, nesterov: true },
+        UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+        UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+        UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-3 },
+        UpdateRule::Ftrl { beta: 0.5, l1: 0.0, l2: 0.0 },
+        UpdateRule::Ftrl { beta: 1.0, l1: 0.3, l2: 0.2 },
+    ];
+
+    fn optimizer(rule: UpdateRule, weight_decay: f32) -> Optimizer {
+        Optimizer { rule, learning_rate: 0.125, weight_decay }
+    }
+
+    fn random(dim: usize, stream: u32) -> Vec<f32> {
+        let mut values = vec![0.0; dim];
+        UniformField::new(3, stream).fill_row(0, 1.0, &mut values);
+        values
+    }
+
+    /// One parameter, or one row, by the formulas of the papers, in f64.
+    struct Oracle {
+        weights: Vec<f64>,
+        first: Vec<f64>,
+        second: Vec<f64>,
+    }
+
+    impl Oracle {
+        fn new(rule: UpdateRule, weights: &[f32]) -> Self {
+            let weights: Vec<f64> = weights.iter().map(|&weight| f64::from(weight)).collect();
+            let first = match rule {
+                UpdateRule::Adagrad { initial_accumulator, .. }
+                | UpdateRule::RowwiseAdagrad { initial_accumulator, .. } => {
+                    vec![f64::from(initial_accumulator); weights.len()]
+                }
+                // The paper starts from weights of 0; from others it starts where z stands for them.
+                UpdateRule::Ftrl { beta, .. } => {
+                    weights.iter().map(|weight| -weight * f64::from(beta) / 0.125).collect()
+                }
+                _ => vec![0.0; weights.len()],
+            };
+            Self { second: vec![0.0; weights.len()], first, weights }
+        }
+
+        fn step(&mut self, rule: UpdateRule, decay: f32, number: u32, gradient: &[f32]) {
+            let rate = 0.125;
+            let (weights, first, second) = (&mut self.weights, &mut self.first, &mut self.second);
+            let gradient = gradient.iter().zip(&*weights);
+            let gradient: Vec<f64> = gradient.map(|(&g, w)| f64::from(g) + f64::from(decay) * w).collect();
+            let mean_square = gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
+            for (i, &g) in gradient.iter().enumerate() {
+                let w = weights[i];
+                weights[i] = match rule {
+                    UpdateRule::Sgd => w - rate * g,
+                    UpdateRule::Momentum { momentum, nesterov } => {
+                        let momentum = f64::from(momentum);
+                        first[i] = momentum * first[i] + g;
+                        w - rate * if nesterov { g + momentum * first[i] } else { first[i] }
+                    }
+                    UpdateRule::Adagrad { epsilon, .. } => {
+                        first[i] += g * g;
+                        w - rate * g / (first[i].sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::RowwiseAdagrad { epsilon, .. } => {
+                        first[i] += mean_square;
+                        w - rate * g / (first[i].sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::Adam { beta1, beta2, epsilon } => {
+                        let (beta1, beta2) = (f64::from(beta1), f64::from(beta2));
+                        first[i] = beta1 * first[i] + (1.0 - beta1) * g;
+                        second[i] = beta2 * second[i] + (1.0 - beta2) * g * g;
+                        let mean = first[i] / (1.0 - beta1.powf(f64::from(number)));
+                        let square = second[i] / (1.0 - beta2.powf(f64::from(number)));
+                        w - rate * mean / (square.sqrt() + f64::from(epsilon))
+                    }
+                    UpdateRule::Ftrl { beta, l1, l2 } => {
+                        let (beta, l1, l2) = (f64::from(beta), f64::from(l1), f64::from(l2));
+                        let sigma = ((second[i] + g * g).sqrt() - second[i].sqrt()) / rate;
+                        first[i] += g - sigma * w;
+                        second[i] += g * g;
+                        let z = first[i];
+                        if z.abs() <= l1 {
+                            0.0
+                        } else {
+                            -(z - z.signum() * l1) / ((beta + second[i].sqrt()) / rate + l2)
+                        }
+                    }
+                };
+            }
+        }
+    }
 
     #[test]
-    fn adagrad_follows_its_formula_and_survives_zeros() {
-        let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 };
-        let (mut weights, mut state) = ([1.0, 1.0], [0.0, 0.0]);
-        rule.update(0.5, &mut weights, &mut state, &[3.0, 0.0]);
-        assert_eq!((weights, state), ([0.5, 1.0], [9.0, 0.0]));
-        rule.update(0.5, &mut weights, &mut state, &[4.0, 0.0]);
-        assert_eq!((weights, state), ([0.5 - 0.5 * 4.0 / 5.0, 1.0], [25.0, 0.0]));
+    fn every_rule_equals_its_formula_over_many_steps() {
+        for rule in RULES {
+            for (dim, decay) in [(1, 0.0), (5, 0.0), (16, 0.01), (37, 0.01)] {
+                let mut weights = random(dim, 0);
+                let mut state = vec![f32::NAN; rule.state_elements(dim)];
+                rule.initialize(&weights, &mut state);
+                let mut oracle = Oracle::new(rule, &weights);
+                for number in 1..=20 {
+                    let gradient = random(dim, number);
+                    let step = Step { number: u64::from(number), rate_factor: 1.0 };
+                    optimizer(rule, decay).at(step).apply(&mut weights, &mut state, &gradient);
+                    oracle.step(rule, decay, number, &gradient);
+                    // Weights and states are below 20, each step rounds some ten times by 2^-24 of that, and what
+                    // divides is above 0.1.
+                    let tolerance = f64::from(number) * 10.0 * 20.0 / 0.1 / f64::from(1 << 24);
+                    for (weight, exact) in weights.iter().zip(&oracle.weights) {
+                        let difference = (f64::from(*weight) - exact).abs();
+                        assert!(difference <= tolerance, "{rule:?} step {number}: {weight} {exact}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Without regularization FTRL takes Adagrad's steps, with `beta` for epsilon, whatever the schedule does.
+    #[test]
+    fn a_schedule_changes_the_steps_of_ftrl_and_not_its_weights() {
+        let rule = UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 };
+        let (mut weights, mut state) = (random(8, 0), vec![0.0; 16]);
+        rule.initialize(&weights, &mut state);
+        let mut exact: Vec<f64> = weights.iter().map(|&weight| f64::from(weight)).collect();
+        let mut squares = [0.0; 8];
+        for number in 1..=20u32 {
+            let (gradient, rate_factor) = (random(8, number), f64::from(number % 7) / 3.0);
+            let step = Step { number: u64::from(number), rate_factor };
+            optimizer(rule, 0.0).at(step).apply(&mut weights, &mut state, &gradient);
+            for ((exact, square), &gradient) in exact.iter_mut().zip(&mut squares).zip(&gradient) {
+                let gradient = f64::from(gradient);
+                *square += gradient * gradient;
+                *exact -= 0.125 * rate_factor * gradient / (1.0 + square.sqrt());
+            }
+        }
+        for (weight, exact) in weights.iter().zip(exact) {
+            // 20 steps of about ten roundings of numbers below 5.
+            assert!((f64::from(*weight) - exact).abs() <= 1000.0 / f64::from(1 << 24), "{weight} {exact}");
+        }
+    }
+
+    #[test]
+    fn ftrl_holds_weights_of_weak_evidence_at_exactly_zero() {
+        let rule = UpdateRule::Ftrl { beta: 1.0, l1: 1.0, l2: 0.0 };
+        let (mut weights, mut state) = ([0.0; 2], [0.0; 4]);
+        let step = Step { number: 1, rate_factor: 1.0 };
+        optimizer(rule, 0.0).at(step).apply(&mut weights, &mut state, &[0.5, 3.0]);
+        assert_eq!(weights, [0.0, -0.125 * 2.0 / 4.0]);
+    }
+
+    #[test]
+    fn zeros_and_broken_numbers() {
+        for rule in [
+            UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+            UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.0 },
+            UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 0.0 },
+            UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
+        ] {
+            let update = optimizer(rule, 0.0).at(Step { number: 1, rate_factor: 1.0 });
+            let mut state = vec![0.0; rule.state_elements(2)];
+            let mut weights = [0.0, 0.0];
+            update.apply(&mut weights, &mut state, &[0.0, 0.0]);
+            assert_eq!(weights, [0.0, 0.0], "{rule:?}");
+            update.apply(&mut weights, &mut state, &[f32::NAN, f32::NAN]);
+            assert!(weights.iter().all(|weight| weight.is_nan()), "{rule:?}");
+        }
     }
 }

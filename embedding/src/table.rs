@@ -1,4 +1,4 @@
-//! What a table is, apart from where its rows lie.
+//! What a table is, and how it is looked up, apart from where its rows lie.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,17 +22,17 @@ impl Pooling {
     }
 }
 
-/// An embedding table.
+/// An embedding table. How its rows are pooled is a matter of the features that look it up, of which there may be
+/// several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TableSpec {
-    /// Its name: the categorical column that looks it up.
+    /// Its name: that of the first categorical column that looks it up, unless the job names it.
     pub name: String,
     /// Rows: every id is below it.
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
-    /// How a bag of rows becomes a vector.
-    pub pooling: Pooling,
 }
 
 impl TableSpec {

@@ -1,28 +1,35 @@
 //! A trained model on disk: `model.safetensors` with every weight, and `model.json` with what else scoring raw rows
 //! takes: the model's sizes, the columns with their transforms, and the checksums of all files.
 //!
-//! Tensors are f32: `bottom.0.weight` `[outputs, inputs]`, `bottom.0.bias` `[outputs]`, ..., `top.0.weight`, ..., and
-//! `embedding.COLUMN` `[rows, dim]`.
+//! Tensors are f32, and a model has those of its parts:
+//!
+//! - `bottom.0.weight` `[outputs, inputs]`, `bottom.0.bias` `[outputs]`, ..., `top.0.weight`, `top.0.bias`, ...
+//! - `cross.0.weight` and `cross.0.bias`, ...; with a rank `cross.0.v.weight`, `cross.0.u.weight` and `cross.0.u.bias`
+//! - `linear.weight` `[heads, dense columns]`: the dense columns' first-order terms
+//! - `embedding.TABLE` `[rows, dim]`
+//! - `wide.COLUMN` `[rows, heads]`: the first-order terms of a categorical column
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use rankine_embedding::UpdateRule;
+use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
+use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
+use rankine_reader::sealed::{self, Checksum};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
-use rankine_reader::{Dataset, Schema, sealed};
+use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuModel;
-use crate::model::ModelSpec;
+use crate::model::{ModelSpec, TrainingRules};
 
 const WEIGHTS_NAME: &str = "model.safetensors";
 const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// The longest header that is believed; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Rows are written and read in runs of about this many bytes.
@@ -71,6 +78,9 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
+    /// How raw rows of its columns are read; absent where it was trained on generated data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<RowFormat>,
     /// Steps of training behind it.
     pub steps: u64,
     /// The checksum of the weights.
@@ -100,6 +110,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: dataset.schema().clone(),
+        format: dataset.row_format(),
         steps,
         weights: write_weights(partial.path(), model)?,
         vocabularies,
@@ -110,7 +121,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
 
 /// The vocabularies among a dataset's files.
 fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
-    dataset.manifest().files.iter().filter(|file| file.name.starts_with("vocabulary/"))
+    dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
 fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {
@@ -147,21 +158,30 @@ fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_r
 
 /// Every tensor with its shape, in the order of their bytes.
 fn tensor_shapes(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
-    let layers = spec.named_layers().into_iter().flat_map(|(name, layer)| {
-        [
-            (format!("{name}.weight"), vec![layer.outputs, layer.inputs]),
-            (format!("{name}.bias"), vec![layer.outputs]),
-        ]
+    let layers = spec.dense_layout().named_layers().into_iter().flat_map(|(name, layer)| {
+        let weight = (format!("{name}.weight"), vec![layer.outputs, layer.inputs]);
+        let bias = layer.bias.then(|| (format!("{name}.bias"), vec![layer.outputs]));
+        std::iter::once(weight).chain(bias)
     });
-    let tables = spec
-        .tables
-        .iter()
-        .map(|table| (format!("embedding.{}", table.name), vec![table.rows as usize, table.dim]));
-    layers.chain(tables).collect()
+    let named = |kind: &'static str, tables: Vec<TableSpec>| {
+        let shape =
+            move |table: TableSpec| (format!("{kind}.{}", table.name), vec![table.rows as usize, table.dim]);
+        tables.into_iter().map(shape)
+    };
+    let tables = named("embedding", spec.tables.clone());
+    layers.chain(tables).chain(named("wide", spec.wide_tables())).collect()
+}
+
+/// The bytes of some tensors, where those can be counted.
+fn tensor_bytes(shapes: &[(String, Vec<usize>)]) -> Option<u64> {
+    shapes.iter().try_fold(0u64, |sum, (_, shape)| {
+        let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64))?;
+        sum.checked_add(elements.checked_mul(4)?)
+    })
 }
 
 impl SavedModel {
-    /// Reads `model.json` of a folder that [`save`] made.
+    /// Reads `model.json` of a folder that [`save`] made, and checks that its parts fit together.
     ///
     /// # Errors
     /// [`SavedModelError::Missing`] or [`SavedModelError::Damaged`].
@@ -171,10 +191,41 @@ impl SavedModel {
             return Err(SavedModelError::Missing(dir.to_owned()));
         }
         let text = fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
-        sealed::from_json(KIND, FORMAT, &text).map_err(|what| SavedModelError::Damaged { path, what })
+        let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
+        let saved: Self = sealed::from_json(KIND, FORMAT, &text).map_err(damaged)?;
+        saved.validate().map_err(|what| damaged(format!("what it describes is no model: {what}")))?;
+        Ok(saved)
     }
 
-    /// Reads the weights; optimizer state is fresh. Tensors are found by their names, wherever they lie in the file.
+    /// Checks that the model is one, and one of the columns.
+    fn validate(&self) -> Result<(), String> {
+        let Self { spec, schema, .. } = self;
+        schema.validate().map_err(|error| error.to_string())?;
+        spec.validate()?;
+        if spec.dense_columns != schema.dense.len() {
+            return Err(format!("it takes {} dense columns of {}", spec.dense_columns, schema.dense.len()));
+        }
+        for head in &spec.heads {
+            if schema.labels.get(head.label_number).is_none_or(|label| label.name != head.label) {
+                return Err(format!("label {} is not number {}", head.label, head.label_number));
+            }
+        }
+        if !spec.features.iter().map(|f| &f.column).eq(schema.categorical.iter().map(|column| &column.name)) {
+            return Err("its features are not the categorical columns".into());
+        }
+        for (feature, column) in spec.features.iter().zip(&schema.categorical) {
+            let table = &spec.tables[feature.table];
+            if table.rows < column.rows {
+                return Err(format!(
+                    "table {} has {} rows, and column {} counts {}",
+                    table.name, table.rows, column.name, column.rows
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the weights, as [`save`] wrote them; nothing is kept to learn with.
     ///
     /// # Errors
     /// [`SavedModelError::Damaged`] where a tensor is missing, of another shape, or of other bytes than were saved.
@@ -192,7 +243,7 @@ impl SavedModel {
         let mut length = [0; 8];
         input.read_exact(&mut length).map_err(read)?;
         let length = u64::from_le_bytes(length);
-        if length > HEADER_BYTES_MAX || length > bytes {
+        if length > HEADER_BYTES_MAX || length > bytes.saturating_sub(8) {
             return Err(damaged(format!("a header of {length} bytes is too long")));
         }
         let mut header = vec![0; length as usize];
@@ -212,6 +263,10 @@ impl SavedModel {
         if found != expected {
             return Err(damaged("its tensors are not those of the model".into()));
         }
+        // Before memory is taken for what the file does not hold.
+        if tensor_bytes(&shapes) != bytes.checked_sub(8 + length) {
+            return Err(damaged("its tensors have more or fewer bytes than the file".into()));
+        }
 
         let mut bytes = Vec::new();
         let mut take = |values: &mut [f32]| -> Result<(), SavedModelError> {
@@ -225,9 +280,11 @@ impl SavedModel {
         let mut parameters = vec![0.0; self.spec.dense_parameters()];
         take(&mut parameters)?;
         let mut tables = Vec::new();
-        for spec in &self.spec.tables {
-            let mut table = Table::zeroed(spec.clone(), UpdateRule::Sgd);
-            for row in 0..spec.rows {
+        let rules = TrainingRules::sgd(&self.spec, 0.0);
+        for (spec, optimizer) in rules.all_tables(&self.spec) {
+            let rows = spec.rows;
+            let mut table = Table::zeroed(spec, optimizer);
+            for row in 0..rows {
                 take(table.weights_mut(row))?;
             }
             tables.push(table);
@@ -235,7 +292,28 @@ impl SavedModel {
         if input.hash.digest() != self.weights.xxh3.0 {
             return Err(damaged("its checksum is not the one in model.json".into()));
         }
-        Ok(CpuModel::new(self.spec.clone(), UpdateRule::Sgd, parameters, tables))
+        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+    }
+
+    /// What turns raw rows into samples of the model, with the vocabularies of the training.
+    ///
+    /// # Errors
+    /// [`rankine_reader::Error::Damaged`] where a vocabulary is not what was saved, [`rankine_reader::Error::Io`].
+    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
+        Encoder::with_files(&self.schema, dir, |name| {
+            let path = dir.join(name);
+            let bytes = fs::read(&path).map_err(|source| rankine_reader::Error::Io {
+                doing: "read",
+                path: path.clone(),
+                source,
+            })?;
+            let kept = self.vocabularies.iter().find(|file| file.name == name);
+            if kept.is_none_or(|file| file.xxh3 != Checksum::of(&bytes)) {
+                let what = "its checksum is not the one in model.json".to_owned();
+                return Err(rankine_reader::Error::Damaged { path, offset: None, what });
+            }
+            Ok(bytes)
+        })
     }
 
     /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
@@ -259,7 +337,8 @@ impl SavedModel {
             }
         }
         for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            if (mine.rows, mine.vocabulary) != (theirs.rows, theirs.vocabulary) {
+            if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
+            {
                 return Err(mismatch(format!(
                     "column {} has {} rows by {:?}, the model {} by {:?}",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
@@ -291,3 +370,6 @@ impl<R: Read> Read for HashingReader<R> {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

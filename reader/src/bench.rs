@@ -163,7 +163,7 @@ fn prefix(mut part: DatasetPart, bytes_max: u64) -> DatasetPart {
     });
     let blocks = whole.count().max(1);
     part.blocks.truncate(blocks);
-    part.samples = part.samples.min(blocks as u64 * u64::from(part.block_samples));
+    part.samples = part.blocks.iter().map(|block| u64::from(block.samples)).sum();
     part
 }
 

@@ -1,4 +1,5 @@
-//! A dataset on disk: a folder whose `dataset.json` is written last and vouches for every other byte.
+//! A dataset on disk: a folder whose `dataset.json` is written last and vouches for every other byte; or raw files of
+//! other makers, read as they are.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,10 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::convert::Conversion;
+use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
 use crate::generate::Generation;
-use crate::schema::Schema;
+use crate::raw::{RawFormat, RecordDecoder};
+use crate::schema::{DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
 use crate::statistics::{self, TableStatistics};
 
@@ -167,11 +169,34 @@ fn is_below(name: &str) -> bool {
     !name.is_empty() && components.all(|component| matches!(component, std::path::Component::Normal(_)))
 }
 
-/// A dataset that is there and whole, as far as its manifest tells.
+/// A dataset that is there and whole, as far as its manifest, or the length of its raw files, tells.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     dir: PathBuf,
-    manifest: Manifest,
+    source: Source,
+}
+
+#[derive(Debug, Clone)]
+enum Source {
+    Folder(Box<Manifest>),
+    Raw(Box<RawDataset>),
+}
+
+/// Raw files as a dataset.
+#[derive(Debug, Clone)]
+struct RawDataset {
+    format: RawFormat,
+    decoder: std::sync::Arc<RecordDecoder>,
+    schema: Schema,
+    block_samples: u32,
+    parts: BTreeMap<Part, Vec<RawFile>>,
+}
+
+/// A raw file that was seen to hold so many records.
+#[derive(Debug, Clone)]
+struct RawFile {
+    path: PathBuf,
+    records: u64,
 }
 
 /// Where a block lies.
@@ -183,27 +208,41 @@ pub struct BlockLocation {
     pub offset: u64,
     /// Its length.
     pub bytes: u32,
-    /// The checksum that its header must state.
+    /// Its samples.
+    pub samples: u32,
+    /// The checksum that its header must state; raw records have none, and here is 0.
     pub checksum: u64,
 }
 
-/// A part of a dataset, its index read and checked against the files on disk.
+/// How the samples of a block are stored.
+#[derive(Debug, Clone)]
+pub enum BlockCoding {
+    /// As Rankine packs them.
+    Packed {
+        /// What block headers must state: see [`Manifest::tag`].
+        tag: u64,
+    },
+    /// As raw records.
+    Records(std::sync::Arc<RecordDecoder>),
+}
+
+/// A part of a dataset: where its blocks lie, checked against the files on disk.
 #[derive(Debug, Clone)]
 pub struct DatasetPart {
     /// Which part.
     pub part: Part,
     /// The files of blocks.
     pub files: Vec<PathBuf>,
-    /// All blocks, in order: block `i` begins with sample `i * block_samples`.
+    /// All blocks, in the order of their samples.
     pub blocks: Vec<BlockLocation>,
     /// Samples in all blocks.
     pub samples: u64,
-    /// Samples of every block but the last.
+    /// Samples of every block but the last of the part, or of each raw file, which may have fewer.
     pub block_samples: u32,
     /// The columns.
     pub schema: std::sync::Arc<Schema>,
-    /// What block headers must state: see [`Manifest::tag`].
-    pub tag: u64,
+    /// How blocks are stored.
+    pub coding: BlockCoding,
 }
 
 impl Dataset {
@@ -230,38 +269,138 @@ impl Dataset {
         }
         let text = fs::read(&path).context("read", &path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
-        Ok(Self { dir: dir.to_owned(), manifest })
+        Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)) })
     }
 
-    /// The dataset's folder.
+    /// Takes raw files for a dataset: looks at their lengths alone. Each record is checked when it is read, and one
+    /// that cannot be a sample is an error then.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the format has no fixed record or a part's files hold none; [`Error::BadRows`] where a
+    /// file's length does not suit the format; [`Error::Io`] where a file is not there.
+    pub fn raw(format: &RawFormat, train: &[PathBuf], eval: &[PathBuf]) -> Result<Self> {
+        let decoder = RecordDecoder::new(format)?;
+        let schema = format.schema(DenseDtype::F32);
+        let open = |path: &PathBuf| {
+            let metadata = fs::metadata(path).context("open", path)?;
+            if !metadata.is_file() {
+                return Err(Error::invalid(format!("{} is not a regular file", path.display())));
+            }
+            let records = format.records_of(metadata.len());
+            let records = records
+                .map_err(|what| Error::BadRows(format!("cannot read {}: its {what}", path.display())))?;
+            Ok(RawFile { path: path.clone(), records })
+        };
+        let mut parts = BTreeMap::new();
+        for (part, paths) in [(Part::Train, train), (Part::Eval, eval)] {
+            let files = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+            if files.iter().any(|file| file.records > 0) {
+                parts.insert(part, files);
+            } else if let Some(first) = files.first() {
+                let path = first.path.display();
+                return Err(Error::BadRows(format!("no record is in the {part} part: {path} is empty")));
+            }
+        }
+        let block_samples = format.block_samples()?;
+        let first = train.iter().chain(eval).next();
+        let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
+        let raw =
+            RawDataset { format: format.clone(), decoder: decoder.into(), schema, block_samples, parts };
+        Ok(Self { dir, source: Source::Raw(Box::new(raw)) })
+    }
+
+    /// The dataset's folder; of raw files, that of the first.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What its manifest says.
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+    /// What its manifest says; raw files have none.
+    pub fn manifest(&self) -> Option<&Manifest> {
+        match &self.source {
+            Source::Folder(manifest) => Some(manifest),
+            Source::Raw(_) => None,
+        }
+    }
+
+    /// How raw rows of its columns are read; generated data have none.
+    pub fn row_format(&self) -> Option<RowFormat> {
+        match &self.source {
+            Source::Folder(manifest) => match &manifest.origin {
+                Origin::Converted(conversion) => Some(conversion.format.clone()),
+                Origin::Generated(_) => None,
+            },
+            Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.format.clone())),
+        }
+    }
+
+    /// The files beside the parts that its manifest lists; none where it is read from raw files.
+    pub fn files(&self) -> &[FileManifest] {
+        self.manifest().map_or(&[], |manifest| &manifest.files)
+    }
+
+    /// How raw rows of its columns are read; `None` where they were generated.
+    pub fn row_format(&self) -> Option<RowFormat> {
+        match &self.source {
+            Source::Folder(manifest) => match &manifest.origin {
+                Origin::Converted(conversion) => Some(conversion.format.clone()),
+                Origin::Generated(_) => None,
+            },
+            Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.decoder.format().clone())),
+        }
+    }
+
+    /// See [`Manifest::auc_achievable`].
+    pub fn auc_achievable(&self) -> Option<f64> {
+        self.manifest().and_then(Manifest::auc_achievable)
     }
 
     /// The columns.
     pub fn schema(&self) -> &Schema {
-        &self.manifest.schema
+        match &self.source {
+            Source::Folder(manifest) => &manifest.schema,
+            Source::Raw(raw) => &raw.schema,
+        }
+    }
+
+    /// The parts that are there.
+    pub fn parts(&self) -> Vec<Part> {
+        match &self.source {
+            Source::Folder(manifest) => manifest.parts.keys().copied().collect(),
+            Source::Raw(raw) => raw.parts.keys().copied().collect(),
+        }
     }
 
     /// Samples of a part; 0 where the part is absent.
     pub fn samples(&self, part: Part) -> u64 {
-        self.manifest.parts.get(&part).map_or(0, |part| part.samples)
+        match &self.source {
+            Source::Folder(manifest) => manifest.parts.get(&part).map_or(0, |part| part.samples),
+            Source::Raw(raw) => raw.parts.get(&part).into_iter().flatten().map(|file| file.records).sum(),
+        }
     }
 
-    /// Reads a part's index and checks that its files are there in full length.
+    /// Where a part's blocks lie; of a dataset's folder, reads its index, and checks that its files are there in full
+    /// length.
     ///
     /// # Errors
     /// [`Error::Invalid`] where the dataset has no such part; [`Error::Damaged`] where a file is missing, cut short or
     /// does not add up.
     pub fn part(&self, part: Part) -> Result<DatasetPart> {
-        let Some(manifest) = self.manifest.parts.get(&part) else {
-            return Err(Error::invalid(format!("the dataset {} has no {part} part", self.dir.display())));
+        let found = match &self.source {
+            Source::Folder(manifest) => {
+                manifest.parts.get(&part).map(|of| self.packed_part(manifest, part, of)).transpose()?
+            }
+            Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
         };
+        found.ok_or_else(|| {
+            let hint = match &self.source {
+                Source::Folder(_) => "",
+                Source::Raw(_) => ": name its files",
+            };
+            Error::invalid(format!("the dataset {} has no {part} part{hint}", self.dir.display()))
+        })
+    }
+
+    fn packed_part(&self, dataset: &Manifest, part: Part, manifest: &PartManifest) -> Result<DatasetPart> {
         let dir = self.dir.join(part.name());
         let index_path = dir.join(INDEX_NAME);
         let index = fs::read(&index_path).context("read", &index_path)?;
@@ -269,6 +408,8 @@ impl Dataset {
         if xxh3_64(&index) != manifest.index_xxh3.0 || !index.len().is_multiple_of(INDEX_ENTRY_BYTES) {
             return Err(damaged("its checksum is not the one in dataset.json".into()));
         }
+        let block_samples = dataset.block_samples;
+        let mut samples_left = manifest.samples;
         let mut entries = index.chunks_exact(INDEX_ENTRY_BYTES);
         let mut blocks = Vec::with_capacity(entries.len());
         let mut files = Vec::with_capacity(manifest.blocks.len());
@@ -286,15 +427,16 @@ impl Dataset {
             for entry in entries.by_ref().take(file.blocks as usize) {
                 let bytes = u32::from_le_bytes(entry[0..4].try_into().expect("four bytes"));
                 let checksum = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
-                blocks.push(BlockLocation { file: number as u32, offset, bytes, checksum });
+                let samples = samples_left.min(u64::from(block_samples)) as u32;
+                blocks.push(BlockLocation { file: number as u32, offset, bytes, samples, checksum });
                 offset += u64::from(bytes);
+                samples_left -= u64::from(samples);
             }
             if offset != file.bytes {
                 return Err(damaged(format!("its blocks of {} do not sum to the file's length", file.name)));
             }
             files.push(path);
         }
-        let block_samples = self.manifest.block_samples;
         let expected_blocks = manifest.samples.div_ceil(u64::from(block_samples));
         if entries.len() > 0 || blocks.len() as u64 != expected_blocks {
             return Err(damaged(format!(
@@ -309,8 +451,8 @@ impl Dataset {
             blocks,
             samples: manifest.samples,
             block_samples,
-            schema: std::sync::Arc::new(self.manifest.schema.clone()),
-            tag: Manifest::tag(&self.manifest.schema),
+            schema: std::sync::Arc::new(dataset.schema.clone()),
+            coding: BlockCoding::Packed { tag: Manifest::tag(&dataset.schema) },
         })
     }
 
@@ -322,7 +464,7 @@ impl Dataset {
         let path = self.dir.join(statistics::FILE_NAME);
         let bytes = self.checked_file(statistics::FILE_NAME)?;
         let tables = statistics::from_bytes(&bytes).map_err(|what| Error::damaged(&path, None, what))?;
-        if tables.len() != self.manifest.schema.categorical.len() {
+        if tables.len() != self.schema().categorical.len() {
             return Err(Error::damaged(&path, None, "it does not have a table a categorical column"));
         }
         Ok(tables)
@@ -334,7 +476,7 @@ impl Dataset {
     /// [`Error::Damaged`] where it is not listed, or not what was written.
     pub fn checked_file(&self, name: &str) -> Result<Vec<u8>> {
         let path = self.dir.join(name);
-        let Some(listed) = self.manifest.files.iter().find(|file| file.name == name) else {
+        let Some(listed) = self.files().iter().find(|file| file.name == name) else {
             return Err(Error::damaged(
                 &self.dir.join(MANIFEST_NAME),
                 None,
@@ -349,14 +491,47 @@ impl Dataset {
     }
 }
 
+impl RawDataset {
+    /// Where the blocks of a part lie: each file's records, cut every [`RawDataset::block_samples`] of them.
+    fn part(&self, part: Part, files: &[RawFile]) -> Result<DatasetPart> {
+        let record_bytes = self.decoder.record_bytes() as u64;
+        let mut blocks = Vec::new();
+        for (number, file) in (0..).zip(files) {
+            let starts = (0..file.records).step_by(self.block_samples as usize);
+            blocks.extend(starts.map(|first| {
+                let samples = (file.records - first).min(u64::from(self.block_samples));
+                BlockLocation {
+                    file: number,
+                    offset: first * record_bytes,
+                    bytes: (samples * record_bytes) as u32,
+                    samples: samples as u32,
+                    checksum: 0,
+                }
+            }));
+        }
+        Ok(DatasetPart {
+            part,
+            files: files.iter().map(|file| file.path.clone()).collect(),
+            samples: blocks.iter().map(|block| u64::from(block.samples)).sum(),
+            blocks,
+            block_samples: self.block_samples,
+            schema: std::sync::Arc::new(self.schema.clone()),
+            coding: BlockCoding::Records(std::sync::Arc::clone(&self.decoder)),
+        })
+    }
+}
+
 impl DatasetPart {
-    /// Checks that a decoded block is the one that should be there.
+    /// Checks that a packed block is the one that should be there.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn check_block(&self, index: u64, block: &crate::block::Block<'_>) -> Result<(), String> {
+        let BlockCoding::Packed { tag } = self.coding else {
+            return Err("the part has raw records, and no packed blocks".into());
+        };
         let id = block.id();
-        let expected = crate::block::BlockId { dataset: self.tag, part: self.part, index };
+        let expected = crate::block::BlockId { dataset: tag, part: self.part, index };
         if id != expected {
             return Err(format!("it is block {} of the {} part of another place", id.index, id.part));
         }
@@ -367,10 +542,9 @@ impl DatasetPart {
         Ok(())
     }
 
-    /// The samples of a block: as many as every other one, or what is left for the last.
+    /// The samples of a block.
     pub fn samples_of(&self, block: u64) -> u64 {
-        let first = block * u64::from(self.block_samples);
-        u64::from(self.block_samples).min(self.samples.saturating_sub(first))
+        self.blocks.get(block as usize).map_or(0, |block| u64::from(block.samples))
     }
 }
 

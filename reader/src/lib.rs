@@ -11,6 +11,7 @@ pub mod dataset;
 pub mod error;
 pub mod generate;
 pub mod io;
+pub mod raw;
 pub mod samples;
 pub mod schema;
 pub mod sealed;

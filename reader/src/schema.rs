@@ -39,6 +39,13 @@ pub enum DenseDtype {
 }
 
 impl DenseDtype {
+    /// What is read back of values that were stored.
+    pub(crate) fn round(self, values: &mut [f32]) {
+        if self == Self::F16 {
+            values.iter_mut().for_each(|value| *value = half::f16::from_f32(*value).to_f32());
+        }
+    }
+
     /// Bytes that one value takes.
     pub fn bytes(self) -> usize {
         match self {

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::dataset::{Dataset, DatasetPart, MANIFEST_NAME, Part};
+use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME, Part};
 use crate::error::{Error, Result};
 use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics;
-use crate::stream::{BlockStream, check_block};
+use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
 /// Damages that are described; further ones are counted.
 pub const DAMAGES_MAX: usize = 20;
@@ -90,20 +90,20 @@ impl VerifyReport {
 /// [`Error::Invalid`] where checking cannot start. Damages are no errors but what the report is for.
 pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
-    for file in &dataset.manifest().files {
+    for file in dataset.files() {
         report.files += 1;
         if let Err(error) = dataset.checked_file(&file.name) {
             report.add(&error);
         }
     }
-    let lists_statistics = dataset.manifest().files.iter().any(|file| file.name == statistics::FILE_NAME);
+    let lists_statistics = dataset.files().iter().any(|file| file.name == statistics::FILE_NAME);
     if lists_statistics
         && report.is_whole()
         && let Err(error) = dataset.statistics()
     {
         report.add(&error);
     }
-    for (&part, manifest) in &dataset.manifest().parts {
+    for part in dataset.parts() {
         let part = match dataset.part(part) {
             Ok(part) => Arc::new(part),
             Err(error) => {
@@ -115,13 +115,15 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
         let found = verify_part(&part, threads, &mut report)?;
         let positives: Vec<u64> = found.iter().map(|counts| counts.positive).collect();
         let missing: Vec<u64> = found.iter().map(|counts| counts.missing).collect();
+        let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
         if report.damages.len() == before
-            && (&positives, &missing) != (&manifest.positives, &manifest.missing)
+            && let Some(listed) = listed
+            && (&positives, &missing) != (&listed.positives, &listed.missing)
         {
             let what = format!(
                 "it says that the {} part has {:?} positive and {:?} missing labels, and there are {positives:?} and \
                  {missing:?}",
-                part.part, manifest.positives, manifest.missing
+                part.part, listed.positives, listed.missing
             );
             report.add(&Error::damaged(&dataset.dir().join(MANIFEST_NAME), None, what));
         }
@@ -198,9 +200,14 @@ fn verify_block(
     let used = lock().pop();
     let mut samples = used.unwrap_or_else(|| Samples::new(&part.schema));
     samples.clear();
-    check_block(part, index as u64, bytes)
-        .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
-        .map_err(|what| Error::damaged(path, location.offset, what))?;
+    match &part.coding {
+        BlockCoding::Records(decoder) => {
+            decode_records(decoder, path, &location, &bytes[bytes_before(&location)..], &mut samples)?;
+        }
+        BlockCoding::Packed { .. } => check_block(part, index as u64, bytes)
+            .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))
+            .map_err(|what| Error::damaged(path, location.offset, what))?,
+    }
     let counts = samples.labels.iter().map(|labels| LabelCounts::of(labels)).collect();
     lock().push(samples);
     Ok(counts)

@@ -51,6 +51,13 @@ impl Ended {
         serde_json::from_str(&self.stdout).expect("stdout is JSON and nothing else")
     }
 
+    /// What it printed has these words.
+    #[track_caller]
+    pub(crate) fn stdout_says(self, words: &str) -> Self {
+        assert!(self.stdout.contains(words), "`{words}` is not in:\n{}", self.stdout);
+        self
+    }
+
     /// Its errors name all of these.
     #[track_caller]
     pub(crate) fn says(self, words: &[&str]) -> Self {
@@ -209,4 +216,16 @@ pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
         fields.join("\t")
     };
     (0..count).map(row).collect()
+}
+
+/// Where real data lie: in the folder that `RANKINE_TEST_DATA` names, by default in `shared/data` beside the repository.
+pub(crate) fn data_folder() -> PathBuf {
+    let named = std::env::var_os("RANKINE_TEST_DATA").map(PathBuf::from);
+    named.unwrap_or_else(|| root().join("../shared/data"))
+}
+
+/// A test's own word to whoever runs it.
+#[expect(clippy::print_stdout, reason = "a test's own word to whoever runs it")]
+pub(crate) fn told(text: &str) {
+    println!("{text}");
 }

@@ -1,38 +1,57 @@
 //! From a batch's ids to each distinct row with the bags that name it.
 
-use super::pool::Bags;
+use super::pool::Feature;
 
-/// The distinct rows of one table in one batch, ascending, each with the bags that look it up, ascending too.
-///
-/// Distinct row `i` is `rows[i]`, and `bags[starts[i]..starts[i + 1]]` name it, once for each time that they do.
+/// The distinct rows of one table in one batch, ascending, each with the bags that look it up: by feature, and by
+/// sample within a feature.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Route {
     /// Distinct rows, ascending.
     pub rows: Vec<u64>,
-    /// One entry a distinct row and one more.
-    pub starts: Vec<u32>,
-    /// Bag numbers, one an id of the batch.
-    pub bags: Vec<u32>,
+    /// One entry a distinct row and one more: where its bags begin.
+    starts: Vec<u32>,
+    /// One bag an id of the batch: the feature's number above `sample_bits`, the sample's below.
+    bags: Vec<u32>,
+    sample_bits: u32,
     /// `(row, bag)` of each id in one word; kept for its memory.
     keys: Vec<u64>,
 }
 
+/// One of a batch's bags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BagPlace {
+    /// The number of the feature among those of the table.
+    pub feature: usize,
+    /// The sample.
+    pub sample: usize,
+}
+
 impl Route {
-    /// Sorts the ids of a batch by row, then by bag.
+    /// Sorts the ids that a batch's features look up in a table by row, then by bag.
     ///
     /// # Panics
-    /// Where an id is not below `rows`, or a table of `rows` rows and a batch of this many bags need more than 64 bits
-    /// together (2^32 bags of a table with 2^32 rows).
-    pub fn build(&mut self, bags: Bags<'_>, rows: u64) {
-        let bag_bits = u64::BITS - (bags.len() as u64).leading_zeros();
-        let row_bits = u64::BITS - rows.leading_zeros();
-        assert!(bag_bits + row_bits <= u64::BITS, "{rows} rows and {} bags do not fit one key", bags.len());
+    /// Where an id is not below `rows`, or where a table of `rows` rows and a batch of this many bags need more than 64
+    /// bits together (2^32 bags of a table with 2^32 rows).
+    pub fn build(&mut self, features: &[Feature<'_>], rows: u64) {
+        let bits = |count: u64| u64::BITS - count.leading_zeros();
+        let samples = features.iter().map(|feature| feature.bags.len()).max().unwrap_or(0);
+        let (sample_bits, feature_bits) = (bits(samples as u64), bits(features.len() as u64 - 1));
+        let bag_bits = sample_bits + feature_bits;
+        assert!(
+            bag_bits <= u32::BITS && bag_bits + bits(rows) <= u64::BITS,
+            "{rows} rows and {} features of {samples} bags do not fit one key",
+            features.len()
+        );
+        self.sample_bits = sample_bits;
         self.keys.clear();
-        for bag in 0..bags.len() {
-            self.keys.extend(bags.bag(bag).iter().map(|&row| {
-                assert!(row < rows, "row {row} is not below {rows}");
-                row << bag_bits | bag as u64
-            }));
+        for (number, feature) in features.iter().enumerate() {
+            for sample in 0..feature.bags.len() {
+                let bag = (number as u64) << sample_bits | sample as u64;
+                self.keys.extend(feature.bags.bag(sample).iter().map(|&row| {
+                    assert!(row < rows, "row {row} is not below {rows}");
+                    row << bag_bits | bag
+                }));
+            }
         }
         // Equal keys are a bag that names a row twice: which of them comes first makes no difference.
         self.keys.sort_unstable();
@@ -53,38 +72,60 @@ impl Route {
         self.starts.push(self.keys.len() as u32);
     }
 
-    /// The bags that look up distinct row `index`.
-    pub fn bags_of(&self, index: usize) -> &[u32] {
-        &self.bags[self.starts[index] as usize..self.starts[index + 1] as usize]
+    /// The bags that look up distinct row `index`, in order, one for each time that they do.
+    pub fn bags_of(&self, index: usize) -> impl ExactSizeIterator<Item = BagPlace> {
+        let sample_bits = self.sample_bits;
+        let bags = &self.bags[self.starts[index] as usize..self.starts[index + 1] as usize];
+        bags.iter().map(move |&bag| BagPlace {
+            feature: (u64::from(bag) >> sample_bits) as usize,
+            sample: (u64::from(bag) & ((1 << sample_bits) - 1)) as usize,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::pool::{Bags, FeatureSlot};
+    use crate::table::Pooling;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     proptest! {
         #[test]
         fn every_id_is_found_under_its_row(
-            bags in prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40),
+            features in prop::collection::vec(
+                prop::collection::vec(prop::collection::vec(0..20u64, 0..4), 0..40), 1..4,
+            ),
         ) {
-            let ids: Vec<u64> = bags.iter().flatten().copied().collect();
-            let mut offsets = vec![0];
-            offsets.extend(bags.iter().scan(0, |end, bag| { *end += bag.len() as u32; Some(*end) }));
-            let mut expected = BTreeMap::<u64, Vec<u32>>::new();
-            for (number, bag) in bags.iter().enumerate() {
-                for &row in bag {
-                    expected.entry(row).or_default().push(number as u32);
+            let mut expected = BTreeMap::<u64, Vec<BagPlace>>::new();
+            for (feature, bags) in features.iter().enumerate() {
+                for (sample, bag) in bags.iter().enumerate() {
+                    for &row in bag {
+                        expected.entry(row).or_default().push(BagPlace { feature, sample });
+                    }
                 }
             }
+            let ids = |bags: &Vec<Vec<u64>>| bags.iter().flatten().copied().collect::<Vec<_>>();
+            let columns: Vec<_> = features.iter().map(|bags| (offsets_of(bags), ids(bags))).collect();
+            let slot = FeatureSlot { stride: 1, offset: 0 };
+            let of_batch: Vec<_> = columns.iter().map(|(offsets, ids)| {
+                Feature { bags: Bags { offsets, ids }, pooling: Pooling::Sum, slot }
+            }).collect();
             let mut route = Route::default();
-            route.build(Bags { offsets: &offsets, ids: &ids }, 20);
+            route.build(&of_batch, 20);
             prop_assert_eq!(&route.rows, &expected.keys().copied().collect::<Vec<_>>());
             for (index, bags) in expected.values().enumerate() {
-                prop_assert_eq!(route.bags_of(index), bags.as_slice());
+                prop_assert_eq!(&route.bags_of(index).collect::<Vec<_>>(), bags);
             }
         }
+    }
+
+    fn offsets_of(bags: &[Vec<u64>]) -> Vec<u32> {
+        let ends = bags.iter().scan(0, |end, bag| {
+            *end += bag.len() as u32;
+            Some(*end)
+        });
+        std::iter::once(0).chain(ends).collect()
     }
 }

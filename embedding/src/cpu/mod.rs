@@ -4,9 +4,10 @@
 //! sum is taken in a fixed order by one thread.
 
 mod deduplicate;
+mod memory;
 mod pool;
 mod table;
 
-pub use deduplicate::Route;
-pub use pool::{Bags, FeatureSlot};
+pub use deduplicate::{BagPlace, Route};
+pub use pool::{Bags, Feature, FeatureSlot};
 pub use table::Table;

@@ -1,6 +1,7 @@
 //! Ids in, vectors out: the look-up of a table's rows, pooled bag by bag.
 
 use super::table::Table;
+use crate::table::Pooling;
 
 /// The bags of one categorical column in one batch: bag `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
 #[derive(Debug, Clone, Copy)]
@@ -28,21 +29,33 @@ impl<'a> Bags<'a> {
     }
 }
 
-/// Where a table's vectors lie in a `[sample, feature elements]` matrix.
+/// Where a feature's vectors lie in a `[sample, stride]` matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct FeatureSlot {
     /// Elements from one sample to the next.
     pub stride: usize,
-    /// The first element of the table's vector in a sample.
+    /// The first element of the feature's vector in a sample.
     pub offset: usize,
 }
 
+/// One of the features that look up a table, in one batch: a bag a sample.
+#[derive(Debug, Clone, Copy)]
+pub struct Feature<'a> {
+    /// The ids of each sample.
+    pub bags: Bags<'a>,
+    /// How each bag becomes a vector.
+    pub pooling: Pooling,
+    /// Where the vectors lie.
+    pub slot: FeatureSlot,
+}
+
 impl Table {
-    /// Pools the bags `first..` of a batch into `features`, which holds their samples: as many as it has strides.
-    pub fn pool(&self, bags: Bags<'_>, first: usize, slot: FeatureSlot, features: &mut [f32]) {
-        let (dim, pooling) = (self.spec().dim, self.spec().pooling);
-        for (sample, features) in features.chunks_exact_mut(slot.stride).enumerate() {
-            let out = &mut features[slot.offset..slot.offset + dim];
+    /// Pools the bags of the samples `first..` of a batch into `out`, which holds as many samples as it has strides.
+    pub fn pool(&self, feature: &Feature<'_>, first: usize, out: &mut [f32]) {
+        let &Feature { bags, pooling, slot } = feature;
+        let dim = self.spec().dim;
+        for (sample, out) in out.chunks_exact_mut(slot.stride).enumerate() {
+            let out = &mut out[slot.offset..slot.offset + dim];
             let bag = bags.bag(first + sample);
             let Some((&one, rest)) = bag.split_first() else {
                 out.fill(0.0);

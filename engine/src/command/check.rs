@@ -35,19 +35,32 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return output::text(job.to_toml());
     }
     output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))?;
-    let dir = job.data.dir.display();
-    output::text(match outlook.columns {
-        Columns::Dataset => format!("dataset   {dir}\n"),
-        Columns::Shape => format!("dataset   {dir}: not there yet, training will generate it\n"),
-        Columns::Unknown => {
-            format!("dataset   {dir}: not there, so its columns were not checked; convert or generate it\n")
+    output::text(match (&job.data.raw, outlook.columns) {
+        (Some(raw), columns) => {
+            let files = raw.train.len() + raw.eval.len();
+            let record_bytes = training::raw_format(raw)?.record_bytes()?;
+            let there = match columns {
+                Columns::Dataset => "",
+                Columns::Shape | Columns::Unknown => ": not there, so their lengths were not checked",
+            };
+            format!("dataset   {files} raw files of {record_bytes} bytes a record{there}\n")
+        }
+        (None, columns) => {
+            let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
+            match columns {
+                Columns::Dataset => format!("dataset   {dir}\n"),
+                Columns::Shape => format!("dataset   {dir}: not there yet, training will generate it\n"),
+                Columns::Unknown => format!(
+                    "dataset   {dir}: not there, so its columns were not checked; convert or generate it\n"
+                ),
+            }
         }
     })?;
     let Some(spec) = outlook.spec else { return Ok(()) };
     output::text(format_args!(
         "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
          memory    {:.3} GiB for the tables and their optimizer state\n",
-        job.model.kind.name(),
+        job.model.kind(),
         spec.tables.len(),
         spec.tables.iter().map(|table| table.rows).sum::<u64>(),
         spec.embedding_parameters(),

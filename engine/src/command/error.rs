@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 
 use rankine::job::JobError;
+use rankine::prediction::PredictError;
 use rankine::saved::SavedModelError;
 use rankine::training::TrainError;
 
@@ -107,6 +108,17 @@ impl From<TrainError> for CommandError {
             TrainError::Write { .. } | TrainError::Diverged { .. } | TrainError::NotFinite(_) => {
                 Self::new(Exit::Failed, error)
             }
+        }
+    }
+}
+
+impl From<PredictError> for CommandError {
+    fn from(error: PredictError) -> Self {
+        match error {
+            PredictError::Data(error) => error.into(),
+            PredictError::Saved(error) => error.into(),
+            PredictError::Unknown { .. } | PredictError::BadRow(_) => Self::new(Exit::BadData, error),
+            PredictError::Write { .. } | PredictError::NotFinite { .. } => Self::new(Exit::Failed, error),
         }
     }
 }

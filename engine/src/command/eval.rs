@@ -1,24 +1,31 @@
 //! `rankine eval`: how good is a trained model?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
+use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::metrics::MetricsText;
 use super::progress::Progress;
-use super::{CommandError, output};
+use super::{CommandError, Exit, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
-/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies.
+/// A model with several heads is judged head by head, each on the samples that have its label.
+///
+/// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
+/// --raw, the model is judged on the data of its own run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
+  rankine eval --run runs/criteo-1
   rankine eval --run runs/criteo-1 --data data/criteo
+  rankine eval --run runs/terabyte-1 --raw day_23.bin
   rankine eval --run runs/criteo-1 --data data/criteo --part train
   rankine eval --run runs/criteo-1 --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
@@ -28,7 +35,11 @@ pub(crate) struct Args {
 
     /// The dataset's folder; its columns must be those that the model was trained on
     #[arg(long, value_name = "DATASET")]
-    data: PathBuf,
+    data: Option<PathBuf>,
+
+    /// Raw files to judge by, of such records as the model was trained on, converted or not
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["data", "part"])]
+    raw: Vec<PathBuf>,
 
     /// The part of the dataset: eval or train
     #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
@@ -42,7 +53,7 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Outcome {
     #[serde(flatten)]
-    metrics: rankine::evaluation::Metrics,
+    metrics: EvalMetrics,
     #[serde(skip_serializing_if = "Option::is_none")]
     auc_achievable: Option<f64>,
 }
@@ -51,23 +62,43 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model_dir = RunDir::model_path(&args.run);
     let saved = SavedModel::open(&model_dir)?;
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
-    let dataset = Dataset::open(&args.data)?;
+    let dataset = dataset(&args, &job, &saved)?;
     saved.check_dataset(&dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(&job)?;
     let mut watcher = Watcher(None);
-    let metrics = pool.install(|| {
+    let heads = pool.install(|| {
         let mut model = saved.load(&model_dir)?;
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
     drop(watcher);
+    let metrics = EvalMetrics::from(heads.as_slice());
     let judged_part = args.part == Part::Eval;
-    let auc_achievable = dataset.manifest().auc_achievable().filter(|_| judged_part);
+    let auc_achievable = dataset.auc_achievable().filter(|_| judged_part);
     if args.json {
         output::json(&Outcome { metrics, auc_achievable })
     } else {
         output::text(MetricsText { metrics: &metrics, auc_achievable })
+    }
+}
+
+/// The dataset that the arguments name, or that of the run's job.
+fn dataset(args: &Args, job: &Job, saved: &SavedModel) -> Result<Dataset, CommandError> {
+    if let Some(dir) = &args.data {
+        return Ok(Dataset::open(dir)?);
+    }
+    match (&saved.format, &job.data.raw) {
+        (Some(RowFormat::HugectrRaw(format)), _) if !args.raw.is_empty() => {
+            Ok(Dataset::raw(format, &[], &args.raw)?)
+        }
+        _ if !args.raw.is_empty() => Err(CommandError::new(
+            Exit::Usage,
+            "the run was not trained on raw records, so what --raw files hold is not known: convert them with \
+             `rankine convert hugectr-raw`, and name the dataset with --data",
+        )),
+        (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
+        (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
     }
 }
 

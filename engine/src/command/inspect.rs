@@ -5,11 +5,14 @@ use std::path::PathBuf;
 
 use rankine::system;
 use rankine_reader::dataset::{Manifest, Origin};
+use rankine_reader::raw::{RawFormat, survey};
 use rankine_reader::schema::{Hotness, VocabularyKind};
+use rankine_reader::statistics::TableStatistics;
 use rankine_reader::verify::{VerifyReport, verify};
 use rankine_reader::{Dataset, Part, Schema, vocabulary};
 use serde::Serialize;
 
+use super::raw::RecordArgs;
 use super::{CommandError, Exit, output};
 
 /// Rows named for each table.
@@ -17,16 +20,26 @@ const FREQUENT_ROWS: usize = 5;
 
 /// Tell what is in a dataset: its columns, its samples, where it comes from, how skewed its tables are
 ///
-/// With --verify every byte is read and checked; the exit code is 3 where one is not what was written.
+/// With --verify every byte is read and checked; the exit code is 3 where one is not what was written. With --shape the
+/// paths are HugeCTR's raw files, of which every record is read and checked.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine inspect data/criteo
   rankine inspect data/criteo --verify
+  rankine inspect day_0.bin day_1.bin --shape dlrm --dense int
   rankine inspect data/criteo --json | jq '.tables[] | {name, rows, top_1_percent_share}'")]
 pub(crate) struct Args {
-    /// The dataset's folder
-    path: PathBuf,
+    /// The dataset's folder; or raw files, with --shape
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+
+    /// The paths are raw files of this shape: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE", conflicts_with = "verify")]
+    shape: Option<String>,
+
+    #[command(flatten)]
+    records: RecordArgs,
 
     /// Read every block and check it
     #[arg(long)]
@@ -38,22 +51,30 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let dataset = Dataset::open(&args.path)?;
+    if let Some(shape) = &args.shape {
+        return inspect_raw(&args, &args.records.format(shape)?);
+    }
+    let [path] = &args.paths[..] else {
+        let what = "one dataset is inspected at a time; the files of raw records need --shape";
+        return Err(CommandError::new(Exit::Usage, what));
+    };
+    let dataset = Dataset::open(path)?;
     let verified = if args.verify { Some(verify(&dataset, system::thread_count(None))?) } else { None };
     // A dataset whose statistics are damaged is still worth a report on the damage.
-    let tables = match tables(&dataset) {
+    let tables = match dataset.statistics().and_then(|statistics| tables(&dataset, &statistics)) {
         Ok(tables) => tables,
         Err(_) if verified.as_ref().is_some_and(|report| !report.is_whole()) => Vec::new(),
         Err(error) => return Err(error.into()),
     };
-    let manifest = dataset.manifest();
+    let manifest = dataset.manifest().expect("a dataset that was opened from its folder has a manifest");
     let report = Inspection {
-        path: &args.path,
+        path,
         block_samples: manifest.block_samples,
         parts: manifest.parts.keys().map(|&part| part_report(manifest, part)).collect(),
         schema: &manifest.schema,
         tables,
-        origin: &manifest.origin,
+        origin: Some(&manifest.origin),
+        raw: None,
         verify: verified.as_ref(),
     };
     if args.json {
@@ -63,7 +84,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
     match verified {
         Some(verified) if !verified.is_whole() => {
-            let mut what = format!("{} is damaged", args.path.display());
+            let mut what = format!("{} is damaged", path.display());
             for damage in &verified.damages {
                 what += &format!("\n  {}", damage.what);
             }
@@ -83,7 +104,11 @@ struct Inspection<'a> {
     parts: Vec<PartReport>,
     tables: Vec<TableReport>,
     schema: &'a Schema,
-    origin: &'a Origin,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    origin: Option<&'a Origin>,
+    /// What the records of raw files are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<&'a RawFormat>,
     #[serde(skip_serializing_if = "Option::is_none")]
     verify: Option<&'a VerifyReport>,
 }
@@ -134,12 +159,7 @@ fn part_report(manifest: &Manifest, part: Part) -> PartReport {
     PartReport {
         part,
         samples: of.samples,
-        label_rates: std::iter::zip(&of.positives, &of.missing)
-            .map(|(&positives, missing)| match of.samples - missing {
-                0 => None,
-                there => Some(positives as f64 / there as f64),
-            })
-            .collect(),
+        label_rates: label_rates(of.samples, &of.positives, &of.missing),
         labels_missing: of.missing.clone(),
         blocks: of.blocks.iter().map(|file| file.blocks).sum(),
         files: of.blocks.len(),
@@ -148,9 +168,45 @@ fn part_report(manifest: &Manifest, part: Part) -> PartReport {
     }
 }
 
-fn tables(dataset: &Dataset) -> rankine_reader::Result<Vec<TableReport>> {
-    let statistics = dataset.statistics()?;
-    let columns = dataset.schema().categorical.iter().zip(&statistics);
+fn label_rates(samples: u64, positives: &[u64], missing: &[u64]) -> Vec<Option<f64>> {
+    let rate = |(&positives, missing)| match samples - missing {
+        0 => None,
+        there => Some(positives as f64 / there as f64),
+    };
+    std::iter::zip(positives, missing).map(rate).collect()
+}
+
+/// Reads every record of raw files and tells what is in them.
+fn inspect_raw(args: &Args, format: &RawFormat) -> Result<(), CommandError> {
+    let dataset = Dataset::raw(format, &args.paths, &[])?;
+    let survey = survey(&dataset, Part::Train)?;
+    let part = dataset.part(Part::Train)?;
+    let bytes = part.blocks.iter().map(|block| u64::from(block.bytes)).sum();
+    let labels_missing = vec![0; survey.positives.len()];
+    let report = Inspection {
+        path: &args.paths[0],
+        block_samples: part.block_samples,
+        parts: vec![PartReport {
+            part: Part::Train,
+            samples: survey.samples,
+            label_rates: label_rates(survey.samples, &survey.positives, &labels_missing),
+            labels_missing,
+            blocks: part.blocks.len() as u64,
+            files: part.files.len(),
+            bytes,
+            bytes_per_sample: format.record_bytes()? as f64,
+        }],
+        schema: dataset.schema(),
+        tables: tables(&dataset, &survey.tables)?,
+        origin: None,
+        raw: Some(format),
+        verify: None,
+    };
+    if args.json { output::json(&report) } else { output::text(&report) }
+}
+
+fn tables(dataset: &Dataset, statistics: &[TableStatistics]) -> rankine_reader::Result<Vec<TableReport>> {
+    let columns = dataset.schema().categorical.iter().zip(statistics);
     columns
         .map(|(column, statistics)| {
             let listed = match column.vocabulary {
@@ -190,7 +246,7 @@ impl fmt::Display for Inspection<'_> {
         let schema = self.schema;
         write!(f, "dataset  {}", self.path.display())?;
         match self.origin {
-            Origin::Generated(generation) => {
+            Some(Origin::Generated(generation)) => {
                 write!(
                     f,
                     "\n  generated, shape {}, seed {}",
@@ -200,11 +256,15 @@ impl fmt::Display for Inspection<'_> {
                     write!(f, ", achievable AUC {auc:.5}")?;
                 }
             }
-            Origin::Converted(conversion) => {
+            Some(Origin::Converted(conversion)) => {
                 let rows = &conversion.rows;
                 write!(f, "\n  converted from {}, split {}: ", conversion.format.name(), conversion.split)?;
                 write!(f, "{} rows read, {} kept, {} bad", rows.read, rows.kept, rows.bad)?;
             }
+            None => {}
+        }
+        if let Some(raw) = self.raw {
+            write!(f, "\n  raw records of the shape {}: {raw}", raw.shape.name)?;
         }
         writeln!(f)?;
         for part in &self.parts {

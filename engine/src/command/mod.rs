@@ -17,12 +17,15 @@ mod doctor;
 mod error;
 mod eval;
 mod generate;
+mod init;
 mod inspect;
 mod job;
 mod log;
 mod metrics;
 mod output;
+mod predict;
 mod progress;
+mod raw;
 mod train;
 
 use error::CommandError;
@@ -54,6 +57,8 @@ Exit codes:
 enum Command {
     Train(train::Args),
     Eval(eval::Args),
+    Predict(predict::Args),
+    Init(init::Args),
     Check(check::Args),
     Generate(generate::Args),
     Convert(convert::Args),
@@ -90,6 +95,8 @@ pub(crate) fn main() -> Exit {
     let result = log::init(level).and_then(|()| match cli.command {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
+        Command::Predict(args) => predict::run(args),
+        Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use rankine::evaluation::HeadMetrics;
 use rankine::training::{self, Event, Observer, TrainError, TrainOptions};
 
 use super::job::JobArgs;
@@ -113,11 +114,14 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Evaluated { step, metrics } => {
+            Event::Evaluated { step, heads } => {
                 self.phase = Phase::Waiting;
-                if let Some(training) = &self.training {
+                let Some(training) = &self.training else { return };
+                for HeadMetrics { label, metrics } in heads {
+                    let Some(metrics) = metrics else { continue };
                     let auc = metrics.auc.map_or_else(|| "undefined".into(), |auc| format!("{auc:.5}"));
-                    training.tell(&format!("step {step}: AUC {auc}, log loss {:.5}", metrics.log_loss));
+                    let head = if heads.len() > 1 { format!(" {label}:") } else { String::new() };
+                    training.tell(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
                 }
             }
         }

@@ -1,4 +1,10 @@
-//! Binary cross-entropy on logits.
+//! Binary cross-entropy on logits, for one head or several, some of whose labels may be missing.
+
+use std::ops::Range;
+
+use rankine_reader::Samples;
+
+use crate::model::HeadSpec;
 
 /// `ln(1 + e^z) - label z`, without overflow for any z.
 pub(crate) fn bce(logit: f64, label: f64) -> f64 {
@@ -11,23 +17,61 @@ pub(crate) fn sigmoid(logit: f64) -> f64 {
     if logit >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
 }
 
-/// Gradients by the logits of the weighted mean loss, and the tile's share in the weighted sum. `weights` is empty
-/// where every sample weighs 1; `total_weight` is that of the global batch.
-pub(super) fn loss_and_gradients(
-    logits: &[f32],
-    labels: &[f32],
-    weights: &[f32],
+/// A head's labels in a batch.
+#[derive(Debug)]
+pub(super) struct HeadLabels<'a> {
+    /// 0, 1, or NaN where the label is missing: such a sample has no part in the head's loss.
+    labels: &'a [f32],
+    /// One a sample, or none where every sample weighs 1.
+    weights: &'a [f32],
+    /// What the head's loss is multiplied by.
+    head_weight: f64,
+    /// The sum of the weights of the samples whose label is there.
     total_weight: f64,
-    gradients: &mut [f32],
-) -> f64 {
-    let mut sum = 0.0;
-    for (sample, gradient) in gradients.iter_mut().enumerate() {
-        let (logit, label) = (f64::from(logits[sample]), f64::from(labels[sample]));
-        let weight = weights.get(sample).map_or(1.0, |&weight| f64::from(weight));
-        sum += weight * bce(logit, label);
-        *gradient = ((sigmoid(logit) - label) * weight / total_weight) as f32;
+}
+
+impl<'a> HeadLabels<'a> {
+    pub(super) fn new(head: &HeadSpec, batch: &'a Samples) -> Self {
+        let (labels, weights) = (batch.labels[head.label_number].as_slice(), batch.weights.as_slice());
+        let there = (0..batch.len).filter(|&sample| !labels[sample].is_nan());
+        let total_weight = there.map(|sample| weight_of(weights, sample)).sum();
+        Self { labels, weights, head_weight: head.weight, total_weight }
     }
-    sum
+
+    /// The head's part in the loss: the weighted mean over the samples whose label is there, times the head's weight;
+    /// 0 where there are none.
+    pub(super) fn loss(&self, weighted_sum: f64) -> f64 {
+        if self.total_weight == 0.0 { 0.0 } else { self.head_weight * (weighted_sum / self.total_weight) }
+    }
+
+    /// Writes the gradients of the loss by some samples' logits, and returns the weighted sum of their losses.
+    /// `logits` and `gradients` begin with the head's first, and have one of it every `stride` elements.
+    pub(super) fn gradients(
+        &self,
+        samples: Range<usize>,
+        stride: usize,
+        logits: &[f32],
+        gradients: &mut [f32],
+    ) -> f64 {
+        let mut sum = 0.0;
+        let of_head = logits.iter().step_by(stride).zip(gradients.iter_mut().step_by(stride));
+        for (sample, (&logit, gradient)) in samples.zip(of_head) {
+            *gradient = 0.0;
+            let (logit, label) = (f64::from(logit), f64::from(self.labels[sample]));
+            let weight = weight_of(self.weights, sample);
+            if label.is_nan() || self.total_weight == 0.0 {
+                continue;
+            }
+            sum += weight * bce(logit, label);
+            let scale = self.head_weight * weight;
+            *gradient = ((sigmoid(logit) - label) * scale / self.total_weight) as f32;
+        }
+        sum
+    }
+}
+
+fn weight_of(weights: &[f32], sample: usize) -> f64 {
+    weights.get(sample).map_or(1.0, |&weight| f64::from(weight))
 }
 
 #[cfg(test)]

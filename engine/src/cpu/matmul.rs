@@ -1,6 +1,11 @@
-//! Matrix products of one thread: a checked face for the `gemm` crate.
+//! Matrix products of one thread, on the kernels of [`super::kernel`].
+//!
+//! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
+//! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
 
-/// A matrix in a slice: element `(row, column)` is at `row * row_stride + column * column_stride`.
+use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
+
+/// A matrix in a slice, rows `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     data: &'a [f32],
@@ -18,95 +23,336 @@ pub(super) struct MatrixMut<'a> {
 struct Shape {
     rows: usize,
     columns: usize,
-    row_stride: usize,
-    column_stride: usize,
+    stride: usize,
 }
 
 impl Shape {
-    fn row_major(rows: usize, columns: usize, row_stride: usize) -> Self {
-        assert!(columns <= row_stride, "rows of {columns} elements overlap at a stride of {row_stride}");
-        Self { rows, columns, row_stride, column_stride: 1 }
-    }
-
-    /// Elements that a slice needs to hold the matrix.
-    fn extent(&self) -> usize {
-        if self.rows == 0 || self.columns == 0 {
-            return 0;
-        }
-        (self.rows - 1) * self.row_stride + (self.columns - 1) * self.column_stride + 1
+    fn new(rows: usize, columns: usize, stride: usize, elements: usize) -> Self {
+        let shape = Self { rows, columns, stride };
+        assert!(columns <= stride, "rows overlap: {shape:?}");
+        let extent = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
+        assert!(extent <= elements, "{shape:?} does not fit {elements} elements");
+        shape
     }
 }
 
 impl<'a> Matrix<'a> {
-    /// `rows` x `columns`, rows `row_stride` elements apart.
-    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
-        let shape = Shape::row_major(rows, columns, row_stride);
-        assert!(shape.extent() <= data.len(), "{shape:?} does not fit {} elements", data.len());
-        Self { data, shape }
+    /// `rows` x `columns`, rows `stride` elements apart.
+    pub(super) fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        Self { data, shape: Shape::new(rows, columns, stride, data.len()) }
     }
 
-    /// The transpose.
-    pub(super) fn transposed(self) -> Self {
-        let Shape { rows, columns, row_stride, column_stride } = self.shape;
-        let shape =
-            Shape { rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride };
-        Self { shape, ..self }
+    /// `rows` x `columns`, one row right behind the other.
+    pub(super) fn dense(data: &'a [f32], rows: usize, columns: usize) -> Self {
+        Self::new(data, rows, columns, columns)
+    }
+
+    fn row(&self, row: usize) -> &'a [f32] {
+        &self.data[row * self.shape.stride..][..self.shape.columns]
     }
 }
 
 impl<'a> MatrixMut<'a> {
-    /// `rows` x `columns`, rows `row_stride` elements apart.
-    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
-        let shape = Shape::row_major(rows, columns, row_stride);
-        assert!(shape.extent() <= data.len(), "{shape:?} does not fit {} elements", data.len());
+    /// `rows` x `columns`, rows `stride` elements apart.
+    pub(super) fn new(data: &'a mut [f32], rows: usize, columns: usize, stride: usize) -> Self {
+        let shape = Shape::new(rows, columns, stride, data.len());
         Self { data, shape }
+    }
+
+    /// `rows` x `columns`, one row right behind the other.
+    pub(super) fn dense(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
+        Self::new(data, rows, columns, columns)
     }
 }
 
-/// What a product does to its destination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Write {
+/// What becomes of a product's sums on their way out.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Finish<'a> {
     /// `out = a b`
     Replace,
     /// `out += a b`
     Add,
+    /// `out = a b + bias`, with a bias a column.
+    Bias(&'a [f32]),
+    /// `out = max(a b + bias, 0)`
+    BiasRelu(&'a [f32]),
+    /// `out = a b` where this matrix of out's shape is positive, else 0: gradients on their way back through a ReLU,
+    /// given its outputs.
+    WherePositive(Matrix<'a>),
 }
 
-/// `out = a b` or `out += a b`, on the calling thread.
-pub(super) fn matmul(out: MatrixMut<'_>, write: Write, a: Matrix<'_>, b: Matrix<'_>) {
-    let (m, n, k) = (out.shape.rows, out.shape.columns, a.shape.columns);
+/// The right matrix of products, in panels: each has some lines of columns, and all rows of those one behind the other.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Panels {
+    depth: usize,
+    columns: usize,
+    /// Lines of each panel but the last, which may have fewer.
+    panel_lines: usize,
+    lines: Vec<Line>,
+}
+
+impl Panels {
+    /// Packs a matrix; missing columns of the last line are zeros.
+    pub(super) fn pack(&mut self, b: Matrix<'_>) {
+        self.lay(b.shape.rows, b.shape.columns);
+        for (first, width, panel) in panels_mut(&mut self.lines, self.depth, self.panel_lines) {
+            for (row, lines) in panel.chunks_exact_mut(width).enumerate() {
+                let from = &b.row(row)[first..];
+                for (line, from) in lines.iter_mut().zip(from.chunks(LANES)) {
+                    match from.first_chunk() {
+                        Some(from) => line.0 = *from,
+                        None => {
+                            *line = Line::ZERO;
+                            line.0[..from.len()].copy_from_slice(from);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs the transpose of a matrix.
+    pub(super) fn pack_transposed(&mut self, b: Matrix<'_>) {
+        self.lay(b.shape.columns, b.shape.rows);
+        for (first, width, panel) in panels_mut(&mut self.lines, self.depth, self.panel_lines) {
+            for v in 0..width {
+                let first = first + v * LANES;
+                let lanes = LANES.min(b.shape.rows - first);
+                for lane in 0..lanes {
+                    for (lines, &value) in panel.chunks_exact_mut(width).zip(b.row(first + lane)) {
+                        lines[v].0[lane] = value;
+                    }
+                }
+                for lines in panel.chunks_exact_mut(width) {
+                    lines[v].0[lanes..].fill(0.0);
+                }
+            }
+        }
+    }
+
+    /// Sets the sizes, and makes room for lines that the caller writes, all of them.
+    fn lay(&mut self, depth: usize, columns: usize) {
+        (self.depth, self.columns, self.panel_lines) = (depth, columns, panel_lines());
+        self.lines.resize(depth * columns.div_ceil(LANES), Line::ZERO);
+    }
+}
+
+/// Each panel with its first column and its lines.
+fn panels_mut(
+    lines: &mut [Line],
+    depth: usize,
+    panel_lines: usize,
+) -> impl Iterator<Item = (usize, usize, &mut [Line])> {
+    let panels = lines.chunks_mut((depth * panel_lines).max(1)).enumerate();
+    panels.map(move |(number, panel)| (number * panel_lines * LANES, panel.len() / depth.max(1), panel))
+}
+
+/// `a b` on the calling thread.
+pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
+    let shape = (a.shape.rows, a.shape.columns, b.columns);
+    assert!(shape == (out.shape.rows, b.depth, out.shape.columns), "{:?} = {:?} {b:?}", out.shape, a.shape);
+    multiply(out, finish, Left { data: a.data, row_stride: a.shape.stride, column_stride: 1 }, b);
+}
+
+/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`.
+pub(super) fn transposed_product(
+    out: MatrixMut<'_>,
+    finish: Finish<'_>,
+    a: Matrix<'_>,
+    b: Matrix<'_>,
+    scratch: &mut Panels,
+) {
+    let shape = (a.shape.columns, a.shape.rows, b.shape.columns);
     assert!(
-        a.shape.rows == m && b.shape.rows == k && b.shape.columns == n,
-        "{out:?} = {:?} {:?}",
+        shape == (out.shape.rows, b.shape.rows, out.shape.columns),
+        "{:?} = {:?}ᵀ {:?}",
+        out.shape,
         a.shape,
         b.shape
     );
-    // SAFETY: each matrix was checked to lie within its slice when it was made, and m, n, k are the shapes of all
-    // three. `out` is borrowed mutably, so it overlaps neither `a` nor `b`. Its elements are distinct: a row is no
-    // longer than the row stride. `read_dst` is set only where the old contents, initialized floats, are to be added.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            out.data.as_mut_ptr(),
-            out.shape.column_stride as isize,
-            out.shape.row_stride as isize,
-            write == Write::Add,
-            a.data.as_ptr(),
-            a.shape.column_stride as isize,
-            a.shape.row_stride as isize,
-            b.data.as_ptr(),
-            b.shape.column_stride as isize,
-            b.shape.row_stride as isize,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+    scratch.pack(b);
+    multiply(out, finish, Left { data: a.data, row_stride: 1, column_stride: a.shape.stride }, scratch);
+}
+
+/// The left matrix: element `(row, column)` is at `row * row_stride + column * column_stride`.
+#[derive(Debug, Clone, Copy)]
+struct Left<'a> {
+    data: &'a [f32],
+    row_stride: usize,
+    column_stride: usize,
+}
+
+fn multiply(out: MatrixMut<'_>, finish: Finish<'_>, a: Left<'_>, b: &Panels) {
+    let Shape { rows, columns, .. } = out.shape;
+    match finish {
+        Finish::Bias(bias) | Finish::BiasRelu(bias) => assert_eq!(bias.len(), columns),
+        Finish::WherePositive(mask) => assert_eq!((mask.shape.rows, mask.shape.columns), (rows, columns)),
+        Finish::Replace | Finish::Add => {}
     }
+    dispatch(Multiply { out, finish, a, b, sums: [Line::ZERO; BLOCK_LINES] });
+}
+
+struct Multiply<'a> {
+    out: MatrixMut<'a>,
+    finish: Finish<'a>,
+    a: Left<'a>,
+    b: &'a Panels,
+    /// The sums of the block at work.
+    sums: [Line; BLOCK_LINES],
+}
+
+impl Work for Multiply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<U: Unit, const ROWS: usize, const LINES: usize>(mut self, unit: U) {
+        let Panels { depth, columns, ref lines, .. } = *self.b;
+        for number in 0..columns.div_ceil(LINES * LANES) {
+            let first = number * LINES * LANES;
+            let width = LINES.min((columns - first).div_ceil(LANES));
+            let panel = &lines[number * LINES * depth..][..width * depth];
+            // Of a panel that is less than full, only the widths that there are in this unit are compiled.
+            if width == LINES {
+                self.panel::<U, ROWS, LINES>(unit, first, panel);
+            } else if LINES > 3 && width == 3 {
+                self.panel::<U, ROWS, 3>(unit, first, panel);
+            } else if LINES > 2 && width == 2 {
+                self.panel::<U, ROWS, 2>(unit, first, panel);
+            } else {
+                self.panel::<U, ROWS, 1>(unit, first, panel);
+            }
+        }
+    }
+}
+
+impl Multiply<'_> {
+    #[inline(always)]
+    fn panel<U: Unit, const ROWS: usize, const LINES: usize>(
+        &mut self,
+        unit: U,
+        column: usize,
+        panel: &[Line],
+    ) {
+        let rows = self.out.shape.rows;
+        let mut row = 0;
+        while row + ROWS <= rows {
+            self.block::<U, ROWS, LINES>(unit, row, column, panel);
+            row += ROWS;
+        }
+        if ROWS > 4 && row + 4 <= rows {
+            self.block::<U, 4, LINES>(unit, row, column, panel);
+            row += 4;
+        }
+        if ROWS > 2 && row + 2 <= rows {
+            self.block::<U, 2, LINES>(unit, row, column, panel);
+            row += 2;
+        }
+        if row < rows {
+            self.block::<U, 1, LINES>(unit, row, column, panel);
+        }
+    }
+
+    #[inline(always)]
+    fn block<U: Unit, const ROWS: usize, const LINES: usize>(
+        &mut self,
+        unit: U,
+        row: usize,
+        column: usize,
+        panel: &[Line],
+    ) {
+        let Left { data, row_stride, column_stride } = self.a;
+        // All slices get the same length, so that one check a step stands for all.
+        let extent = (panel.len() / LINES).saturating_sub(1) * column_stride + 1;
+        let rows: [&[f32]; ROWS] = std::array::from_fn(|r| match panel {
+            [] => [].as_slice(),
+            _ => &data[(row + r) * row_stride..][..extent],
+        });
+        let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
+        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], sums);
+        self.finish::<U, ROWS, LINES>(unit, row, column);
+    }
+
+    #[inline(always)]
+    fn finish<U: Unit, const ROWS: usize, const LINES: usize>(&mut self, unit: U, row: usize, column: usize) {
+        let sums = self.sums[..ROWS * LINES].as_chunks::<LINES>().0;
+        let Shape { columns, stride, .. } = self.out.shape;
+        let width = (LINES * LANES).min(columns - column);
+        let out = Window { data: &mut self.out.data[row * stride + column..], stride, width };
+        match self.finish {
+            Finish::Replace => out.write::<U, ROWS, LINES>(unit, sums, None, |_, sum, _| sum),
+            Finish::Add => out.write::<U, ROWS, LINES>(unit, sums, None, |out, sum, _| unit.add(out, sum)),
+            Finish::Bias(bias) => {
+                out.write::<U, ROWS, LINES>(unit, sums, Some((&bias[column..], 0)), |_, sum, bias| {
+                    unit.add(sum, bias)
+                });
+            }
+            Finish::BiasRelu(bias) => {
+                let finish = |_, sum, bias| unit.relu(unit.add(sum, bias));
+                out.write::<U, ROWS, LINES>(unit, sums, Some((&bias[column..], 0)), finish);
+            }
+            Finish::WherePositive(mask) => {
+                let mask = (&mask.data[row * mask.shape.stride + column..], mask.shape.stride);
+                out.write::<U, ROWS, LINES>(unit, sums, Some(mask), |_, sum, mask| {
+                    unit.where_positive(mask, sum)
+                });
+            }
+        }
+    }
+}
+
+/// Where a block of a product lies in its matrix.
+struct Window<'a> {
+    data: &'a mut [f32],
+    stride: usize,
+    /// Columns of the block; its last line may be cut.
+    width: usize,
+}
+
+impl Window<'_> {
+    /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride, and
+    /// zeros where there is none.
+    #[inline(always)]
+    fn write<U: Unit, const ROWS: usize, const LINES: usize>(
+        self,
+        unit: U,
+        sums: &[[Line; LINES]],
+        other: Option<(&[f32], usize)>,
+        function: impl Fn(U::Vector, U::Vector, U::Vector) -> U::Vector,
+    ) {
+        let Self { data, stride, width } = self;
+        let zero = unit.splat(0.0);
+        if width == LINES * LANES {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..LINES * LANES].as_chunks_mut::<LANES>().0;
+                let other = other.map(|(data, stride)| data[r * stride..][..LINES * LANES].as_chunks().0);
+                for v in 0..LINES {
+                    let other = other.map_or(zero, |other| unit.load(&other[v]));
+                    unit.store(function(unit.load(&out[v]), unit.load(&sums[r][v].0), other), &mut out[v]);
+                }
+            }
+        } else {
+            for r in 0..ROWS {
+                let out = &mut data[r * stride..][..width];
+                for v in 0..LINES {
+                    let out = &mut out[v * LANES..width.min((v + 1) * LANES)];
+                    let other = other.map_or(zero, |(data, stride)| {
+                        unit.load(&whole_line(&data[r * stride + v * LANES..][..out.len()]))
+                    });
+                    let mut line = whole_line(out);
+                    unit.store(function(unit.load(&line), unit.load(&sums[r][v].0), other), &mut line);
+                    out.copy_from_slice(&line[..out.len()]);
+                }
+            }
+        }
+    }
+}
+
+/// A line's worth of floats, those that are missing 0.
+#[inline(always)]
+fn whole_line(floats: &[f32]) -> [f32; LANES] {
+    let mut line = [0.0; LANES];
+    line[..floats.len()].copy_from_slice(floats);
+    line
 }
 
 #[cfg(test)]
@@ -121,36 +367,86 @@ mod tests {
         values
     }
 
+    /// Elements of a matrix, rows `stride` apart, at `(row, column)`.
+    fn at(data: &[f32], stride: usize) -> impl Fn(usize, usize) -> f64 {
+        move |row, column| f64::from(data[row * stride + column])
+    }
+
     proptest! {
+        /// With every way to pack, every finish, and strides beyond the rows.
         #[test]
         fn products_equal_the_oracle(
-            (m, n, k) in (1..40usize, 1..40usize, 0..70usize),
-            transpose in any::<bool>(),
-            add in any::<bool>(),
+            (m, n, k) in (1..40usize, 1..140usize, 0..70usize),
+            form in 0..3usize,
+            finish in 0..5usize,
             seed in any::<u64>(),
         ) {
-            let (a, b) = (random(m * k, seed), random(k * n, seed + 1));
-            let before = random(m * (n + 2), seed + 2);
+            // The left matrix is `[k, m]` where it is to be transposed, the right one `[n, k]`.
+            let (left_rows, left_columns) = if form == 2 { (k, m) } else { (m, k) };
+            let (right_rows, right_columns) = if form == 1 { (n, k) } else { (k, n) };
+            let (left, right) =
+                (random(left_rows * (left_columns + 1), seed), random(right_rows * right_columns, seed + 1));
+            let (before, mask, bias) =
+                (random(m * (n + 2), seed + 2), random(m * (n + 1), seed + 3), random(n, seed + 4));
+            let finish = match finish {
+                0 => Finish::Replace,
+                1 => Finish::Add,
+                2 => Finish::Bias(&bias),
+                3 => Finish::BiasRelu(&bias),
+                _ => Finish::WherePositive(Matrix::new(&mask, m, n, n + 1)),
+            };
             let mut out = before.clone();
-            let b_matrix = if transpose { Matrix::new(&b, n, k, k).transposed() } else { Matrix::new(&b, k, n, n) };
-            let write = if add { Write::Add } else { Write::Replace };
-            matmul(MatrixMut::new(&mut out, m, n, n + 2), write, Matrix::new(&a, m, k, k), b_matrix);
+            let a = Matrix::new(&left, left_rows, left_columns, left_columns + 1);
+            let b = Matrix::dense(&right, right_rows, right_columns);
+            let mut panels = Panels::default();
+            // What was packed before leaves no trace.
+            panels.pack(Matrix::dense(&random(90 * 90, seed), 90, 90));
+            let out_matrix = MatrixMut::new(&mut out, m, n, n + 2);
+            match form {
+                0 => {
+                    panels.pack(b);
+                    product(out_matrix, finish, a, &panels);
+                }
+                1 => {
+                    panels.pack_transposed(b);
+                    product(out_matrix, finish, a, &panels);
+                }
+                _ => transposed_product(out_matrix, finish, a, b, &mut panels),
+            }
+            let (left_at, right_at) = (at(&left, left_columns + 1), at(&right, right_columns));
             for row in 0..m {
                 for column in 0..n + 2 {
-                    let at = row * (n + 2) + column;
+                    let here = row * (n + 2) + column;
                     if column >= n {
-                        prop_assert_eq!(out[at], before[at]);
+                        prop_assert_eq!(out[here], before[here]);
                         continue;
                     }
-                    let start = if add { f64::from(before[at]) } else { 0.0 };
-                    let b_at = |i: usize| if transpose { b[column * k + i] } else { b[i * n + column] };
-                    let products = (0..k).map(|i| f64::from(a[row * k + i]) * f64::from(b_at(i)));
-                    let exact = start + products.sum::<f64>();
+                    let left = |i| if form == 2 { left_at(i, row) } else { left_at(row, i) };
+                    let right = |i| if form == 1 { right_at(column, i) } else { right_at(i, column) };
+                    let sum: f64 = (0..k).map(|i| left(i) * right(i)).sum();
+                    let exact = match finish {
+                        Finish::Replace => sum,
+                        Finish::Add => sum + f64::from(before[here]),
+                        Finish::Bias(bias) => sum + f64::from(bias[column]),
+                        Finish::BiasRelu(bias) => (sum + f64::from(bias[column])).max(0.0),
+                        Finish::WherePositive(_) if mask[row * (n + 1) + column] > 0.0 => sum,
+                        Finish::WherePositive(_) => 0.0,
+                    };
                     // k products and sums of numbers below 1, each rounded by 2^-24 of a partial sum below k + 1.
                     let tolerance = ((k + 2) * (k + 2)) as f64 / f64::from(1 << 24);
-                    prop_assert!((f64::from(out[at]) - exact).abs() <= tolerance);
+                    prop_assert!((f64::from(out[here]) - exact).abs() <= tolerance, "{} {exact}", out[here]);
                 }
             }
         }
+    }
+
+    #[test]
+    fn broken_numbers_are_not_hidden_by_the_relu() {
+        let (mut panels, mut out) = (Panels::default(), [0.0; 2]);
+        panels.pack(Matrix::dense(&[f32::NAN, -1.0], 1, 2));
+        let finish = Finish::BiasRelu(&[0.0, 0.0]);
+        product(MatrixMut::dense(&mut out, 1, 2), finish, Matrix::dense(&[1.0], 1, 1), &panels);
+        assert!(out[0].is_nan());
+        assert_eq!(out[1], 0.0);
     }
 }

@@ -2,11 +2,60 @@
 
 use rayon::prelude::*;
 
-use super::matmul::{Matrix, MatrixMut, Write, matmul};
+use super::matmul::{Finish, Matrix, MatrixMut, Panels, product, transposed_product};
 use crate::model::{Layer, MlpSpec};
 
-/// Rows of a weight gradient that one task sums.
-const WGRAD_ROWS: usize = 64;
+/// Rows of a weight gradient that one task sums: few for many threads, and a multiple of the kernels' rows. Each task
+/// reads and packs the layer's whole input. The cut changes no result: each element is summed sample by sample.
+fn wgrad_rows() -> usize {
+    (256 / rayon::current_num_threads()).next_multiple_of(6).clamp(48, 258)
+}
+
+/// The weights of a fully connected layer as its products read them: `y = x Wᵀ + b`, W `[outputs, inputs]`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct PackedWeights {
+    transposed: Panels,
+    straight: Panels,
+}
+
+impl PackedWeights {
+    /// Packs W, after each change of it.
+    pub(super) fn pack(&mut self, weights: Matrix<'_>) {
+        self.transposed.pack_transposed(weights);
+        self.straight.pack(weights);
+    }
+
+    /// `out = x Wᵀ`, with what `finish` says; x is `[samples, inputs]`, out `[samples, outputs]`.
+    pub(super) fn forward(&self, x: Matrix<'_>, finish: Finish<'_>, out: MatrixMut<'_>) {
+        product(out, finish, x, &self.transposed);
+    }
+
+    /// `out = dy W`, with what `finish` says: the gradients by x from those by the outputs.
+    pub(super) fn input_gradients(&self, dy: Matrix<'_>, finish: Finish<'_>, out: MatrixMut<'_>) {
+        product(out, finish, dy, &self.straight);
+    }
+}
+
+/// An MLP with its weights, packed.
+#[derive(Debug)]
+pub(super) struct Mlp {
+    /// Its layers.
+    pub(super) spec: MlpSpec,
+    /// One entry a layer: always those of the model's parameters.
+    weights: Vec<PackedWeights>,
+}
+
+impl Mlp {
+    /// Nothing is packed yet.
+    pub(super) fn new(spec: MlpSpec) -> Self {
+        Self { weights: vec![PackedWeights::default(); spec.layers.len()], spec }
+    }
+
+    /// Every layer with its packed weights, to be packed again.
+    pub(super) fn layers_mut(&mut self) -> impl Iterator<Item = (&Layer, &mut PackedWeights)> {
+        self.spec.layers.iter().zip(&mut self.weights)
+    }
+}
 
 /// What an MLP keeps of one tile between its passes.
 #[derive(Debug, Default)]
@@ -19,79 +68,62 @@ pub(super) struct MlpTile {
 
 impl MlpTile {
     /// Makes room for a tile of `samples` samples.
-    pub(super) fn resize(&mut self, mlp: &MlpSpec, samples: usize) {
+    pub(super) fn resize(&mut self, mlp: &Mlp, samples: usize) {
         for buffers in [&mut self.outputs, &mut self.output_gradients] {
-            buffers.resize_with(mlp.layers.len(), Vec::new);
-            for (buffer, layer) in buffers.iter_mut().zip(&mlp.layers) {
+            buffers.resize_with(mlp.spec.layers.len(), Vec::new);
+            for (buffer, layer) in buffers.iter_mut().zip(&mlp.spec.layers) {
                 buffer.resize(samples * layer.outputs, 0.0);
             }
         }
     }
 
-    /// `input` is `[samples, inputs]`. The result is the last of `outputs`.
-    pub(super) fn forward(&mut self, mlp: &MlpSpec, parameters: &[f32], input: &[f32], samples: usize) {
-        for (number, layer) in mlp.layers.iter().enumerate() {
+    /// `input` is `[samples, inputs]`, `parameters` are the model's. The result is the last of `outputs`.
+    pub(super) fn forward(&mut self, mlp: &Mlp, parameters: &[f32], input: &[f32], samples: usize) {
+        for (number, (layer, weights)) in mlp.spec.layers.iter().zip(&mlp.weights).enumerate() {
             let (before, from) = self.outputs.split_at_mut(number);
             let input = before.last().map_or(input, |output| output.as_slice());
-            layer_forward(layer, parameters, input, samples, &mut from[0]);
+            let bias = &parameters[layer.bias()];
+            let finish = match (layer.bias, layer.relu) {
+                (false, _) => Finish::Replace,
+                (true, false) => Finish::Bias(bias),
+                (true, true) => Finish::BiasRelu(bias),
+            };
+            weights.forward(
+                Matrix::dense(input, samples, layer.inputs),
+                finish,
+                MatrixMut::dense(&mut from[0], samples, layer.outputs),
+            );
         }
     }
 
     /// From the last of `output_gradients`, which the caller has filled, to all others, and to the gradients by the
     /// input where they are wanted. Gradients by a ReLU's output become those by its input on the way.
-    pub(super) fn backward(
-        &mut self,
-        mlp: &MlpSpec,
-        parameters: &[f32],
-        samples: usize,
-        input_gradients: Option<&mut [f32]>,
-    ) {
-        let mut input_gradients = input_gradients;
-        for (number, layer) in mlp.layers.iter().enumerate().rev() {
-            let (before, from) = self.output_gradients.split_at_mut(number);
-            let output_gradients = &mut from[0];
-            if layer.relu {
-                mask_by_relu(output_gradients, &self.outputs[number]);
-            }
-            let input_gradients = match before.last_mut() {
-                Some(gradients) => gradients.as_mut_slice(),
-                None => match input_gradients.take() {
-                    Some(gradients) => gradients,
-                    None => return,
-                },
-            };
-            let weight = Matrix::new(&parameters[layer.weight()], layer.outputs, layer.inputs, layer.inputs);
-            matmul(
-                MatrixMut::new(input_gradients, samples, layer.inputs, layer.inputs),
-                Write::Replace,
-                Matrix::new(output_gradients, samples, layer.outputs, layer.outputs),
-                weight,
+    pub(super) fn backward(&mut self, mlp: &Mlp, samples: usize, input_gradients: Option<&mut [f32]>) {
+        let (Some(last), Some(gradients)) = (mlp.spec.layers.last(), self.output_gradients.last_mut()) else {
+            return;
+        };
+        if last.relu {
+            mask_by_relu(gradients, &self.outputs[mlp.spec.layers.len() - 1]);
+        }
+        for number in (1..mlp.spec.layers.len()).rev() {
+            let (layer, before) = (&mlp.spec.layers[number], &mlp.spec.layers[number - 1]);
+            let (gradients, from) = self.output_gradients.split_at_mut(number);
+            let outputs = Matrix::dense(&self.outputs[number - 1], samples, before.outputs);
+            mlp.weights[number].input_gradients(
+                Matrix::dense(&from[0], samples, layer.outputs),
+                if before.relu { Finish::WherePositive(outputs) } else { Finish::Replace },
+                MatrixMut::dense(&mut gradients[number - 1], samples, layer.inputs),
+            );
+        }
+        if let Some(input_gradients) = input_gradients {
+            let layer = &mlp.spec.layers[0];
+            mlp.weights[0].input_gradients(
+                Matrix::dense(&self.output_gradients[0], samples, layer.outputs),
+                Finish::Replace,
+                MatrixMut::dense(input_gradients, samples, layer.inputs),
             );
         }
     }
-}
-
-fn layer_forward(layer: &Layer, parameters: &[f32], input: &[f32], samples: usize, output: &mut [f32]) {
-    let weight = Matrix::new(&parameters[layer.weight()], layer.outputs, layer.inputs, layer.inputs);
-    matmul(
-        MatrixMut::new(output, samples, layer.outputs, layer.outputs),
-        Write::Replace,
-        Matrix::new(input, samples, layer.inputs, layer.inputs),
-        weight.transposed(),
-    );
-    let bias = &parameters[layer.bias()];
-    for row in output.chunks_exact_mut(layer.outputs) {
-        if layer.relu {
-            row.iter_mut().zip(bias).for_each(|(y, b)| *y = relu(*y + b));
-        } else {
-            row.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
-        }
-    }
-}
-
-/// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
-fn relu(x: f32) -> f32 {
-    if x <= 0.0 { 0.0 } else { x }
 }
 
 fn mask_by_relu(gradients: &mut [f32], outputs: &[f32]) {
@@ -113,19 +145,24 @@ pub(super) struct WgradTile<'a> {
 /// Sums a layer's gradients over all tiles, in order: `dW = sum dyᵀ x`, `db = sum dy`. `gradients` is the layer's piece
 /// of the dense gradients, W then b.
 pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients: &mut [f32]) {
+    let piece_rows = wgrad_rows();
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
-    let pieces = weights.par_chunks_mut(WGRAD_ROWS * layer.inputs).zip(bias.par_chunks_mut(WGRAD_ROWS));
+    // Without a bias each piece of W has an empty piece of it.
+    let bias = bias.chunks_mut(piece_rows).map(Some).chain(std::iter::repeat_with(|| None));
+    let bias = bias.take(layer.outputs.div_ceil(piece_rows)).map(Option::unwrap_or_default);
+    let bias: Vec<&mut [f32]> = bias.collect();
+    let pieces = weights.par_chunks_mut(piece_rows * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
-        let first = piece * WGRAD_ROWS;
+        let (first, rows) = (piece * piece_rows, weights.len() / layer.inputs);
         bias.fill(0.0);
+        let mut scratch = Panels::default();
         for (number, tile) in tiles.iter().enumerate() {
-            let columns =
-                Matrix::new(&tile.output_gradients[first..], tile.samples, bias.len(), layer.outputs);
-            matmul(
-                MatrixMut::new(weights, bias.len(), layer.inputs, layer.inputs),
-                if number == 0 { Write::Replace } else { Write::Add },
-                columns.transposed(),
-                Matrix::new(tile.input, tile.samples, layer.inputs, layer.inputs),
+            transposed_product(
+                MatrixMut::dense(weights, rows, layer.inputs),
+                if number == 0 { Finish::Replace } else { Finish::Add },
+                Matrix::new(&tile.output_gradients[first..], tile.samples, rows, layer.outputs),
+                Matrix::dense(tile.input, tile.samples, layer.inputs),
+                &mut scratch,
             );
             for row in tile.output_gradients.chunks_exact(layer.outputs) {
                 bias.iter_mut().zip(&row[first..]).for_each(|(sum, gradient)| *sum += gradient);

@@ -5,13 +5,17 @@
 //! then parameters and tables are updated. Tiles and pieces depend on the batch alone: any number of threads gives the
 //! same bits.
 
+mod dense;
 mod interaction;
+mod kernel;
 mod loss;
 mod matmul;
 mod mlp;
 mod model;
 #[cfg(test)]
 mod oracle;
+mod tables;
+mod tile;
 
 pub(crate) use loss::{bce, sigmoid};
-pub use model::{CpuModel, LearningRates};
+pub use model::CpuModel;

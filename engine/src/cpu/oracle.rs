@@ -1,84 +1,128 @@
-//! The model once more, in f64 and one sample at a time, sharing nothing with what it checks; and the checks.
+//! The models once more, in f64 and one sample at a time, sharing nothing with what they check; and the checks.
 
 use proptest::prelude::*;
 use rankine_embedding::random::UniformField;
-use rankine_embedding::{Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_reader::{Bags, Samples};
 
-use super::{CpuModel, LearningRates};
-use crate::model::ModelSpec;
+use super::CpuModel;
+use crate::model::{FeatureSpec, HeadSpec, Interaction, Layer, ModelSpec, TrainingRules};
 
-/// A DLRM whose every parameter is an f64.
+/// A model whose every parameter is an f64.
 #[derive(Clone)]
 struct Oracle {
     spec: ModelSpec,
+    layers: Vec<(String, Layer)>,
     parameters: Vec<f64>,
-    /// `[table][row][element]`
+    /// `[table][row][element]`: the spec's tables, then those of first-order terms.
     tables: Vec<Vec<Vec<f64>>>,
 }
 
 impl Oracle {
     fn of(model: &CpuModel) -> Self {
         let widen = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        let tables =
-            model.tables().iter().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
+        let tables = model.tables().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
         Self {
+            layers: model.spec().dense_layout().named_layers(),
             spec: model.spec().clone(),
             parameters: widen(model.parameters()),
             tables: tables.map(Iterator::collect).collect(),
         }
     }
 
-    fn mlp(&self, name: &str, input: Vec<f64>) -> Vec<f64> {
-        let layers = self.spec.named_layers().into_iter().filter(|(layer, _)| layer.starts_with(name));
+    /// The layers whose names begin like this, one fed by the other.
+    fn through(&self, name: &str, input: Vec<f64>) -> Vec<f64> {
+        let layers = self.layers.iter().filter(|(layer, _)| layer.starts_with(name));
         layers.fold(input, |x, (_, layer)| {
             let output = |i: usize| {
                 let weights = &self.parameters[layer.weight()][i * layer.inputs..][..layer.inputs];
-                let y = self.parameters[layer.bias()][i]
-                    + weights.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>();
+                let bias = self.parameters[layer.bias()].get(i).copied().unwrap_or(0.0);
+                let y = bias + weights.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>();
                 if layer.relu { y.max(0.0) } else { y }
             };
             (0..layer.outputs).map(output).collect()
         })
     }
 
-    fn logit(&self, batch: &Samples, sample: usize) -> f64 {
-        let mut features = Vec::new();
-        if self.spec.dense_columns > 0 {
-            let dense = &batch.dense[sample * batch.dense_columns..][..batch.dense_columns];
-            features.push(self.mlp("bottom", dense.iter().map(|&value| f64::from(value)).collect()));
+    fn pooled(&self, table: usize, bag: &[u64], pooling: Pooling) -> Vec<f64> {
+        let table = &self.tables[table];
+        let mut pooled = vec![0.0; table[0].len()];
+        for &row in bag {
+            for (sum, weight) in pooled.iter_mut().zip(&table[row as usize]) {
+                *sum += weight;
+            }
         }
-        for ((table, spec), bags) in self.tables.iter().zip(&self.spec.tables).zip(&batch.categorical) {
-            let bag = bags.bag(sample);
-            let mut pooled = vec![0.0; spec.dim];
-            for &row in bag {
-                for (sum, weight) in pooled.iter_mut().zip(&table[row as usize]) {
-                    *sum += weight;
+        if pooling == Pooling::Mean && !bag.is_empty() {
+            pooled.iter_mut().for_each(|sum| *sum /= bag.len() as f64);
+        }
+        pooled
+    }
+
+    fn logits(&self, batch: &Samples, sample: usize) -> Vec<f64> {
+        let dense = &batch.dense[sample * batch.dense_columns..][..batch.dense_columns];
+        let dense: Vec<f64> = dense.iter().map(|&value| f64::from(value)).collect();
+        let mut vectors = Vec::new();
+        if !dense.is_empty() {
+            vectors.push(self.through("bottom.", dense.clone()));
+        }
+        for (feature, bags) in self.spec.features.iter().zip(&batch.categorical) {
+            vectors.push(self.pooled(feature.table, bags.bag(sample), feature.pooling));
+        }
+        let mut pairs = Vec::new();
+        for i in 0..vectors.len() {
+            for j in 0..i {
+                pairs.push(vectors[i].iter().zip(&vectors[j]).map(|(a, b)| a * b).sum::<f64>());
+            }
+        }
+        let mut top_input = vectors.concat();
+        let mut past_the_top = 0.0;
+        match self.spec.interaction {
+            Interaction::Dot => {
+                top_input = if dense.is_empty() { Vec::new() } else { vectors[0].clone() };
+                top_input.extend(pairs);
+            }
+            Interaction::Cross { layers, .. } => {
+                let x0 = top_input.clone();
+                for layer in 0..layers {
+                    let y = self.through(&format!("cross.{layer}"), top_input.clone());
+                    top_input = (0..x0.len()).map(|i| x0[i] * y[i] + top_input[i]).collect();
                 }
             }
-            if spec.pooling == Pooling::Mean && !bag.is_empty() {
-                pooled.iter_mut().for_each(|sum| *sum /= bag.len() as f64);
-            }
-            features.push(pooled);
+            Interaction::FactorizationMachine => past_the_top = pairs.iter().sum(),
+            Interaction::Concat => {}
         }
-        let mut top = if self.spec.dense_columns > 0 { features[0].clone() } else { Vec::new() };
-        for i in 0..features.len() {
-            for j in 0..i {
-                top.push(features[i].iter().zip(&features[j]).map(|(a, b)| a * b).sum());
+        let mut logits = self.through("top.", top_input);
+        let linear =
+            if self.spec.wide && !dense.is_empty() { self.through("linear", dense) } else { Vec::new() };
+        for (head, logit) in logits.iter_mut().enumerate() {
+            *logit += past_the_top + linear.get(head).copied().unwrap_or(0.0);
+            for (number, feature) in self.spec.features.iter().enumerate().filter(|_| self.spec.wide) {
+                let bag = batch.categorical[number].bag(sample);
+                *logit += self.pooled(self.spec.tables.len() + number, bag, feature.pooling)[head];
             }
         }
-        self.mlp("top", top)[0]
+        logits
     }
 
     fn loss(&self, batch: &Samples) -> f64 {
         let weight = |sample: usize| batch.weights.get(sample).map_or(1.0, |&weight| f64::from(weight));
-        let losses = (0..batch.len).map(|sample| {
-            let (logit, label) = (self.logit(batch, sample), f64::from(batch.labels[0][sample]));
-            // The textbook form; test logits are small enough for it.
-            let p = 1.0 / (1.0 + (-logit).exp());
-            -weight(sample) * (label * p.ln() + (1.0 - label) * (1.0 - p).ln())
-        });
-        losses.sum::<f64>() / (0..batch.len).map(weight).sum::<f64>()
+        let logits: Vec<_> = (0..batch.len).map(|sample| self.logits(batch, sample)).collect();
+        let of_head = |(number, head): (usize, &HeadSpec)| {
+            let (mut sum, mut total) = (0.0, 0.0);
+            for (sample, logits) in logits.iter().enumerate() {
+                let label = f64::from(batch.labels[head.label_number][sample]);
+                if label.is_nan() {
+                    continue;
+                }
+                // The logarithms of p and 1 - p; test logits are small enough for the exponentials.
+                let logit = logits[number];
+                let (of_one, of_zero) = (-(-logit).exp().ln_1p(), -logit.exp().ln_1p());
+                sum -= weight(sample) * (label * of_one + (1.0 - label) * of_zero);
+                total += weight(sample);
+            }
+            if total > 0.0 { head.weight * sum / total } else { 0.0 }
+        };
+        self.spec.heads.iter().enumerate().map(of_head).sum()
     }
 
     /// The slope of the loss along one parameter, by central differences.
@@ -92,116 +136,209 @@ impl Oracle {
         *parameter(self) = at;
         (above - below) / (2.0 * STEP)
     }
+
+    /// The slopes along all parameters: the dense ones, and those of the tables.
+    fn slopes(&mut self, batch: &Samples) -> (Vec<f64>, Vec<Vec<Vec<f64>>>) {
+        let dense = (0..self.parameters.len())
+            .map(|i| self.slope(batch, |oracle| &mut oracle.parameters[i]))
+            .collect();
+        let mut tables = self.tables.clone();
+        for (t, table) in tables.iter_mut().enumerate() {
+            for (r, row) in table.iter_mut().enumerate() {
+                for (e, slope) in row.iter_mut().enumerate() {
+                    *slope = self.slope(batch, |oracle| &mut oracle.tables[t][r][e]);
+                }
+            }
+        }
+        (dense, tables)
+    }
 }
 
-/// Samples for a spec: bags of 0 to 3 ids, or of one where `one_hot`.
-fn random_batch(spec: &ModelSpec, samples: usize, one_hot: bool, weighted: bool, seed: u64) -> Samples {
-    let uniform = |stream: u32, len: usize| {
-        let mut values = vec![0.0; len];
-        UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
-        values
+fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
+    let mut values = vec![0.0; len];
+    UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);
+    values
+}
+
+/// What the samples of a test are like.
+#[derive(Debug, Clone, Copy)]
+struct BatchShape {
+    samples: usize,
+    /// Bags of one id instead of 0 to 3.
+    one_hot: bool,
+    weighted: bool,
+    /// A third of the labels, and all of the last head's where there are several.
+    missing: bool,
+}
+
+fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
+    let samples = shape.samples;
+    let unit = |stream, len| -> Vec<f32> {
+        uniform(seed, stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect()
     };
-    let unit =
-        |stream, len| uniform(stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect::<Vec<f32>>();
-    let bags_of = |(number, table): (usize, &TableSpec)| {
+    let bags_of = |(number, feature): (usize, &FeatureSpec)| {
         let mut bags = Bags::default();
-        let sizes = unit(100 + number as u32, samples);
-        for (sample, size) in sizes.iter().enumerate() {
-            let size = if one_hot { 1 } else { (size * 3.999) as usize };
+        let rows = spec.tables[feature.table].rows;
+        for (sample, size) in unit(100 + number as u32, samples).iter().enumerate() {
+            let size = if shape.one_hot { 1 } else { (size * 3.999) as usize };
             let ids = unit(((1000 * (number + 1)) + sample) as u32, size);
-            bags.push(ids.into_iter().map(|id| ((id * table.rows as f32) as u64).min(table.rows - 1)));
+            bags.push(ids.into_iter().map(|id| ((id * rows as f32) as u64).min(rows - 1)));
         }
         bags
     };
+    let labels = spec.heads.len();
+    let label = |number: usize| {
+        let values = uniform(seed, 10 + number as u32, samples).into_iter().enumerate();
+        let all_missing = labels > 1 && number + 1 == labels;
+        let label = move |(sample, value): (usize, f32)| match value {
+            _ if shape.missing && (all_missing || (sample + number).is_multiple_of(3)) => f32::NAN,
+            value => f32::from(value > 0.0),
+        };
+        values.map(label).collect()
+    };
     Samples {
         len: samples,
-        labels: vec![uniform(1, samples).into_iter().map(|value| f32::from(value > 0.0)).collect()],
-        weights: if weighted {
+        labels: (0..labels).map(label).collect(),
+        weights: if shape.weighted {
             unit(2, samples).into_iter().map(|value| value + 0.5).collect()
         } else {
             Vec::new()
         },
-        dense: uniform(3, samples * spec.dense_columns),
+        dense: uniform(seed, 3, samples * spec.dense_columns),
         dense_columns: spec.dense_columns,
-        categorical: spec.tables.iter().enumerate().map(bags_of).collect(),
+        categorical: spec.features.iter().enumerate().map(bags_of).collect(),
     }
 }
 
+fn heads(count: usize) -> Vec<HeadSpec> {
+    // The first head learns the last label.
+    let head = |number: usize| HeadSpec {
+        label: format!("L{number}"),
+        label_number: count - 1 - number,
+        weight: 1.0 / (1 << number) as f64,
+    };
+    (0..count).map(head).collect()
+}
+
+fn any_interaction() -> impl Strategy<Value = Interaction> {
+    prop_oneof![
+        Just(Interaction::Dot),
+        (1..4usize, prop::option::of(1..6usize))
+            .prop_map(|(layers, rank)| Interaction::Cross { layers, rank }),
+        Just(Interaction::FactorizationMachine),
+        Just(Interaction::Concat),
+    ]
+}
+
+/// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; of several features some
+/// share a table, and where the interaction allows it, tables have lengths of their own.
 fn any_spec() -> impl Strategy<Value = ModelSpec> {
-    let table = (1..12u64, any::<bool>());
+    let table = (1..12u64, 1..9usize);
+    let feature = (any::<prop::sample::Index>(), any::<bool>());
     let mlp = || prop::collection::vec(1..9usize, 0..3);
-    (0..4usize, 1..10usize, mlp(), mlp(), prop::collection::vec(table, 1..5)).prop_map(
-        |(dense_columns, embedding_dim, mut bottom_mlp, top_mlp, tables)| {
-            bottom_mlp.push(embedding_dim);
-            // Two features at least: with one alone nothing interacts.
-            let dense_columns = if tables.len() < 2 { dense_columns.max(1) } else { dense_columns };
-            let table = |(number, (rows, mean)): (usize, (u64, bool))| TableSpec {
-                name: format!("C{number}"),
-                rows,
-                dim: embedding_dim,
-                pooling: if mean { Pooling::Mean } else { Pooling::Sum },
-            };
-            ModelSpec {
-                dense_columns,
-                embedding_dim,
-                bottom_mlp: if dense_columns > 0 { bottom_mlp } else { Vec::new() },
-                top_mlp,
-                tables: tables.into_iter().enumerate().map(table).collect(),
-            }
-        },
-    )
+    let parts = (any_interaction(), 0..4usize, mlp(), mlp(), 1..4usize, any::<bool>());
+    let embeddings = (
+        1..9usize,
+        prop::collection::vec(table, 1..4),
+        prop::collection::vec(feature, 0..3),
+        prop::collection::vec(any::<bool>(), 3),
+    );
+    (parts, embeddings).prop_map(|(parts, (dim, tables, more_features, means))| {
+        let (interaction, dense_columns, mut bottom_mlp, top_mlp, head_count, wide) = parts;
+        let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
+        // With one vector alone nothing interacts.
+        let dense_columns =
+            if tables.len() + more_features.len() < 2 { dense_columns.max(1) } else { dense_columns };
+        if dense_columns == 0 {
+            bottom_mlp.clear();
+        } else if equal_lengths {
+            bottom_mlp.push(dim);
+        }
+        let features = (0..tables.len())
+            .zip(means)
+            .chain(more_features.into_iter().map(|(table, mean)| (table.index(tables.len()), mean)));
+        let feature = |(number, (table, mean))| FeatureSpec {
+            column: format!("C{number}"),
+            table,
+            pooling: if mean { Pooling::Mean } else { Pooling::Sum },
+        };
+        let features = features.enumerate().map(feature).collect();
+        let table = |(number, (rows, own_dim)): (usize, (u64, usize))| TableSpec {
+            name: format!("T{number}"),
+            rows,
+            dim: if equal_lengths { dim } else { own_dim },
+        };
+        ModelSpec {
+            dense_columns,
+            bottom_mlp,
+            interaction,
+            wide,
+            top_mlp,
+            heads: heads(head_count),
+            tables: tables.into_iter().enumerate().map(table).collect(),
+            features,
+        }
+    })
+}
+
+/// A model all of whose parameters are random. Biases of 0 would put units without input right on the kink of their
+/// ReLU, where there is no gradient.
+fn random_model(spec: &ModelSpec, rules: &TrainingRules, seed: u64) -> CpuModel {
+    let parameters = uniform(seed, 4, spec.dense_parameters()).into_iter().map(|value| 0.8 * value);
+    let tables = rules.all_tables(spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
+        rankine_embedding::cpu::Table::initialized(table, optimizer, seed, number as u32)
+    });
+    CpuModel::new(spec.clone(), rules, parameters.collect(), tables.collect())
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     /// Logits, loss, and by plain SGD with rate 1 the gradient of every parameter, equal the oracle's.
     #[test]
     fn a_step_equals_the_oracle_and_its_finite_differences(
         spec in any_spec(),
         samples in 1..90usize,
-        (one_hot, weighted) in any::<(bool, bool)>(),
+        (one_hot, weighted, missing) in any::<(bool, bool, bool)>(),
         seed in any::<u64>(),
     ) {
-        let batch = random_batch(&spec, samples, one_hot, weighted, seed);
-        // Biases of 0 would put units without input right on the kink of their ReLU, where there is no gradient.
-        let fresh = CpuModel::initialized(spec.clone(), UpdateRule::Sgd, UpdateRule::Sgd, seed);
-        let mut parameters = fresh.parameters().to_vec();
-        UniformField::new(seed, 4).fill_row(0, 0.8, &mut parameters);
-        let mut model = CpuModel::new(spec, UpdateRule::Sgd, parameters, fresh.tables().to_vec());
+        prop_assert_eq!(spec.validate(), Ok(()));
+        let batch = random_batch(&spec, BatchShape { samples, one_hot, weighted, missing }, seed);
+        let mut model = random_model(&spec, &TrainingRules::sgd(&spec, 1.0), seed);
         let mut oracle = Oracle::of(&model);
 
-        // Vectors are below 4 in length, layers below 30 wide: a few hundred roundings of 2^-24 each.
+        // Each cross layer squares what rounding does to vectors, which are below 4 in length as they come, and layers
+        // are below 40 wide: a few hundred roundings of 2^-24 each, relative to the largest logit.
         let mut logits = Vec::new();
         model.logits(&batch, &mut logits);
-        for (sample, &logit) in logits.iter().enumerate() {
-            let exact = oracle.logit(&batch, sample);
-            prop_assert!((f64::from(logit) - exact).abs() <= 3e-5 * (1.0 + exact.abs()), "logit {logit} {exact}");
+        let exact: Vec<f64> = (0..batch.len).flat_map(|sample| oracle.logits(&batch, sample)).collect();
+        let scale = 1.0 + exact.iter().fold(0.0, |most: f64, logit| most.max(logit.abs()));
+        prop_assert_eq!(logits.len(), exact.len());
+        for (logit, exact) in logits.iter().zip(&exact) {
+            prop_assert!((f64::from(*logit) - exact).abs() <= 3e-5 * scale, "logit {logit} {exact}");
         }
-        let rates = LearningRates { dense: 1.0, sparse: 1.0 };
         let before = Oracle::of(&model);
-        let loss = model.train_step(&batch, rates);
+        let loss = model.train_step(&batch, 1.0);
         let after = Oracle::of(&model);
-        prop_assert!((loss - oracle.loss(&batch)).abs() <= 3e-5 * (1.0 + loss), "loss {loss}");
+        prop_assert!((loss - oracle.loss(&batch)).abs() <= 3e-5 * scale, "loss {loss}");
 
         // A ReLU's kink within the step of a difference makes that difference wrong: a few may be.
+        let (dense, tables) = oracle.slopes(&batch);
         let mut wrong = Vec::new();
         let mut checked = 0;
         let mut check = |name: String, gradient: f64, slope: f64| {
             checked += 1;
-            if (gradient - slope).abs() > 1e-4 * (1.0 + slope.abs()) {
+            if (gradient - slope).abs() > 1e-4 * scale * (1.0 + slope.abs()) {
                 wrong.push(format!("{name}: {gradient} {slope}"));
             }
         };
-        for i in 0..before.parameters.len() {
-            let gradient = before.parameters[i] - after.parameters[i];
-            check(format!("dense {i}"), gradient, oracle.slope(&batch, |oracle| &mut oracle.parameters[i]));
+        for (i, slope) in dense.into_iter().enumerate() {
+            check(format!("dense {i}"), before.parameters[i] - after.parameters[i], slope);
         }
-        for (t, table) in before.tables.iter().enumerate() {
-            for (r, row) in table.iter().enumerate() {
-                for (e, &weight) in row.iter().enumerate() {
-                    let gradient = weight - after.tables[t][r][e];
-                    let slope = oracle.slope(&batch, |oracle| &mut oracle.tables[t][r][e]);
+        for (t, table) in tables.into_iter().enumerate() {
+            for (r, row) in table.into_iter().enumerate() {
+                for (e, slope) in row.into_iter().enumerate() {
+                    let gradient = before.tables[t][r][e] - after.tables[t][r][e];
                     check(format!("table {t} row {r} element {e}"), gradient, slope);
                 }
             }
@@ -210,60 +347,186 @@ proptest! {
     }
 }
 
+/// A model of some size of each kind, with everything that kind can have.
+fn models() -> Vec<ModelSpec> {
+    let spec = |interaction, wide| {
+        let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
+        let table = |number: usize| TableSpec {
+            name: format!("T{number}"),
+            rows: 50 * (number as u64 + 1),
+            dim: if equal_lengths { 16 } else { 5 + 7 * number },
+        };
+        let feature = |number: usize| FeatureSpec {
+            column: format!("C{number}"),
+            table: number % 5,
+            pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
+        };
+        ModelSpec {
+            dense_columns: 5,
+            bottom_mlp: vec![40, 16],
+            interaction,
+            wide,
+            top_mlp: vec![70, 30],
+            heads: heads(if wide { 2 } else { 1 }),
+            tables: (0..5).map(table).collect(),
+            features: (0..7).map(feature).collect(),
+        }
+    };
+    vec![
+        spec(Interaction::Dot, false),
+        spec(Interaction::Cross { layers: 2, rank: None }, false),
+        spec(Interaction::Cross { layers: 3, rank: Some(9) }, true),
+        spec(Interaction::FactorizationMachine, true),
+        ModelSpec { bottom_mlp: Vec::new(), ..spec(Interaction::Concat, true) },
+    ]
+}
+
+fn optimizer(rule: UpdateRule, learning_rate: f64) -> Optimizer {
+    Optimizer { rule, learning_rate, weight_decay: 0.0 }
+}
+
+/// A rule of its own for each part; `damping` is what their divisors are at least.
+fn mixed_rules(spec: &ModelSpec, damping: f32) -> TrainingRules {
+    let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: damping, epsilon: damping };
+    let momentum = UpdateRule::Momentum { momentum: 0.5, nesterov: true };
+    let of_table = |number: usize| optimizer(if number.is_multiple_of(2) { rowwise } else { momentum }, 0.05);
+    TrainingRules {
+        dense: Optimizer {
+            weight_decay: 1e-3,
+            ..optimizer(UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: damping }, 0.01)
+        },
+        dense_clip_norm: Some(0.2),
+        tables: (0..spec.tables.len()).map(of_table).collect(),
+        wide: optimizer(UpdateRule::Ftrl { beta: damping, l1: 1e-4, l2: 1e-3 }, 0.05),
+    }
+}
+
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let table = |number: usize| TableSpec {
-        name: format!("C{number}"),
-        rows: 50 * (number as u64 + 1),
-        dim: 16,
-        pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
+    for spec in models() {
+        let run = |threads| {
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
+                let mut model = CpuModel::initialized(spec.clone(), &mixed_rules(&spec, 1e-6), 7);
+                let shape = BatchShape { samples: 777, one_hot: false, weighted: true, missing: false };
+                let batch = random_batch(&spec, shape, 1);
+                let losses: Vec<f64> = (0..20).map(|_| model.train_step(&batch, 1.0)).collect();
+                let rows = model
+                    .tables()
+                    .flat_map(|table| (0..table.spec().rows).flat_map(|row| table.weights(row)));
+                let rows: Vec<u32> = rows.map(|weight| weight.to_bits()).collect();
+                (losses, model.parameters().to_vec(), rows)
+            })
+        };
+        let one = run(1);
+        assert!(one.0[19] < 0.95 * one.0[0], "{:?}: {:?}", spec.interaction, one.0);
+        assert_eq!(one, run(2));
+        assert_eq!(one, run(3));
+        assert_eq!(one, run(8));
+    }
+}
+
+/// Several steps with the oracle's gradients, each part by its rule, as [`Optimizer`] applies it; dense gradients are
+/// clipped together, and rows that the batch does not name stay as they are.
+#[test]
+fn every_part_learns_by_its_own_rule() {
+    let dims = [3, 4];
+    let table = |number: usize| TableSpec { name: format!("T{number}"), rows: 6, dim: dims[number] };
+    let feature = |number: usize| FeatureSpec {
+        column: format!("C{number}"),
+        table: number % 2,
+        pooling: Pooling::Sum,
     };
     let spec = ModelSpec {
-        dense_columns: 5,
-        embedding_dim: 16,
-        bottom_mlp: vec![40, 16],
-        top_mlp: vec![70, 30],
-        tables: (0..7).map(table).collect(),
+        dense_columns: 2,
+        bottom_mlp: vec![3],
+        interaction: Interaction::Cross { layers: 1, rank: Some(2) },
+        wide: true,
+        top_mlp: vec![4],
+        heads: heads(2),
+        tables: (0..2).map(table).collect(),
+        features: (0..3).map(feature).collect(),
     };
-    let adagrad = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
-    let run = |threads| {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(|| {
-            let mut model = CpuModel::initialized(spec.clone(), adagrad, adagrad, 7);
-            let batch = random_batch(&spec, 777, false, false, 1);
-            let rates = LearningRates { dense: 0.01, sparse: 0.01 };
-            let losses: Vec<f64> = (0..20).map(|_| model.train_step(&batch, rates)).collect();
-            let rows =
-                model.tables().iter().flat_map(|table| (0..table.spec().rows).map(|row| table.weights(row)));
-            let rows: Vec<u32> = rows.flatten().map(|weight| weight.to_bits()).collect();
-            (losses, model.parameters().to_vec(), rows)
-        })
+    let rules = mixed_rules(&spec, 0.1);
+    let mut model = random_model(&spec, &rules, 5);
+    let mut oracle = Oracle::of(&model);
+    let narrow = |values: &[f64]| values.iter().map(|&value| value as f32).collect::<Vec<f32>>();
+    let state_of = |rule: UpdateRule, weights: &[f64]| {
+        let mut state = vec![0.0; rule.state_elements(weights.len())];
+        rule.initialize(&narrow(weights), &mut state);
+        state
     };
-    let one = run(1);
-    assert!(one.0[19] < 0.95 * one.0[0], "{:?}", one.0);
-    assert_eq!(one, run(2));
-    assert_eq!(one, run(3));
-    assert_eq!(one, run(8));
+    let optimizers: Vec<Optimizer> = rules.all_tables(&spec).into_iter().map(|(_, of)| of).collect();
+    let mut dense_state = state_of(rules.dense.rule, &oracle.parameters);
+    let mut table_states: Vec<Vec<_>> = oracle
+        .tables
+        .iter()
+        .zip(&optimizers)
+        .map(|(rows, of)| rows.iter().map(|row| state_of(of.rule, row)).collect())
+        .collect();
+
+    let mut clipped = 0;
+    for number in 1..=4 {
+        let shape = BatchShape { samples: 5, one_hot: true, weighted: true, missing: false };
+        let batch = random_batch(&spec, shape, number);
+        let step = Step { number, rate_factor: 0.5 + number as f64 / 4.0 };
+        let (mut dense, tables) = oracle.slopes(&batch);
+        model.train_step(&batch, step.rate_factor);
+
+        let norm = dense.iter().map(|slope| slope * slope).sum::<f64>().sqrt();
+        if norm > 0.2 {
+            clipped += 1;
+            dense.iter_mut().for_each(|slope| *slope *= 0.2 / norm);
+        }
+        let mut parameters = narrow(&oracle.parameters);
+        rules.dense.at(step).apply(&mut parameters, &mut dense_state, &narrow(&dense));
+        oracle.parameters = parameters.iter().map(|&value| f64::from(value)).collect();
+        for (t, table) in tables.iter().enumerate() {
+            let features =
+                spec.features.iter().enumerate().filter(|(number, feature)| match t.checked_sub(2) {
+                    None => feature.table == t,
+                    Some(column) => *number == column,
+                });
+            let columns: Vec<_> = features.map(|(number, _)| &batch.categorical[number]).collect();
+            for (r, slopes) in table.iter().enumerate() {
+                if !columns.iter().any(|bags| bags.ids.contains(&(r as u64))) {
+                    continue;
+                }
+                let mut row = narrow(&oracle.tables[t][r]);
+                optimizers[t].at(step).apply(&mut row, &mut table_states[t][r], &narrow(slopes));
+                oracle.tables[t][r] = row.iter().map(|&value| f64::from(value)).collect();
+            }
+        }
+        // Gradients differ by some 1e-6, rounding and difference quotients together; rates are below 0.1 and what
+        // divides above 0.1, over four steps.
+        let found = Oracle::of(&model);
+        for (found, expected) in found.parameters.iter().zip(&oracle.parameters) {
+            assert!((found - expected).abs() <= 1e-5, "step {number}: {found} {expected}");
+        }
+        for (t, (found, expected)) in found.tables.iter().zip(&oracle.tables).enumerate() {
+            for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+                assert!((found - expected).abs() <= 1e-5, "step {number} table {t}: {found} {expected}");
+            }
+        }
+    }
+    assert!(clipped > 0);
 }
 
 /// No loss sees the last step's update, so broken weights are looked for.
 #[test]
 fn weights_that_the_last_step_broke_are_noticed() {
-    let table = |name: &str| TableSpec { name: name.into(), rows: 5, dim: 4, pooling: Pooling::Sum };
-    let spec = ModelSpec {
-        dense_columns: 2,
-        embedding_dim: 4,
-        bottom_mlp: vec![4],
-        top_mlp: vec![8],
-        tables: vec![table("C0"), table("C1")],
-    };
-    let batch = random_batch(&spec, 50, true, false, 3);
-    for rates in [
-        LearningRates { dense: f32::INFINITY, sparse: 0.0 },
-        LearningRates { dense: 0.0, sparse: f32::INFINITY },
+    let spec = models().pop().unwrap();
+    let shape = BatchShape { samples: 50, one_hot: true, weighted: false, missing: false };
+    let batch = random_batch(&spec, shape, 3);
+    let (still, broken) = (Optimizer::sgd(0.0), Optimizer::sgd(f64::INFINITY));
+    let rules = TrainingRules::sgd(&spec, 0.0);
+    for rules in [
+        TrainingRules { dense: broken, ..rules.clone() },
+        TrainingRules { tables: vec![still, broken, still, still, still], ..rules.clone() },
+        TrainingRules { wide: broken, ..rules },
     ] {
-        let mut model = CpuModel::initialized(spec.clone(), UpdateRule::Sgd, UpdateRule::Sgd, 1);
+        let mut model = CpuModel::initialized(spec.clone(), &rules, 1);
         assert!(model.is_finite());
-        assert!(model.train_step(&batch, rates).is_finite());
+        assert!(model.train_step(&batch, 1.0).is_finite());
         assert!(!model.is_finite());
     }
 }

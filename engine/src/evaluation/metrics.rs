@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use super::auc::auc;
 use crate::cpu::{bce, sigmoid};
 
-/// Logits and labels of a part, gathered batch by batch. Takes eight bytes a sample, twelve where samples have weights,
-/// and eight more while the AUC is computed.
-#[derive(Debug, Default)]
-pub struct Evaluation {
-    /// Logits, appended by the model.
+/// One head's logits and labels, gathered batch by batch. Takes eight bytes a sample, twelve where samples have
+/// weights, and eight more while the AUC is computed.
+#[derive(Debug, Clone, Default)]
+pub struct Scores {
+    /// Logits.
     pub logits: Vec<f32>,
     /// Labels, 0 or 1.
     pub labels: Vec<f32>,
@@ -35,12 +35,9 @@ pub struct Metrics {
     pub label_rate: f64,
 }
 
-impl Evaluation {
-    /// Computes the metrics; `None` of no samples, or where a logit is not a number.
+impl Scores {
+    /// Computes the metrics; `None` of no samples, or of none that weighs anything.
     pub fn metrics(&self) -> Option<Metrics> {
-        if self.logits.is_empty() || self.logits.iter().any(|logit| logit.is_nan()) {
-            return None;
-        }
         let (mut weight_sum, mut loss, mut predicted, mut positive) = (0.0, 0.0, 0.0, 0.0);
         for (sample, (&logit, &label)) in self.logits.iter().zip(&self.labels).enumerate() {
             let weight = self.weights.get(sample).map_or(1.0, |&weight| f64::from(weight));
@@ -49,6 +46,9 @@ impl Evaluation {
             loss += weight * bce(logit, label);
             predicted += weight * sigmoid(logit);
             positive += weight * label;
+        }
+        if weight_sum == 0.0 {
+            return None;
         }
         let (log_loss, rate) = (loss / weight_sum, positive / weight_sum);
         let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn known_predictions_give_known_metrics() {
-        let evaluation = Evaluation {
+        let scores = Scores {
             logits: vec![0.0, 0.0, 3.0f32.ln(), -(3.0f32.ln())],
             labels: vec![0.0, 1.0, 1.0, 0.0],
             weights: Vec::new(),
         };
-        let metrics = evaluation.metrics().unwrap();
+        let metrics = scores.metrics().unwrap();
         let log_loss = (2.0 * std::f64::consts::LN_2 + 2.0 * (4.0f64 / 3.0).ln()) / 4.0;
         assert!((metrics.log_loss - log_loss).abs() < 1e-7);
         assert!((metrics.normalized_entropy.unwrap() - log_loss / std::f64::consts::LN_2).abs() < 1e-7);
@@ -84,18 +84,14 @@ mod tests {
 
     #[test]
     fn weights_count_and_one_label_alone_has_no_auc() {
-        let evaluation = Evaluation {
-            logits: vec![0.0, 0.0, 1.0],
-            labels: vec![1.0, 0.0, 0.0],
-            weights: vec![3.0, 1.0, 0.0],
-        };
-        let metrics = evaluation.metrics().unwrap();
+        let scores =
+            Scores { logits: vec![0.0, 0.0, 1.0], labels: vec![1.0, 0.0, 0.0], weights: vec![3.0, 1.0, 0.0] };
+        let metrics = scores.metrics().unwrap();
         assert!((metrics.log_loss - std::f64::consts::LN_2).abs() < 1e-12);
         assert!((metrics.label_rate - 0.75).abs() < 1e-12);
-        let alone =
-            Evaluation { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
+        let alone = Scores { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
         assert_eq!((alone.auc, alone.normalized_entropy, alone.calibration), (None, None, None));
-        let broken = Evaluation { logits: vec![f32::NAN], labels: vec![0.0], weights: Vec::new() };
-        assert_eq!(broken.metrics(), None);
+        let nothing = Scores { logits: vec![0.3], labels: vec![0.0], weights: vec![0.0] };
+        assert_eq!((nothing.metrics(), Scores::default().metrics()), (None, None));
     }
 }

@@ -1,5 +1,8 @@
 //! What no field can say alone: the checks across the fields of a job.
 
+use std::collections::HashMap;
+
+use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::{Conflict, Job};
 
@@ -8,40 +11,179 @@ impl Job {
     /// jobs made in code have not.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let mut found = Vec::new();
-        let mut conflict = |key, message: String| found.push(Conflict::new(key, message));
-
-        if self.data.dir.as_os_str().is_empty() {
-            conflict("data.dir", "the path is empty".into());
+        self.check_data(&mut found);
+        self.check_model(&mut found);
+        self.check_tables(&mut found);
+        self.check_heads(&mut found);
+        self.check_optimizers(&mut found);
+        self.check_schedule(&mut found);
+        if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
+            found.push(Conflict::new(
+                "eval.target_auc",
+                "training ends at the first evaluation that reaches the target, so eval.every_steps is needed",
+            ));
         }
-        let dim = self.model.embedding_dim;
-        if let Some(&last) = self.model.bottom_mlp.last()
+        found
+    }
+
+    fn check_data(&self, found: &mut Vec<Conflict>) {
+        let mut conflict = |key, message: String| found.push(Conflict::new(key, message));
+        let data = &self.data;
+        match (&data.dir, &data.raw) {
+            (Some(_), Some(_)) => conflict(
+                "data.raw",
+                "data.dir and data.raw both say where the samples are: keep dir for a folder that convert or generate \
+                 wrote, or raw for HugeCTR's raw files as they are"
+                    .into(),
+            ),
+            (None, None) => conflict(
+                "data",
+                "nothing says where the samples are: set data.dir to a folder that convert or generate wrote, or \
+                 data.raw to HugeCTR's raw files"
+                    .into(),
+            ),
+            (Some(dir), None) if dir.as_os_str().is_empty() => conflict("data.dir", "the path is empty".into()),
+            (None, Some(raw)) => {
+                if data.generate.is_some() {
+                    conflict("data.generate", "raw files are not generated: set data.dir in place of data.raw".into());
+                }
+                if raw.train.is_empty() {
+                    conflict("data.raw.train", "there is no file to train on".into());
+                }
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    fn check_model(&self, found: &mut Vec<Conflict>) {
+        let dim = self.model.embedding_dim();
+        if let Some(&last) = self.model.bottom_mlp().last()
+            && self.model.wants_equal_dims()
             && last != dim
         {
-            conflict(
+            found.push(Conflict::new(
                 "model.bottom_mlp",
                 format!(
                     "the bottom MLP must end with embedding_dim, {dim}, and ends with {last}: its output interacts \
                      with the embeddings"
                 ),
-            );
+            ));
         }
-        if let Schedule::WarmupPolynomial(schedule) = &self.optimizer.schedule
-            && schedule.decay_start_step < schedule.warmup_steps
-        {
-            conflict(
-                "optimizer.schedule.decay_start_step",
-                format!(
-                    "the decay starts at step {}, before the warm-up ends at step {}",
-                    schedule.decay_start_step, schedule.warmup_steps
-                ),
-            );
-        }
-        if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
-            conflict(
-                "eval.target_auc",
-                "training ends at the first evaluation that reaches the target, so eval.every_steps is needed".into(),
-            );
-        }
-        found
     }
+
+    fn check_tables(&self, found: &mut Vec<Conflict>) {
+        let (mut owners, mut names) = (HashMap::new(), HashMap::new());
+        let (dim, kind) = (self.model.embedding_dim(), self.model.kind());
+        for (number, table) in self.tables.iter().enumerate() {
+            let mut conflict =
+                |key, message| found.push(Conflict::new(format!("table.{number}.{key}"), message));
+            if table.columns.is_empty() {
+                conflict("columns", "a table needs one column at least".into());
+            }
+            for column in &table.columns {
+                match owners.insert(column, number) {
+                    Some(owner) if owner == number => {
+                        conflict("columns", format!("the column {column} is named twice"));
+                    }
+                    Some(_) => conflict(
+                        "columns",
+                        format!("the column {column} has a table already, in a [[table]] before this one"),
+                    ),
+                    None => (),
+                }
+            }
+            let name = table.name();
+            if let Err(wrong) = table_name(&name)
+                && table.name.is_some()
+            {
+                conflict("name", wrong);
+            }
+            if !table.columns.is_empty() && names.insert(name.clone(), number).is_some() {
+                conflict("name", format!("another table is named {name} too"));
+            }
+            if let Some(own) = table.dim.filter(|&own| own != dim && self.model.wants_equal_dims()) {
+                conflict(
+                    "dim",
+                    format!(
+                        "{own} is not model.embedding_dim, {dim}: {kind} multiplies the vectors of all columns with \
+                         each other. Leave dim out, or choose the kind dcnv2 or wide-deep"
+                    ),
+                );
+            }
+        }
+    }
+
+    fn check_heads(&self, found: &mut Vec<Conflict>) {
+        for (number, head) in self.heads.iter().enumerate() {
+            if self.heads[..number].iter().any(|before| before.label == head.label) {
+                found.push(Conflict::new(
+                    format!("head.{number}.label"),
+                    format!("the label {} has a head already", head.label),
+                ));
+            }
+        }
+    }
+
+    fn check_optimizers(&self, found: &mut Vec<Conflict>) {
+        if matches!(self.optimizer.dense, Optimizer::RowwiseAdagrad(_)) {
+            found.push(Conflict::new(
+                "optimizer.dense.kind",
+                "rowwise-adagrad keeps one sum for each row of a table, and dense parameters have no such rows: use \
+                 adagrad here",
+            ));
+        }
+        if self.optimizer.wide.is_some() && !self.model.is_wide() {
+            found.push(Conflict::new(
+                "optimizer.wide",
+                format!(
+                    "the model {} has no wide part, which this rule is for; deepfm and wide-deep have one",
+                    self.model.kind()
+                ),
+            ));
+        }
+    }
+
+    fn check_schedule(&self, found: &mut Vec<Conflict>) {
+        let mut conflict = |key: &str, message: String| {
+            found.push(Conflict::new(format!("optimizer.schedule.{key}"), message));
+        };
+        let early = |start: u64, warmup: u64| {
+            format!("the decay starts at step {start}, before the warm-up ends at step {warmup}")
+        };
+        match &self.optimizer.schedule {
+            Schedule::Constant => (),
+            Schedule::WarmupPolynomial(schedule) => {
+                if schedule.decay_start_step < schedule.warmup_steps {
+                    conflict("decay_start_step", early(schedule.decay_start_step, schedule.warmup_steps));
+                }
+            }
+            Schedule::Step(schedule) => {
+                if schedule.every_steps.is_some() != schedule.milestones.is_empty() {
+                    conflict("kind", "a step schedule has either every_steps or milestones".into());
+                }
+                if !schedule.milestones.is_sorted_by(|before, after| before < after) {
+                    conflict(
+                        "milestones",
+                        "each milestone must be a later step than the one before it".into(),
+                    );
+                }
+            }
+            Schedule::Cosine(schedule) => {
+                if schedule.decay_start_step() < schedule.warmup_steps {
+                    conflict("decay_start_step", early(schedule.decay_start_step(), schedule.warmup_steps));
+                }
+            }
+        }
+    }
+}
+
+/// Checks what a table may be called: its name is part of a tensor's name.
+fn table_name(name: &str) -> Result<(), String> {
+    if name.is_empty() {
+        return Err("the name is empty".into());
+    }
+    if name.contains(char::is_control) {
+        return Err("the name contains a control character".into());
+    }
+    Ok(())
 }

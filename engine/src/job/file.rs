@@ -107,7 +107,7 @@ impl JobFile {
     fn kind_of(&self, path: &[String]) -> Option<&str> {
         let mut node = &self.root;
         for key in path.iter().map(String::as_str).chain([KIND]) {
-            node = &node.entries()?.iter().find(|entry| entry.key == key)?.node;
+            node = node.child(key)?;
         }
         match &node.value {
             Value::String(kind) => Some(kind),

@@ -2,7 +2,8 @@
 //!
 //! A job file is one TOML text, read strictly: an unknown key, a value out of range and settings that contradict each
 //! other are errors with file, line, column and a caret, and with the nearest known word. `--set a.b=VALUE` replaces a
-//! value before anything is checked. What is not written has the default that the field's documentation states.
+//! value before anything is checked; `--set table.0.dim=8` reaches into the first `[[table]]`. What is not written has
+//! its default, which `docs/job-reference.md` states.
 //!
 //! Start at [`Job`] for what can be set, at [`JobFile`] for how a text becomes one. Nothing here opens a dataset or
 //! knows a device: whether a job suits those is asked elsewhere, and answered with [`Conflict`]s.
@@ -34,6 +35,8 @@ mod error;
 mod file;
 mod model;
 mod optimizer;
+#[cfg(test)]
+mod reference;
 mod schedule;
 #[cfg(test)]
 mod tests;
@@ -43,31 +46,38 @@ mod typed;
 mod values;
 mod write;
 
-pub use data::{Data, Generate, Reader};
+pub use data::{Data, Generate, Raw, Reader};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
-pub use model::{Model, ModelKind};
-pub use optimizer::{Adagrad, Optimizer, Optimizers, Sgd};
-pub use schedule::{Schedule, WarmupPolynomial};
+pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
+pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use train::{Device, DeviceKind, Eval, Train};
 pub use values::{
-    AucTarget, BatchSize, Count, Fraction, JobName, LearningRate, NonNegative, Positive, QueueDepth, Shape,
+    AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, Shape,
     ThreadCount, Width, WindowBlocks,
 };
 
 /// A training job.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Job {
     /// Names the folders of the job's runs.
     pub name: JobName,
-    /// Where all randomness of the training comes from: initial weights and the order of samples. Default 1.
+    /// Where all randomness of the training comes from: initial weights and the order of samples.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// Where the samples are.
     pub data: Data,
     /// What is trained.
     pub model: Model,
+    /// Tables that differ from the rest, or that several columns share.
+    #[serde(default, rename = "table")]
+    pub tables: Vec<Table>,
+    /// The labels that are learnt.
+    #[serde(default, rename = "head")]
+    pub heads: Vec<Head>,
     /// How weights change.
     pub optimizer: Optimizers,
     /// Batches, their order and their number.

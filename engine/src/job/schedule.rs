@@ -1,31 +1,54 @@
 //! The learning rate as a function of the step.
 
+use std::f64::consts::PI;
+
 use serde::Deserialize;
 
 use super::values::{Count, Fraction, Positive};
 
-/// `[optimizer.schedule]`: what learning rates are multiplied with, chosen by `kind`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+/// `[optimizer.schedule]`: what learning rates are multiplied with, chosen by `kind`. The first step is step 1.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(tag = "kind", deny_unknown_fields))]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
-    /// `kind = "constant"`: 1 at every step.
+    /// 1 at every step.
     #[default]
     Constant,
-    /// `kind = "warmup-polynomial"`
+    /// A linear rise to 1, a plateau, and a polynomial decay: MLPerf's schedule.
+    ///
+    /// At step `s`, the first being 1:
+    /// ```text
+    /// s / warmup_steps                                              for s <= warmup_steps
+    /// 1                                                             for s <= decay_start_step
+    /// max(((decay_start_step + decay_steps - s) / decay_steps) ^ power, end_factor)
+    ///                                                               for s <= decay_start_step + decay_steps
+    /// end_factor                                                    behind it
+    /// ```
     WarmupPolynomial(WarmupPolynomial),
+    /// A linear rise to 1, then drops by a factor, at every so many steps or at milestones.
+    ///
+    /// At step `s`, the first being 1:
+    /// ```text
+    /// min(s / warmup_steps, 1) * factor ^ drops
+    /// ```
+    /// with as many drops as there are whole `every_steps` before step `s`, or milestones before it.
+    Step(Step),
+    /// A linear rise to 1, a plateau, and half a wave of the cosine down.
+    ///
+    /// At step `s`, the first being 1:
+    /// ```text
+    /// s / warmup_steps                                              for s <= warmup_steps
+    /// 1                                                             for s <= decay_start_step
+    /// end_factor + (1 - end_factor) * (1 + cos(pi * (s - decay_start_step) / decay_steps)) / 2
+    ///                                                               for s <= decay_start_step + decay_steps
+    /// end_factor                                                    behind it
+    /// ```
+    Cosine(Cosine),
 }
 
-/// A linear rise to 1, a plateau, and a polynomial decay: MLPerf's schedule.
-///
-/// At step `s`, the first being 1:
-/// ```text
-/// s / warmup_steps                                              for s <= warmup_steps
-/// 1                                                             for s <= decay_start_step
-/// max(((decay_start_step + decay_steps - s) / decay_steps) ^ power, end_factor)
-///                                                               for s <= decay_start_step + decay_steps
-/// end_factor                                                    behind it
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+/// The settings of `kind = "warmup-polynomial"`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WarmupPolynomial {
     /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
@@ -34,10 +57,10 @@ pub struct WarmupPolynomial {
     pub decay_start_step: u64,
     /// Steps of the decay.
     pub decay_steps: Count,
-    /// The exponent of the decay. Default 2.
+    /// The exponent of the decay.
     #[serde(default = "default_power")]
     pub power: Positive,
-    /// The least factor once the decay has begun. Default 0.
+    /// The least factor once the decay has begun.
     #[serde(default = "default_end_factor")]
     pub end_factor: Fraction,
 }
@@ -50,29 +73,96 @@ fn default_end_factor() -> Fraction {
     Fraction::new(0.0).expect("a constant in range")
 }
 
+/// The settings of `kind = "step"`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Step {
+    /// What the rate is multiplied with at each drop.
+    pub factor: Fraction,
+    /// Steps between two drops, counted from the first step of the training.
+    pub every_steps: Option<Count>,
+    /// Each the last step before a drop, in ascending order.
+    #[serde(default)]
+    pub milestones: Vec<Count>,
+    /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
+    #[serde(default)]
+    pub warmup_steps: u64,
+}
+
+/// The settings of `kind = "cosine"`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Cosine {
+    /// Steps of the rise: the last of them has the full rate. 0 starts with the full rate.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// The last step with the full rate; not before the end of the rise. Without it, the end of the rise.
+    pub decay_start_step: Option<u64>,
+    /// Steps of the decay.
+    pub decay_steps: Count,
+    /// The factor at the end of the decay, and behind it.
+    #[serde(default = "default_end_factor")]
+    pub end_factor: Fraction,
+}
+
 impl Schedule {
-    /// The factor of both learning rates at a step; the first step is 1.
+    /// The factor of all learning rates at a step; the first step is 1.
     pub fn factor(&self, step: u64) -> f64 {
         match self {
             Self::Constant => 1.0,
             Self::WarmupPolynomial(schedule) => schedule.factor(step),
+            Self::Step(schedule) => schedule.factor(step),
+            Self::Cosine(schedule) => schedule.factor(step),
         }
     }
 }
 
+/// The linear rise: 1 from its last step on.
+fn rise(step: u64, warmup_steps: u64) -> f64 {
+    if step < warmup_steps { step as f64 / warmup_steps as f64 } else { 1.0 }
+}
+
 impl WarmupPolynomial {
     fn factor(&self, step: u64) -> f64 {
-        let decay_steps = self.decay_steps.get();
-        if step < self.warmup_steps {
-            step as f64 / self.warmup_steps as f64
-        } else if step <= self.decay_start_step {
-            1.0
-        } else {
-            // Steps are subtracted as integers: beyond 2^53 a difference of floats would lose the last ones.
-            let left = decay_steps.saturating_sub(step - self.decay_start_step);
-            let factor = (left as f64 / decay_steps as f64).powf(self.power.get());
-            factor.max(self.end_factor.get())
+        if step <= self.decay_start_step {
+            return rise(step, self.warmup_steps);
         }
+        // Steps are subtracted as integers: beyond 2^53 a difference of floats would lose the last ones.
+        let decay_steps = self.decay_steps.get();
+        let left = decay_steps.saturating_sub(step - self.decay_start_step);
+        let factor = (left as f64 / decay_steps as f64).powf(self.power.get());
+        factor.max(self.end_factor.get())
+    }
+}
+
+impl Step {
+    fn factor(&self, step: u64) -> f64 {
+        let before = step.saturating_sub(1);
+        let drops = match self.every_steps {
+            Some(every) => before / every.get(),
+            None => self.milestones.iter().filter(|milestone| milestone.get() <= before).count() as u64,
+        };
+        // More drops than fit leave nothing of any factor but 1.
+        rise(step, self.warmup_steps) * self.factor.get().powi(drops.min(i32::MAX as u64) as i32)
+    }
+}
+
+impl Cosine {
+    /// The last step with the full rate.
+    pub(super) fn decay_start_step(&self) -> u64 {
+        self.decay_start_step.unwrap_or(self.warmup_steps)
+    }
+
+    fn factor(&self, step: u64) -> f64 {
+        let start = self.decay_start_step();
+        if step <= start {
+            return rise(step, self.warmup_steps);
+        }
+        let (done, end) = ((step - start).min(self.decay_steps.get()), self.end_factor.get());
+        let wave = (PI * (done as f64 / self.decay_steps.get() as f64)).cos();
+        end + (1.0 - end) * (0.5 * (1.0 + wave))
     }
 }
 
@@ -131,6 +221,79 @@ mod tests {
         let schedule = WarmupPolynomial { warmup_steps: 0, ..mlperf() };
         assert_eq!(schedule.factor(1), 1.0);
         assert_eq!(Schedule::Constant.factor(1), 1.0);
+    }
+
+    fn step(warmup_steps: u64, every_steps: Option<u64>, milestones: &[u64]) -> Schedule {
+        Schedule::Step(Step {
+            factor: Fraction::new(0.5).unwrap(),
+            every_steps: every_steps.and_then(Count::new),
+            milestones: milestones.iter().map(|&step| Count::new(step).unwrap()).collect(),
+            warmup_steps,
+        })
+    }
+
+    #[test]
+    fn rates_drop_behind_every_so_many_steps() {
+        let schedule = step(4, Some(10), &[]);
+        let expected = [
+            (1, 0.25),
+            (2, 0.5),
+            (3, 0.75),
+            (4, 1.0),
+            (10, 1.0),
+            (11, 0.5),
+            (20, 0.5),
+            (21, 0.25),
+            (31, 0.125),
+            (u64::MAX, 0.0),
+        ];
+        for (at, factor) in expected {
+            assert_eq!(schedule.factor(at), factor, "step {at}");
+        }
+        // The rise goes on while rates drop: 15/20 of one half.
+        assert_eq!(step(20, Some(10), &[]).factor(15), 0.375);
+    }
+
+    #[test]
+    fn rates_drop_behind_milestones() {
+        let schedule = step(0, None, &[3, 4, 100]);
+        let expected =
+            [(1, 1.0), (3, 1.0), (4, 0.5), (5, 0.25), (100, 0.25), (101, 0.125), (1_000_000, 0.125)];
+        for (at, factor) in expected {
+            assert_eq!(schedule.factor(at), factor, "step {at}");
+        }
+    }
+
+    #[test]
+    fn the_cosine_goes_through_its_quarters() {
+        let schedule = |decay_start_step, end_factor| {
+            Schedule::Cosine(Cosine {
+                warmup_steps: 10,
+                decay_start_step,
+                decay_steps: Count::new(120).unwrap(),
+                end_factor: Fraction::new(end_factor).unwrap(),
+            })
+        };
+        // With cos of 60, 90, 120 and 180 degrees: 1/2, 0, -1/2 and -1.
+        let expected = [
+            (5, 0.5),
+            (10, 1.0),
+            (30, 1.0),
+            (30 + 40, 0.75),
+            (30 + 60, 0.5),
+            (30 + 80, 0.25),
+            (30 + 120, 0.0),
+            (u64::MAX, 0.0),
+        ];
+        for (at, factor) in expected {
+            let actual = schedule(Some(30), 0.0).factor(at);
+            // The cosine of a rounded pi is off by as much as pi was rounded.
+            assert!((actual - factor).abs() <= 2.0 * f64::EPSILON, "step {at}: {actual}, not {factor}");
+        }
+        // Without a plateau the decay starts behind the rise; a quarter of the way is left at the end.
+        assert_eq!(schedule(None, 0.2).factor(10), 1.0);
+        assert!((schedule(None, 0.2).factor(70) - 0.6).abs() <= 2.0 * f64::EPSILON);
+        assert_eq!(schedule(None, 0.2).factor(1000), 0.2);
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! The job file from outside: what is read, what is refused and in which words.
 
+use rankine_reader::raw::{RawDense, RawIds};
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
@@ -48,17 +49,24 @@ fn errors_with(piece: &str, replacement: &str) -> String {
 fn what_is_not_written_has_its_default() {
     let job = Job::from_toml("job.toml", SOUND, &NO_SETS).unwrap();
     assert_eq!((job.name.as_str(), job.seed), ("criteo", 7));
-    assert_eq!(job.data, Data { dir: "data/criteo".into(), generate: None });
-    assert_eq!(job.optimizer.dense, Optimizer::Sgd(Sgd { learning_rate: LearningRate::new(24.0).unwrap() }));
+    assert_eq!(job.data, Data { dir: Some("data/criteo".into()), ..Data::default() });
+    let zero = NonNegative::default();
+    assert_eq!(
+        job.optimizer.dense,
+        Optimizer::Sgd(Sgd { learning_rate: NonNegative::new(24.0).unwrap(), weight_decay: zero })
+    );
     assert_eq!(
         job.optimizer.sparse,
         Optimizer::Adagrad(Adagrad {
-            learning_rate: LearningRate::new(0.02).unwrap(),
-            initial_accumulator: NonNegative::new(0.0).unwrap(),
+            learning_rate: NonNegative::new(0.02).unwrap(),
+            weight_decay: zero,
+            initial_accumulator: zero,
             epsilon: Positive::new(1e-6).unwrap(),
         })
     );
     assert_eq!(job.optimizer.schedule, Schedule::Constant);
+    assert_eq!((job.optimizer.wide, job.optimizer.dense_clip_norm), (None, None));
+    assert_eq!((job.tables, job.heads), (vec![], vec![]));
     assert_eq!((job.train.epochs.get(), job.train.max_steps, job.train.shuffle), (1, None, true));
     assert_eq!((job.train.log_every_steps.get(), job.train.shuffle_window_blocks.get()), (100, 16));
     assert_eq!((job.eval.every_steps, job.eval.batch_size.get(), job.eval.target_auc), (None, 8192, None));
@@ -87,8 +95,8 @@ fn sets_replace_add_and_make_tables() {
     assert_eq!(job.train.batch_size.get(), 1024);
     assert_eq!(job.eval.every_steps, Count::new(10));
     assert_eq!(job.name.as_str(), "another one");
-    assert_eq!(job.data.dir, PathBuf::from("a/b.c=d"));
-    assert_eq!(job.model.top_mlp, [Width::new(8).unwrap()]);
+    assert_eq!(job.data.dir, Some(PathBuf::from("a/b.c=d")));
+    assert_eq!(job.model.top_mlp(), [Width::new(8).unwrap()]);
     assert_eq!(job.optimizer.sparse.name(), "sgd");
     assert_eq!(job.device.threads, ThreadCount::new(3));
 }
@@ -140,7 +148,7 @@ job.toml:18:8: unknown value `adagard` for `optimizer.sparse.kind`
 18 | kind = \"adagard\"
    |        ^^^^^^^^^
    = did you mean `adagrad`?
-   = known values: sgd, adagrad",
+   = known values: sgd, momentum, adagrad, rowwise-adagrad, adam, ftrl",
         ),
         (
             "learning_rate = 24",
@@ -150,17 +158,17 @@ job.toml:16:1: the kind `sgd` has no key `epsilon` in [optimizer.dense]
    |
 16 | epsilon = 1e-8
    | ^^^^^^^
-   = only with kind `adagrad`",
+   = only with kind `adagrad` or `rowwise-adagrad` or `adam`",
         ),
         (
             "learning_rate = 24",
-            "learning_rate = 24\nmomentum = 0.9",
+            "learning_rate = 24\nmomentun = 0.9",
             "\
-job.toml:16:1: unknown key `momentum` in [optimizer.dense]
+job.toml:16:1: unknown key `momentun` in [optimizer.dense]
    |
-16 | momentum = 0.9
+16 | momentun = 0.9
    | ^^^^^^^^
-   = known keys: kind, learning_rate",
+   = known keys: kind, learning_rate, weight_decay",
         ),
         (
             "name = \"criteo\"",
@@ -190,7 +198,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, optimizer, train, eval, reader, device",
+   = known keys: name, seed, data, model, table, head, optimizer, train, eval, reader, device",
         ),
         (
             "[64, 16]",
@@ -281,6 +289,28 @@ fn impossible_values_are_refused_in_plain_words() {
             "[data.generate]\nshape = \"dlrm-dcn\"\nsamples = 3\n[train]",
             "did you mean `dlrm-dcnv2`?",
         ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [\"day\"], dense = \"half\" }",
+            "known values: float, int",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [] }",
+            "job.toml:5:33: there is no file to train on",
+        ),
+        ("dir = \"data/criteo\"", "raw = { shape = \"dlrm\" }", "the key `train` is missing in [data.raw]"),
+        ("dir = \"data/criteo\"", "", "nothing says where the samples are"),
+        (
+            "dir = \"data/criteo\"",
+            "dir = \"a\"\nraw = { shape = \"dlrm\", train = [\"b\"] }",
+            "data.dir and data.raw both say",
+        ),
+        (
+            "dir = \"data/criteo\"",
+            "raw = { shape = \"dlrm\", train = [\"b\"] }\ngenerate = { shape = \"dlrm\", samples = 1 }",
+            "raw files are not generated",
+        ),
         ("[train]", "[[eval]]\n[train]", "`eval`: expected a table, found a list"),
         (
             "[optimizer.sparse]",
@@ -292,6 +322,138 @@ fn impossible_values_are_refused_in_plain_words() {
         let actual = errors_with(piece, replacement);
         assert!(actual.contains(expected), "{replacement}\n{actual}");
     }
+}
+
+#[test]
+fn a_job_may_use_all_that_there_is() {
+    let text = SOUND
+        .replace("kind = \"dlrm\"", "kind = \"dcnv2\"\ncross_layers = 2\ncross_rank = 8")
+        .replace("[optimizer.dense]", "[optimizer]\ndense_clip_norm = 2\n[optimizer.dense]")
+        .replace("kind = \"sgd\"", "kind = \"momentum\"\nnesterov = true")
+        + r#"
+[[table]]
+columns = ["C1", "C2"]
+dim = 8
+optimizer = { kind = "rowwise-adagrad", learning_rate = 0.5, weight_decay = 1e-4 }
+
+[[table]]
+columns = ["C3"]
+name = "third"
+learning_rate_factor = 0.1
+
+[[head]]
+label = "click"
+
+[[head]]
+label = "buy"
+weight = 3
+
+[optimizer.schedule]
+kind = "cosine"
+decay_steps = 1000
+"#;
+    let job = Job::from_toml("job.toml", &text, &["table.1.dim=32", "head.0.weight=2.5"]).unwrap();
+    let Model::Dcnv2(model) = &job.model else { panic!("{:?}", job.model) };
+    assert_eq!((model.cross_layers.get(), model.cross_rank.map(Width::get)), (2, Some(8)));
+    let Optimizer::Momentum(dense) = &job.optimizer.dense else { panic!("{:?}", job.optimizer.dense) };
+    assert_eq!((dense.momentum.get(), dense.nesterov), (0.9, true));
+    assert_eq!(job.optimizer.dense_clip_norm.map(Positive::get), Some(2.0));
+    let [first, second] = &job.tables[..] else { panic!("{:?}", job.tables) };
+    assert_eq!((first.name(), first.dim.map(Width::get)), ("C1+C2".into(), Some(8)));
+    let own = first.optimizer.as_ref().unwrap();
+    assert_eq!((own.name(), own.learning_rate(), own.weight_decay()), ("rowwise-adagrad", 0.5, 1e-4));
+    assert_eq!((second.name(), second.dim.map(Width::get)), ("third".into(), Some(32)));
+    assert_eq!((first.learning_rate_factor.get(), second.learning_rate_factor.get()), (1.0, 0.1));
+    let heads: Vec<_> = job.heads.iter().map(|head| (head.label.as_str(), head.weight.get())).collect();
+    assert_eq!(heads, [("click", 2.5), ("buy", 3.0)]);
+    assert_eq!(job.optimizer.schedule.factor(500), 0.5);
+    assert_eq!(Job::from_toml("effective.toml", &job.to_toml(), &NO_SETS).unwrap(), job);
+}
+
+/// The errors of the sound job with some lines more.
+#[track_caller]
+fn assert_refused(lines: &str, sets: &[&str], expected: &str) {
+    let actual = errors(&format!("{SOUND}{lines}"), sets);
+    assert!(actual.contains(expected), "{lines}\n{actual}");
+}
+
+#[test]
+fn tables_and_heads_are_refused_with_their_place() {
+    let table = "[[table]]\ncolumns = [\"C1\"]\n";
+    assert_refused(
+        &format!("{table}dimm = 3\n"),
+        &[],
+        "job.toml:26:1: unknown key `dimm` in [table.0]\n   |\n26 | dimm = 3",
+    );
+    assert_refused(
+        &format!("{table}{table}"),
+        &[],
+        "job.toml:27:11: the column C1 has a table already, in a [[table]] before this one",
+    );
+    assert_refused("[[table]]\ncolumns = [\"A\", \"A\"]\n", &[], "the column A is named twice");
+    assert_refused("[[table]]\ncolumns = []\n", &[], "a table needs one column at least");
+    let twice = format!("{table}name = \"x\"\n[[table]]\ncolumns = [\"C2\"]\nname = \"x\"\n");
+    assert_refused(&twice, &[], "job.toml:29:8: another table is named x too");
+    assert_refused(
+        &format!("{table}dim = 8\n"),
+        &[],
+        "job.toml:26:7: 8 is not model.embedding_dim, 16: dlrm multiplies the vectors of all columns",
+    );
+    assert_refused(
+        "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"adam\", learning_rate = 1, beta2 = 1.0 }\n",
+        &[],
+        "`table.0.optimizer.beta2`: expected a number from 0 and below 1, found 1.0",
+    );
+    assert_refused(
+        "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"sgd\", learning_rate = 1, beta2 = 0.9 }\n",
+        &[],
+        "the kind `sgd` has no key `beta2` in [table.0.optimizer]",
+    );
+    assert_refused("[table]\ncolumns = [\"A\"]\n", &[], "its tables begin with two brackets, `[[...]]`");
+    assert_refused(
+        "[[head]]\nlabel = \"A\"\n[[head]]\nlabel = \"A\"\n",
+        &[],
+        "job.toml:27:9: the label A has a head already",
+    );
+    assert_refused(
+        "[[head]]\nlabel = \"A\"\nweight = 0\n",
+        &[],
+        "`head.0.weight`: expected a number above 0",
+    );
+    let of_two = "`2` is no element of this list of 2: elements are numbered from 0";
+    assert_refused(&format!("{table}[[table]]\ncolumns = [\"B\"]\n"), &["table.2.dim=4"], of_two);
+    assert_refused(table, &["table.first.dim=4"], "`first` is no element of this list of 1");
+    assert_refused(table, &["table.0.dim=0"], "--set table.0.dim=0: `table.0.dim`: expected a whole number");
+}
+
+#[test]
+fn rules_and_schedules_are_refused_with_their_way_out() {
+    let set = |set: &str, expected: &str| assert_refused("", &[set], expected);
+    set(
+        "optimizer.dense={ kind = 'rowwise-adagrad', learning_rate = 1 }",
+        "rowwise-adagrad keeps one sum for each row of a table, and dense parameters have no such rows: use adagrad",
+    );
+    set(
+        "optimizer.wide={ kind = 'ftrl', learning_rate = 1 }",
+        "the model dlrm has no wide part, which this rule is for; deepfm and wide-deep have one",
+    );
+    set("optimizer.dense_clip_norm=0", "expected a number above 0, within single precision, found 0");
+    let schedule = |settings: &str, expected: &str| {
+        set(&format!("optimizer.schedule={{ {settings} }}"), expected);
+    };
+    let either = "a step schedule has either every_steps or milestones";
+    schedule("kind = 'step', factor = 0.5", either);
+    schedule("kind = 'step', factor = 0.5, every_steps = 3, milestones = [5]", either);
+    schedule("kind = 'step', factor = 0.5, milestones = [5, 5]", "each milestone must be a later step");
+    schedule("kind = 'step', factor = 2, every_steps = 5", "expected a number from 0 to 1, found 2");
+    schedule(
+        "kind = 'cosine', warmup_steps = 10, decay_start_step = 9, decay_steps = 5",
+        "the decay starts at step 9, before the warm-up ends at step 10",
+    );
+    schedule("kind = 'cosine', decay_steps = 5, power = 2", "only with kind `warmup-polynomial`");
+    set("model.kind=wide-dep", "did you mean `wide-deep`?");
+    set("model.cross_layers=3", "the kind `dlrm` has no key `cross_layers` in [model]");
+    set("model.kind=dcnv2", "the key `cross_layers` is missing in [model]");
 }
 
 #[test]
@@ -349,7 +511,7 @@ job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
    |
 20 | epsilon = 1e-6
    | ^^^^^^^
-   = only with kind `adagrad`",
+   = only with kind `adagrad` or `rowwise-adagrad` or `adam`",
         ),
     ];
     for (set, expected) in cases {
@@ -463,30 +625,85 @@ proptest! {
 
 fn any_job() -> impl Strategy<Value = Job> {
     let count = || (1..=i64::MAX as u64).prop_map(|n| Count::new(n).unwrap());
-    let non_negative = || (0.0..1e300).prop_map(|x| NonNegative::new(x).unwrap());
-    let learning_rate = || (0.0..1e38).prop_map(|x| LearningRate::new(x).unwrap());
-    let positive = || (1e-300..1e300).prop_map(|x| Positive::new(x).unwrap());
+    let non_negative = || (0.0..1e38).prop_map(|x| NonNegative::new(x).unwrap());
+    let decay = || (0.0..0.999_999).prop_map(|x| Decay::new(x).unwrap());
+    let fraction = || (0.0..=1.0).prop_map(|x| Fraction::new(x).unwrap());
+    let positive = || (1e-37..1e38).prop_map(|x| Positive::new(x).unwrap());
     let width = || (1u32..=65_536).prop_map(|n| Width::new(n).unwrap());
-    let optimizer = || {
+    let rates = move || (non_negative(), non_negative());
+    let optimizer = move || {
         prop_oneof![
-            learning_rate().prop_map(|learning_rate| Optimizer::Sgd(Sgd { learning_rate })),
-            (learning_rate(), non_negative(), positive()).prop_map(
-                |(learning_rate, initial_accumulator, epsilon)| {
-                    Optimizer::Adagrad(Adagrad { learning_rate, initial_accumulator, epsilon })
+            rates().prop_map(|(learning_rate, weight_decay)| Optimizer::Sgd(Sgd {
+                learning_rate,
+                weight_decay
+            })),
+            (rates(), decay(), any::<bool>()).prop_map(
+                |((learning_rate, weight_decay), momentum, nesterov)| {
+                    Optimizer::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov })
+                }
+            ),
+            (rates(), non_negative(), positive()).prop_map(
+                |((learning_rate, weight_decay), initial_accumulator, epsilon)| {
+                    Optimizer::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon })
+                }
+            ),
+            (rates(), decay(), decay(), positive()).prop_map(
+                |((learning_rate, weight_decay), beta1, beta2, epsilon)| {
+                    Optimizer::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon })
+                }
+            ),
+            (rates(), non_negative(), non_negative(), non_negative()).prop_map(
+                |((learning_rate, weight_decay), beta, l1, l2)| {
+                    Optimizer::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 })
                 }
             ),
         ]
     };
+    // What is for tables alone, too.
+    let table_optimizer = move || {
+        let rowwise = (rates(), non_negative(), positive()).prop_map(
+            |((learning_rate, weight_decay), initial_accumulator, epsilon)| {
+                Optimizer::RowwiseAdagrad(RowwiseAdagrad {
+                    learning_rate,
+                    weight_decay,
+                    initial_accumulator,
+                    epsilon,
+                })
+            },
+        );
+        prop_oneof![4 => optimizer(), 1 => rowwise]
+    };
     let schedule = prop_oneof![
         Just(Schedule::Constant),
-        (any::<u32>(), any::<u32>(), count(), positive(), 0.0..=1.0).prop_map(
+        (any::<u32>(), any::<u32>(), count(), positive(), fraction()).prop_map(
             |(warmup_steps, plateau, decay_steps, power, end_factor)| {
                 Schedule::WarmupPolynomial(WarmupPolynomial {
                     warmup_steps: warmup_steps.into(),
                     decay_start_step: u64::from(warmup_steps) + u64::from(plateau),
                     decay_steps,
                     power,
-                    end_factor: Fraction::new(end_factor).unwrap(),
+                    end_factor,
+                })
+            }
+        ),
+        (fraction(), proptest::option::of(count()), any::<u32>()).prop_map(
+            |(factor, every_steps, warmup_steps)| {
+                let milestones = if every_steps.is_none() { [1, 2, u64::MAX / 2].as_slice() } else { &[] };
+                Schedule::Step(Step {
+                    factor,
+                    every_steps,
+                    milestones: milestones.iter().map(|&step| Count::new(step).unwrap()).collect(),
+                    warmup_steps: warmup_steps.into(),
+                })
+            }
+        ),
+        (any::<u32>(), proptest::option::of(any::<u32>()), count(), fraction()).prop_map(
+            |(warmup_steps, plateau, decay_steps, end_factor)| {
+                Schedule::Cosine(Cosine {
+                    warmup_steps: warmup_steps.into(),
+                    decay_start_step: plateau.map(|steps| u64::from(warmup_steps) + u64::from(steps)),
+                    decay_steps,
+                    end_factor,
                 })
             }
         ),
@@ -507,15 +724,67 @@ fn any_job() -> impl Strategy<Value = Job> {
                 seed,
             },
         );
-    let data = ("[^\\x00]{1,20}", proptest::option::of(generate))
-        .prop_map(|(dir, generate)| Data { dir: dir.into(), generate });
-    let model = (width(), proptest::collection::vec(width(), 0..4), proptest::collection::vec(width(), 0..4))
-        .prop_map(|(embedding_dim, mut bottom_mlp, top_mlp)| {
+    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(|(dir, generate)| Data {
+        dir: Some(dir.into()),
+        raw: None,
+        generate,
+    });
+    let paths = |least| proptest::collection::vec("[^\\x00]{1,20}".prop_map(PathBuf::from), least..3);
+    let raw =
+        (prop_oneof![Just(Shape::Dlrm), Just(Shape::DlrmDcnv2)], proptest::option::of(count()), paths(1))
+            .prop_flat_map(move |(shape, rows_cap, train)| {
+                (Just(shape), Just(rows_cap), Just(train), paths(0), count(), any::<bool>(), any::<bool>())
+            })
+            .prop_map(|(shape, rows_cap, train, eval, labels, int, global)| {
+                let dense = if int { RawDense::Int } else { RawDense::Float };
+                let ids = if global { RawIds::GlobalOffset } else { RawIds::PerTable };
+                Data {
+                    raw: Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }),
+                    ..Data::default()
+                }
+            });
+    let data = prop_oneof![folder, raw];
+    let widths = move || proptest::collection::vec(width(), 0..4);
+    let cross = (width(), proptest::option::of(width()));
+    let model = (0..4, width(), widths(), widths(), cross).prop_map(
+        |(kind, embedding_dim, mut bottom_mlp, top_mlp, (cross_layers, cross_rank))| {
             if let Some(last) = bottom_mlp.last_mut() {
                 *last = embedding_dim;
             }
-            Model { kind: ModelKind::Dlrm, embedding_dim, bottom_mlp, top_mlp }
-        });
+            match kind {
+                0 => Model::Dlrm(Dlrm { embedding_dim, bottom_mlp, top_mlp }),
+                1 => Model::DeepFm(DeepFm { embedding_dim, bottom_mlp, top_mlp }),
+                2 => Model::WideDeep(WideDeep { embedding_dim, bottom_mlp, top_mlp }),
+                _ => Model::Dcnv2(Dcnv2 { embedding_dim, bottom_mlp, cross_layers, cross_rank, top_mlp }),
+            }
+        },
+    );
+    let tables = proptest::collection::vec(
+        (
+            1usize..4,
+            proptest::option::of("[a-z\"' ]{1,5}"),
+            proptest::option::of(table_optimizer()),
+            non_negative(),
+        ),
+        0..4,
+    )
+    .prop_map(|tables| {
+        let table = |(number, (columns, name, optimizer, learning_rate_factor)): (
+            usize,
+            (usize, Option<String>, _, _),
+        )| Table {
+            columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
+            name: name.map(|name| format!("{name}{number}")),
+            dim: None,
+            optimizer,
+            learning_rate_factor,
+        };
+        tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
+    });
+    let heads = proptest::collection::vec(positive(), 0..3).prop_map(|weights| {
+        let head = |(number, weight)| Head { label: format!("label {number}"), weight };
+        weights.into_iter().enumerate().map(head).collect::<Vec<_>>()
+    });
     let train =
         (1u32..=16_777_216, count(), proptest::option::of(count()), count(), any::<bool>(), 1u32..=65_536)
             .prop_map(|(batch_size, epochs, max_steps, log_every_steps, shuffle, window)| Train {
@@ -544,18 +813,38 @@ fn any_job() -> impl Strategy<Value = Job> {
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
     let device = (kind, proptest::option::of(1u32..=4096))
         .prop_map(|(kind, threads)| Device { kind, threads: threads.and_then(ThreadCount::new) });
-    let optimizers = (optimizer(), optimizer(), schedule).prop_map(|(dense, sparse, schedule)| Optimizers {
-        dense,
-        sparse,
+    let optimizers = (
+        optimizer(),
+        table_optimizer(),
+        proptest::option::of(table_optimizer()),
+        proptest::option::of(positive()),
         schedule,
-    });
+    )
+        .prop_map(|(dense, sparse, wide, dense_clip_norm, schedule)| Optimizers {
+            dense,
+            sparse,
+            wide,
+            dense_clip_norm,
+            schedule,
+        });
     let name = "[^./\\\\\\pC][^/\\\\\\pC]{0,20}".prop_map(|name| name.parse().unwrap());
-    (name, any::<u64>(), data, model, optimizers, train, eval, reader, device).prop_map(
-        |(name, seed, data, model, optimizer, train, eval, reader, device)| Job {
+    let model = (model, tables, heads, optimizers).prop_map(|(model, mut tables, heads, mut optimizer)| {
+        if !model.is_wide() {
+            optimizer.wide = None;
+        }
+        for (table, dim) in tables.iter_mut().zip([1, 65_536]).filter(|_| !model.wants_equal_dims()) {
+            table.dim = Width::new(dim);
+        }
+        (model, tables, heads, optimizer)
+    });
+    (name, any::<u64>(), data, model, train, eval, reader, device).prop_map(
+        |(name, seed, data, (model, tables, heads, optimizer), train, eval, reader, device)| Job {
             name,
             seed,
             data,
             model,
+            tables,
+            heads,
             optimizer,
             train,
             eval,

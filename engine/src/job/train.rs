@@ -6,23 +6,24 @@ use super::values::{AucTarget, BatchSize, Count, ThreadCount, WindowBlocks};
 
 /// `[train]`: batches, their order and their number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Train {
     /// Samples of a step, over all ranks.
     pub batch_size: BatchSize,
-    /// Passes over the training part. Default 1.
+    /// Passes over the training part.
     #[serde(default = "default_epochs")]
     pub epochs: Count,
     /// Ends the training after so many steps, whatever the epochs.
     pub max_steps: Option<Count>,
-    /// Steps between two reports of the loss. Default 100.
+    /// Steps between two reports of the loss.
     #[serde(default = "default_log_every_steps")]
     pub log_every_steps: Count,
     /// Whether every epoch has an order of its own: blocks are permuted, and rows within a window of blocks. The order
-    /// depends on the job's seed and the epoch only. Default true.
+    /// depends on the job's seed and the epoch only.
     #[serde(default = "default_shuffle")]
     pub shuffle: bool,
-    /// Blocks whose rows are shuffled together, and held in memory together. Default 16.
+    /// Blocks whose rows are shuffled together, and held in memory together.
     #[serde(default = "default_shuffle_window_blocks")]
     pub shuffle_window_blocks: WindowBlocks,
 }
@@ -46,11 +47,12 @@ fn default_shuffle_window_blocks() -> WindowBlocks {
 /// `[eval]`: when the model is judged on the dataset's evaluation part. Where there is such a part, it is always judged
 /// at the end.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Eval {
     /// Steps between two evaluations during training. Without it there is only the one at the end.
     pub every_steps: Option<Count>,
-    /// Samples of a batch of the evaluation; it has no influence on the result. Default 8192.
+    /// Samples of a batch of the evaluation; it has no influence on the result.
     pub batch_size: BatchSize,
     /// Ends the training at the first evaluation with at least this AUC. Needs `every_steps`.
     pub target_auc: Option<AucTarget>,
@@ -68,9 +70,10 @@ impl Default for Eval {
 
 /// `[device]`: what computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
-    /// Default `auto`.
+    /// The kind of device.
     pub kind: DeviceKind,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
@@ -78,6 +81,7 @@ pub struct Device {
 
 /// A kind of device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
     /// GPUs where this build and this machine have them, else the CPU.

@@ -96,20 +96,32 @@ impl Node {
             keys.push((key, whole.origin(key_start..key_start + key.len())));
             start += part.len() + 1;
         }
-        self.put(&keys, node);
-        Ok(())
+        self.put(&keys, node)
     }
 
-    /// Replaces or adds the value at a path, and makes tables on the way where there are none.
-    fn put(&mut self, path: &[(&str, Origin)], node: Self) {
+    /// Replaces or adds the value at a path, and makes tables on the way where there are none. In a list a key is the
+    /// number of an element that is there, the first being 0.
+    fn put(&mut self, path: &[(&str, Origin)], node: Self) -> Result<(), SyntaxError> {
         let Some(((key, key_origin), rest)) = path.split_first() else {
             *self = node;
-            return;
+            return Ok(());
         };
+        if let Value::Array(nodes) = &mut self.value {
+            let count = nodes.len();
+            let element = key.parse().ok().and_then(|number: usize| nodes.get_mut(number));
+            let Some(element) = element else {
+                let message = format!(
+                    "`{key}` is no element of this list of {count}: elements are numbered from 0, and the list as a \
+                     whole is replaced by KEY=[...]"
+                );
+                return Err(SyntaxError { message, origin: key_origin.clone() });
+            };
+            return element.put(rest, node);
+        }
         if !matches!(self.value, Value::Table(_)) {
             *self = Self { value: Value::Table(Vec::new()), origin: self.origin.clone() };
         }
-        let Value::Table(entries) = &mut self.value else { return };
+        let Value::Table(entries) = &mut self.value else { return Ok(()) };
         let empty = Self { value: Value::Table(Vec::new()), origin: key_origin.clone() };
         let at = entries.iter().position(|entry| entry.key == *key).unwrap_or_else(|| {
             entries.push(Entry {
@@ -123,35 +135,43 @@ impl Node {
         if rest.is_empty() {
             // From here on the key is the argument's, for whoever complains of it.
             entry.key_origin = key_origin.clone();
-        } else if !matches!(entry.node.value, Value::Table(_)) {
+        } else if !matches!(entry.node.value, Value::Table(_) | Value::Array(_)) {
             entry.node = empty;
         }
-        entry.node.put(rest, node);
+        entry.node.put(rest, node)
     }
 
-    /// The entries, where this is a table.
-    pub(super) fn entries(&self) -> Option<&[Entry]> {
+    /// The value of a key of this table, or the element of that number of this list.
+    pub(super) fn child(&self, key: &str) -> Option<&Self> {
         match &self.value {
-            Value::Table(entries) => Some(entries),
+            Value::Table(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
+            Value::Array(nodes) => nodes.get(key.parse::<usize>().ok()?),
             _ => None,
         }
     }
 
     /// The entries of the table at a path, to be changed.
     pub(super) fn entries_at(&mut self, path: &[String]) -> Option<&mut Vec<Entry>> {
-        let Value::Table(entries) = &mut self.value else { return None };
-        match path.split_first() {
-            None => Some(entries),
-            Some((key, rest)) => entries.iter_mut().find(|entry| entry.key == *key)?.node.entries_at(rest),
-        }
+        let Some((key, rest)) = path.split_first() else {
+            return match &mut self.value {
+                Value::Table(entries) => Some(entries),
+                _ => None,
+            };
+        };
+        let child = match &mut self.value {
+            Value::Table(entries) => &mut entries.iter_mut().find(|entry| entry.key == *key)?.node,
+            Value::Array(nodes) => nodes.get_mut(key.parse::<usize>().ok()?)?,
+            _ => return None,
+        };
+        child.entries_at(rest)
     }
 
     /// Where to point for a dotted key: at its value, or at the innermost table around it that is there.
     pub(super) fn place_of(&self, dotted: &str) -> &Origin {
         let mut node = self;
         for key in dotted.split('.') {
-            match node.entries().and_then(|entries| entries.iter().find(|entry| entry.key == key)) {
-                Some(entry) => node = &entry.node,
+            match node.child(key) {
+                Some(child) => node = child,
                 None => break,
             }
         }

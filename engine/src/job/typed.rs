@@ -1,10 +1,10 @@
 //! From the tree to types: a serde deserializer whose errors keep what serde knows (the unknown key, the list of known
 //! ones) and where it happened, instead of a sentence about it.
 //!
-//! A choice with settings of its own (`optimizer.dense`, `optimizer.schedule`) is written as a table whose `kind` is
-//! the choice and whose other keys are its settings, or as the name alone where the settings all have defaults. The
-//! derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies the table into a
-//! buffer first, and with it goes every place but the table's.)
+//! A choice with settings of its own (`model`, `optimizer.dense`, `optimizer.schedule`) is written as a table whose
+//! `kind` is the choice and whose other keys are its settings, or as the name alone where the settings all have
+//! defaults. The derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies the
+//! table into a buffer first, and with it goes every place but the table's.)
 
 use std::fmt::Display;
 
@@ -84,6 +84,9 @@ impl Error for Misfit {
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        if found == Unexpected::Map && plain_words(expected) == "a list" {
+            return Self::custom("expected a list: its tables begin with two brackets, `[[...]]`");
+        }
         Self::custom(format_args!("expected {}, found {}", plain_words(expected), described(found)))
     }
 
@@ -158,7 +161,7 @@ impl<'de> Deserializer<'de> for &'de Node {
             Value::Float(number) => visitor.visit_f64(*number),
             Value::Boolean(boolean) => visitor.visit_bool(*boolean),
             Value::Datetime => Err(Misfit::invalid_type(unexpected(self), &visitor)),
-            Value::Array(nodes) => visitor.visit_seq(Items(nodes.iter())),
+            Value::Array(nodes) => visitor.visit_seq(Items(nodes.iter().enumerate())),
             Value::Table(entries) => visitor.visit_map(Fields::new(entries, false)),
         };
         result.map_err(|misfit| misfit.at(&self.origin))
@@ -214,13 +217,20 @@ impl<'de> Deserializer<'de> for &'de Node {
     }
 }
 
-struct Items<'de>(std::slice::Iter<'de, Node>);
+struct Items<'de>(std::iter::Enumerate<std::slice::Iter<'de, Node>>);
 
 impl<'de> SeqAccess<'de> for Items<'de> {
     type Error = Misfit;
 
     fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Misfit> {
-        self.0.next().map(|node| seed.deserialize(node)).transpose()
+        let Some((number, node)) = self.0.next() else { return Ok(None) };
+        // Lists of numbers are short: a caret shows which one, and the list's key says enough.
+        let element = matches!(node.value, Value::Table(_)).then(|| number.to_string());
+        let read = seed.deserialize(node);
+        read.map(Some).map_err(|misfit| match &element {
+            Some(element) => misfit.within(element),
+            None => misfit,
+        })
     }
 }
 

@@ -7,11 +7,32 @@ use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
+/// Describes a value in the JSON Schema of job files.
+#[cfg(test)]
+macro_rules! schema {
+    ($name:ident $json:tt) => {
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!($json)
+            }
+        }
+    };
+}
+
 /// Makes newtypes of whole numbers within a range.
 macro_rules! whole_numbers {
     ($($(#[$doc:meta])* $name:ident($inner:ty) in $min:literal..=$max:literal: $expected:literal;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(test, derive(serde::Serialize))]
         pub struct $name($inner);
 
         impl $name {
@@ -32,6 +53,9 @@ macro_rules! whole_numbers {
             }
         }
 
+        #[cfg(test)]
+        schema!($name { "type": "integer", "minimum": ($min as u64), "maximum": ($max as u64) });
+
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let make = |value: u64| Self::new(value.try_into().ok()?);
@@ -43,9 +67,10 @@ macro_rules! whole_numbers {
 
 /// Makes newtypes of finite numbers for which a condition holds.
 macro_rules! real_numbers {
-    ($($(#[$doc:meta])* $name:ident(|$x:ident| $condition:expr): $expected:literal;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident(|$x:ident| $condition:expr): $expected:literal, $range:tt;)*) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+        #[cfg_attr(test, derive(serde::Serialize))]
         pub struct $name(f64);
 
         impl $name {
@@ -65,6 +90,9 @@ macro_rules! real_numbers {
                 self.0.fmt(f)
             }
         }
+
+        #[cfg(test)]
+        schema!($name $range);
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -90,16 +118,27 @@ whole_numbers! {
 }
 
 real_numbers! {
-    /// A finite number of 0 or more.
-    NonNegative(|x| x >= 0.0): "a number of 0 or more";
-    /// A learning rate: finite in single precision too, in which weights are updated.
-    LearningRate(|x| x >= 0.0 && x <= f32::MAX as f64): "a number of 0 or more, within single precision";
-    /// A finite number above 0.
-    Positive(|x| x > 0.0): "a number above 0";
+    /// A number of 0 or more, finite in single precision too, in which weights are updated.
+    NonNegative(|x| x >= 0.0 && x <= f32::MAX as f64): "a number of 0 or more, within single precision",
+        { "type": "number", "minimum": 0 };
+    /// A number above 0, in single precision too.
+    Positive(|x| x as f32 > 0.0 && x <= f32::MAX as f64): "a number above 0, within single precision",
+        { "type": "number", "exclusiveMinimum": 0 };
     /// A number from 0 to 1.
-    Fraction(|x| x >= 0.0 && x <= 1.0): "a number from 0 to 1";
+    Fraction(|x| x >= 0.0 && x <= 1.0): "a number from 0 to 1",
+        { "type": "number", "minimum": 0, "maximum": 1 };
+    /// What stays of an average from step to step: below 1, in single precision too.
+    Decay(|x| x >= 0.0 && (x as f32) < 1.0): "a number from 0 and below 1",
+        { "type": "number", "minimum": 0, "exclusiveMaximum": 1 };
     /// An AUC worth aiming at: better than chance, and possible.
-    AucTarget(|x| x > 0.5 && x <= 1.0): "a number above 0.5 and up to 1";
+    AucTarget(|x| x > 0.5 && x <= 1.0): "a number above 0.5 and up to 1",
+        { "type": "number", "exclusiveMinimum": 0.5, "maximum": 1 };
+}
+
+impl Default for NonNegative {
+    fn default() -> Self {
+        Self(0.0)
+    }
 }
 
 struct WholeVisitor<F> {
@@ -218,6 +257,9 @@ impl fmt::Display for JobName {
 
 from_string!(JobName: "a name");
 
+#[cfg(test)]
+schema!(JobName { "type": "string", "pattern": "^[^./\\\\][^/\\\\]{0,127}$" });
+
 /// The columns of a generated dataset: one of the built-in shapes, or a file that describes one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Shape {
@@ -262,3 +304,6 @@ impl fmt::Display for Shape {
 }
 
 from_string!(Shape: "dlrm, dlrm-dcnv2 or the path of a shape file");
+
+#[cfg(test)]
+schema!(Shape { "type": "string" });

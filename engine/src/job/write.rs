@@ -1,12 +1,13 @@
 //! The effective job: every setting written out, the defaults too.
 
 use std::fmt::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::optimizer::{Adagrad, Optimizer, Optimizers, Sgd};
-use super::schedule::{Schedule, WarmupPolynomial};
-use super::values::Width;
-use super::{Data, Device, Eval, Generate, Job, Model, Reader, Train};
+use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
+use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
+use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
+use super::values::{Count, NonNegative, Width};
+use super::{Data, Device, Eval, Generate, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -23,12 +24,14 @@ impl Job {
 // Every struct is taken apart in full, so that a field that is added and not written does not compile.
 
 fn write_job(out: &mut String, job: &Job) -> fmt::Result {
-    let Job { name, seed, data, model, optimizer, train, eval, reader, device } = job;
+    let Job { name, seed, data, model, tables, heads, optimizer, train, eval, reader, device } = job;
     writeln!(out, "# The effective job, with every default filled in.")?;
     writeln!(out, "name = {}", quoted(name.as_str()))?;
     writeln!(out, "seed = {seed}")?;
     write_data(out, data)?;
     write_model(out, model)?;
+    tables.iter().try_for_each(|table| write_table(out, table))?;
+    heads.iter().try_for_each(|head| write_head(out, head))?;
     write_optimizers(out, optimizer)?;
     write_train(out, train)?;
     write_eval(out, eval)?;
@@ -40,8 +43,16 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
-    let Data { dir, generate } = data;
-    writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+    let Data { dir, raw, generate } = data;
+    if let Some(dir) = dir {
+        writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+    }
+    if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
+        writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;
+        write_option(out, "rows_cap", rows_cap.as_ref(), "tables as large as the shape says")?;
+        writeln!(out, "train = {}\neval = {}", quoted_paths(train), quoted_paths(eval))?;
+        writeln!(out, "labels = {labels}\ndense = \"{dense}\"\nids = \"{ids}\"")?;
+    }
     let Some(Generate { shape, rows_cap, samples, eval_samples, alpha, seed }) = generate else {
         return Ok(());
     };
@@ -52,16 +63,56 @@ fn write_data(out: &mut String, data: &Data) -> fmt::Result {
 }
 
 fn write_model(out: &mut String, model: &Model) -> fmt::Result {
-    let Model { kind, embedding_dim, bottom_mlp, top_mlp } = model;
-    writeln!(out, "\n[model]\nkind = \"{}\"\nembedding_dim = {embedding_dim}", kind.name())?;
-    writeln!(out, "bottom_mlp = {:?}", widths(bottom_mlp))?;
-    writeln!(out, "top_mlp = {:?}", widths(top_mlp))
+    writeln!(out, "\n[model]\nkind = \"{}\"", model.kind())?;
+    let (embedding_dim, bottom_mlp, top_mlp) = match model {
+        Model::Dlrm(Dlrm { embedding_dim, bottom_mlp, top_mlp })
+        | Model::DeepFm(DeepFm { embedding_dim, bottom_mlp, top_mlp })
+        | Model::WideDeep(WideDeep { embedding_dim, bottom_mlp, top_mlp }) => {
+            (embedding_dim, bottom_mlp, top_mlp)
+        }
+        Model::Dcnv2(Dcnv2 { embedding_dim, bottom_mlp, cross_layers, cross_rank, top_mlp }) => {
+            writeln!(out, "cross_layers = {cross_layers}")?;
+            write_option(out, "cross_rank", cross_rank.as_ref(), "full matrices")?;
+            (embedding_dim, bottom_mlp, top_mlp)
+        }
+    };
+    writeln!(out, "embedding_dim = {embedding_dim}")?;
+    writeln!(out, "bottom_mlp = {:?}\ntop_mlp = {:?}", widths(bottom_mlp), widths(top_mlp))
+}
+
+fn write_table(out: &mut String, table: &Table) -> fmt::Result {
+    let Table { columns, name, dim, optimizer, learning_rate_factor } = table;
+    let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
+    writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
+    write_option(out, "name", name.as_ref().map(|name| quoted(name)).as_ref(), &table.name())?;
+    write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
+    writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
+    match optimizer {
+        Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
+        None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
+    }
+}
+
+fn write_head(out: &mut String, head: &Head) -> fmt::Result {
+    let Head { label, weight } = head;
+    writeln!(out, "\n[[head]]\nlabel = {}\nweight = {:?}", quoted(label), weight.get())
 }
 
 fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {
-    let Optimizers { dense, sparse, schedule } = optimizers;
-    write_optimizer(out, "dense", dense)?;
-    write_optimizer(out, "sparse", sparse)?;
+    let Optimizers { dense, sparse, wide, dense_clip_norm, schedule } = optimizers;
+    writeln!(out, "\n[optimizer]")?;
+    let clip_norm = dense_clip_norm.map(|norm| format!("{:?}", norm.get()));
+    write_option(out, "dense_clip_norm", clip_norm.as_ref(), "no clipping")?;
+    write_optimizer(out, "optimizer.dense", dense)?;
+    write_optimizer(out, "optimizer.sparse", sparse)?;
+    match wide {
+        Some(wide) => write_optimizer(out, "optimizer.wide", wide)?,
+        None => writeln!(out, "\n# [optimizer.wide]: not set, that of optimizer.sparse")?,
+    }
+    write_schedule(out, schedule)
+}
+
+fn write_schedule(out: &mut String, schedule: &Schedule) -> fmt::Result {
     writeln!(out, "\n[optimizer.schedule]")?;
     match schedule {
         Schedule::Constant => writeln!(out, "kind = \"constant\""),
@@ -73,17 +124,55 @@ fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {
             writeln!(out, "decay_steps = {decay_steps}")?;
             writeln!(out, "power = {:?}\nend_factor = {:?}", power.get(), end_factor.get())
         }
+        Schedule::Step(Step { factor, every_steps, milestones, warmup_steps }) => {
+            writeln!(out, "kind = \"step\"\nfactor = {:?}", factor.get())?;
+            write_option(out, "every_steps", every_steps.as_ref(), "milestones")?;
+            let milestones: Vec<_> = milestones.iter().map(|step: &Count| step.get()).collect();
+            writeln!(out, "milestones = {milestones:?}\nwarmup_steps = {warmup_steps}")
+        }
+        Schedule::Cosine(Cosine { warmup_steps, decay_start_step, decay_steps, end_factor }) => {
+            writeln!(out, "kind = \"cosine\"\nwarmup_steps = {warmup_steps}")?;
+            write_option(out, "decay_start_step", decay_start_step.as_ref(), "the end of the warm-up")?;
+            writeln!(out, "decay_steps = {decay_steps}\nend_factor = {:?}", end_factor.get())
+        }
     }
 }
 
-fn write_optimizer(out: &mut String, which: &str, optimizer: &Optimizer) -> fmt::Result {
-    writeln!(out, "\n[optimizer.{which}]\nkind = \"{}\"", optimizer.name())?;
+fn write_optimizer(out: &mut String, table: &str, optimizer: &Optimizer) -> fmt::Result {
+    writeln!(out, "\n[{table}]\nkind = \"{}\"", optimizer.name())?;
+    let mut rates = |learning_rate: &NonNegative, weight_decay: &NonNegative| {
+        writeln!(out, "learning_rate = {:?}\nweight_decay = {:?}", learning_rate.get(), weight_decay.get())
+    };
     match optimizer {
-        Optimizer::Sgd(Sgd { learning_rate }) => writeln!(out, "learning_rate = {:?}", learning_rate.get()),
-        Optimizer::Adagrad(Adagrad { learning_rate, initial_accumulator, epsilon }) => {
-            writeln!(out, "learning_rate = {:?}", learning_rate.get())?;
+        Optimizer::Sgd(Sgd { learning_rate, weight_decay }) => rates(learning_rate, weight_decay),
+        Optimizer::Momentum(Momentum { learning_rate, weight_decay, momentum, nesterov }) => {
+            rates(learning_rate, weight_decay)?;
+            writeln!(out, "momentum = {:?}\nnesterov = {nesterov}", momentum.get())
+        }
+        Optimizer::Adagrad(Adagrad { learning_rate, weight_decay, initial_accumulator, epsilon })
+        | Optimizer::RowwiseAdagrad(RowwiseAdagrad {
+            learning_rate,
+            weight_decay,
+            initial_accumulator,
+            epsilon,
+        }) => {
+            rates(learning_rate, weight_decay)?;
             writeln!(out, "initial_accumulator = {:?}", initial_accumulator.get())?;
             writeln!(out, "epsilon = {:?}", epsilon.get())
+        }
+        Optimizer::Adam(Adam { learning_rate, weight_decay, beta1, beta2, epsilon }) => {
+            rates(learning_rate, weight_decay)?;
+            writeln!(
+                out,
+                "beta1 = {:?}\nbeta2 = {:?}\nepsilon = {:?}",
+                beta1.get(),
+                beta2.get(),
+                epsilon.get()
+            )
+        }
+        Optimizer::Ftrl(Ftrl { learning_rate, weight_decay, beta, l1, l2 }) => {
+            rates(learning_rate, weight_decay)?;
+            writeln!(out, "beta = {:?}\nl1 = {:?}\nl2 = {:?}", beta.get(), l1.get(), l2.get())
         }
     }
 }
@@ -118,6 +207,10 @@ fn widths(layers: &[Width]) -> Vec<u32> {
 
 fn quoted(text: &str) -> toml::Value {
     toml::Value::String(text.to_owned())
+}
+
+fn quoted_paths(paths: &[PathBuf]) -> toml::Value {
+    toml::Value::Array(paths.iter().map(|path| quoted_path(path)).collect())
 }
 
 fn quoted_path(path: &Path) -> toml::Value {

@@ -1,7 +1,13 @@
-//! What a model is, apart from the device that computes it: its parts, their sizes, the layout of its parameters.
+//! What a model is, apart from the device that computes it: its parts, their sizes, the layout of its parameters, and
+//! the rules by which they learn.
 //!
 //! No arithmetic lives here; `cpu` has that.
 
+mod layout;
+mod rules;
 mod spec;
+mod validate;
 
-pub use spec::{Layer, MlpSpec, ModelSpec};
+pub use layout::{DenseLayout, Layer, MlpSpec};
+pub use rules::TrainingRules;
+pub use spec::{FeatureSpec, HeadSpec, Interaction, ModelSpec};

@@ -1,152 +1,200 @@
-//! The sizes of a DLRM and where each of its dense parameters lies.
+//! The parts of a model and their sizes.
 
-use rankine_embedding::TableSpec;
+use rankine_embedding::{Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
-/// A DLRM (Naumov et al., "Deep Learning Recommendation Model", 2019): bottom MLP over the dense features, one pooled
-/// embedding a categorical column, dot products of every pair of those vectors, top MLP to one logit.
+use super::layout::DenseLayout;
+
+/// A ranking model. All families are one chain of parts, of which some are replaced or left out:
+///
+/// ```text
+/// dense columns ── bottom MLP ──┐
+///                               ├── interaction ── top MLP ──┬── a logit a head
+/// categorical ──── embeddings ──┘                            │
+/// dense and categorical columns ──── first-order terms ──────┘
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSpec {
-    /// Dense features of a sample.
+    /// Dense columns of a sample.
     pub dense_columns: usize,
-    /// Elements of every embedding row and of the bottom MLP's output.
-    pub embedding_dim: usize,
-    /// Outputs of the bottom MLP's layers; empty where there are no dense features.
+    /// Outputs of the bottom MLP's layers, each with a ReLU behind it. Without any, the dense columns enter the
+    /// interaction as they are.
     pub bottom_mlp: Vec<usize>,
-    /// Outputs of the top MLP's layers but the last, which has one.
+    /// What becomes of the bottom MLP's output and the embeddings.
+    pub interaction: Interaction,
+    /// Whether first-order terms are added to the logits: a linear layer over the dense columns, and for each
+    /// categorical column a table with one element a head.
+    pub wide: bool,
+    /// Outputs of the top MLP's hidden layers, shared by all heads; the last layer, one logit a head, follows them.
     pub top_mlp: Vec<usize>,
-    /// One table a categorical column.
+    /// What is predicted.
+    pub heads: Vec<HeadSpec>,
+    /// The embedding tables.
     pub tables: Vec<TableSpec>,
+    /// One a categorical column, in the dataset's order.
+    pub features: Vec<FeatureSpec>,
 }
 
-/// One fully connected layer: `y = W x + b`, W `[outputs, inputs]` row-major.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layer {
-    /// Elements of x.
-    pub inputs: usize,
-    /// Elements of y.
-    pub outputs: usize,
-    /// Where W begins in the dense parameters; b follows it.
-    pub offset: usize,
-    /// Whether negative outputs become 0.
-    pub relu: bool,
+/// What stands between embeddings and top MLP. The *vectors* of a sample are the bottom MLP's output, or the dense
+/// columns, where there are any, and the pooled embedding of each feature.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Interaction {
+    /// The dot products of all pairs of vectors, behind the bottom MLP's output (DLRM; Naumov et al., "Deep Learning
+    /// Recommendation Model for Personalization and Recommendation Systems", 2019). Vectors have equal lengths.
+    Dot,
+    /// Cross layers over the concatenation `x0` of all vectors, the top MLP behind them (DCN v2, stacked; Wang et al.,
+    /// "DCN V2: Improved Deep & Cross Network", 2021): `x' = x0 * (W x + b) + x`, products element by element.
+    Cross {
+        /// The number of layers.
+        layers: usize,
+        /// With a rank, `W = U V`, U with as many columns and V with as many rows.
+        rank: Option<usize>,
+    },
+    /// The sum of the dot products of all pairs of vectors is added to every logit; the top MLP sees the concatenation
+    /// of the vectors (DeepFM; Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
+    /// 2017). Vectors have equal lengths.
+    FactorizationMachine,
+    /// None: the top MLP sees the concatenation of the vectors (wide & deep; Cheng et al., "Wide & Deep Learning for
+    /// Recommender Systems", 2016).
+    Concat,
 }
 
-impl Layer {
-    /// Where W lies in the dense parameters.
-    pub fn weight(&self) -> std::ops::Range<usize> {
-        self.offset..self.offset + self.inputs * self.outputs
-    }
-
-    /// Where b lies in the dense parameters.
-    pub fn bias(&self) -> std::ops::Range<usize> {
-        self.weight().end..self.end()
-    }
-
-    fn end(&self) -> usize {
-        self.offset + (self.inputs + 1) * self.outputs
-    }
+/// A label that the model predicts.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeadSpec {
+    /// The label column.
+    pub label: String,
+    /// Its number among the dataset's label columns.
+    pub label_number: usize,
+    /// What its loss is multiplied by in the sum over all heads.
+    pub weight: f64,
 }
 
-/// Layers, each fed by the one before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MlpSpec {
-    /// From the input on.
-    pub layers: Vec<Layer>,
-}
-
-impl MlpSpec {
-    fn new(inputs: usize, outputs: impl Iterator<Item = (usize, bool)>, mut offset: usize) -> Self {
-        let mut layers = Vec::new();
-        let mut inputs = inputs;
-        for (outputs, relu) in outputs {
-            let layer = Layer { inputs, outputs, offset, relu };
-            offset = layer.end();
-            inputs = outputs;
-            layers.push(layer);
-        }
-        Self { layers }
-    }
-
-    /// The first parameter behind this MLP's, given where its first one is.
-    fn end(&self, start: usize) -> usize {
-        self.layers.last().map_or(start, Layer::end)
-    }
+/// A categorical column, as the model looks it up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeatureSpec {
+    /// The column.
+    pub column: String,
+    /// The number of its table; features may share one.
+    pub table: usize,
+    /// How a bag of rows becomes a vector, both from the table and among the first-order terms.
+    pub pooling: Pooling,
 }
 
 impl ModelSpec {
-    /// Vectors that interact: the bottom MLP's output, where there is one, and a pooled embedding a table.
-    pub fn features(&self) -> usize {
-        self.bottom_features() + self.tables.len()
+    /// Elements of the vector that the dense columns become; 0 where there are none.
+    pub fn bottom_outputs(&self) -> usize {
+        if self.dense_columns == 0 { 0 } else { *self.bottom_mlp.last().unwrap_or(&self.dense_columns) }
     }
 
-    /// 1 where there is a bottom MLP, else 0: the number of features before the tables'.
-    pub fn bottom_features(&self) -> usize {
-        usize::from(self.dense_columns > 0)
+    /// Elements of a feature's embedding.
+    pub fn feature_dim(&self, feature: &FeatureSpec) -> usize {
+        self.tables[feature.table].dim
     }
 
-    /// Elements of all interacting vectors of a sample.
-    pub fn feature_elements(&self) -> usize {
-        self.features() * self.embedding_dim
+    /// Vectors of a sample.
+    pub fn vectors(&self) -> usize {
+        usize::from(self.dense_columns > 0) + self.features.len()
     }
 
-    /// Inputs of the top MLP: the bottom MLP's output, then one dot product a pair of features.
-    pub fn interaction_outputs(&self) -> usize {
-        self.bottom_features() * self.embedding_dim + self.features() * (self.features() - 1) / 2
+    /// Elements of all vectors of a sample.
+    pub fn vector_elements(&self) -> usize {
+        self.bottom_outputs() + self.features.iter().map(|feature| self.feature_dim(feature)).sum::<usize>()
     }
 
-    /// The bottom MLP, ReLU behind every layer.
-    pub fn bottom(&self) -> MlpSpec {
-        MlpSpec::new(self.dense_columns, self.bottom_mlp.iter().map(|&outputs| (outputs, true)), 0)
+    /// Inputs of the top MLP.
+    pub fn top_inputs(&self) -> usize {
+        match self.interaction {
+            Interaction::Dot => self.bottom_outputs() + self.vectors() * self.vectors().saturating_sub(1) / 2,
+            Interaction::Cross { .. } | Interaction::FactorizationMachine | Interaction::Concat => {
+                self.vector_elements()
+            }
+        }
     }
 
-    /// The top MLP, ReLU behind every layer but the last.
-    pub fn top(&self) -> MlpSpec {
-        let outputs = self.top_mlp.iter().map(|&outputs| (outputs, true)).chain([(1, false)]);
-        MlpSpec::new(self.interaction_outputs(), outputs, self.bottom().end(0))
-    }
-
-    /// The number of dense parameters, those of both MLPs.
-    pub fn dense_parameters(&self) -> usize {
-        self.top().end(0)
-    }
-
-    /// The number of embedding parameters.
-    pub fn embedding_parameters(&self) -> u64 {
-        self.tables.iter().map(|table| table.rows * table.dim as u64).sum()
-    }
-
-    /// Every layer with its name: `bottom.0`, ..., `top.0`, ...
-    pub fn named_layers(&self) -> Vec<(String, Layer)> {
-        let named = |name: &'static str, mlp: MlpSpec| {
-            mlp.layers.into_iter().enumerate().map(move |(number, layer)| (format!("{name}.{number}"), layer))
+    /// The tables of first-order terms, one a feature; none where the model has no such terms.
+    pub fn wide_tables(&self) -> Vec<TableSpec> {
+        let table = |feature: &FeatureSpec| TableSpec {
+            name: feature.column.clone(),
+            rows: self.tables[feature.table].rows,
+            dim: self.heads.len(),
         };
-        named("bottom", self.bottom()).chain(named("top", self.top())).collect()
+        if self.wide { self.features.iter().map(table).collect() } else { Vec::new() }
+    }
+
+    /// Where each dense parameter lies.
+    pub fn dense_layout(&self) -> DenseLayout {
+        DenseLayout::new(self)
+    }
+
+    /// The number of dense parameters.
+    pub fn dense_parameters(&self) -> usize {
+        self.dense_layout().parameters()
+    }
+
+    /// The number of parameters in tables, those of first-order terms included.
+    pub fn embedding_parameters(&self) -> u64 {
+        self.tables.iter().chain(&self.wide_tables()).map(|table| table.rows * table.dim as u64).sum()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rankine_embedding::Pooling;
+
+    fn reference(interaction: Interaction) -> ModelSpec {
+        let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128 };
+        let feature = |table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+        ModelSpec {
+            dense_columns: 13,
+            bottom_mlp: vec![512, 256, 128],
+            interaction,
+            wide: false,
+            top_mlp: vec![1024, 1024, 512, 256],
+            heads: vec![HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 }],
+            tables: (0..26).map(table).collect(),
+            features: (0..26).map(feature).collect(),
+        }
+    }
 
     #[test]
-    fn the_reference_model_has_the_published_sizes() {
-        let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, pooling: Pooling::Sum };
-        let spec = ModelSpec {
-            dense_columns: 13,
-            embedding_dim: 128,
-            bottom_mlp: vec![512, 256, 128],
-            top_mlp: vec![1024, 1024, 512, 256],
-            tables: (0..26).map(table).collect(),
-        };
-        assert_eq!(spec.features(), 27);
-        assert_eq!(spec.interaction_outputs(), 479);
+    fn the_reference_models_have_the_published_sizes() {
+        let dlrm = reference(Interaction::Dot);
+        assert_eq!((dlrm.vectors(), dlrm.top_inputs()), (27, 479));
         // Published as 2.369 million.
-        assert_eq!(spec.dense_parameters(), 2_368_897);
-        let layers = spec.named_layers();
-        assert_eq!(layers.len(), 8);
-        assert!(layers.windows(2).all(|pair| pair[0].1.end() == pair[1].1.offset));
+        assert_eq!(dlrm.dense_parameters(), 2_368_897);
+        // MLPerf Training v3.0's DCN v2: three cross layers of rank 512 over 27 x 128 elements.
+        let dcn = reference(Interaction::Cross { layers: 3, rank: Some(512) });
+        let cross = 3 * (3456 * 512 + 512 * 3456 + 3456);
+        assert_eq!(dcn.top_inputs(), 3456);
+        assert_eq!(dcn.dense_parameters() - dlrm.dense_parameters(), cross + (3456 - 479) * 1024);
+    }
+
+    #[test]
+    fn layers_lie_one_behind_the_other() {
+        for interaction in [
+            Interaction::Dot,
+            Interaction::Cross { layers: 2, rank: None },
+            Interaction::Cross { layers: 2, rank: Some(4) },
+            Interaction::FactorizationMachine,
+            Interaction::Concat,
+        ] {
+            let spec = ModelSpec { wide: true, ..reference(interaction) };
+            let layers = spec.dense_layout().named_layers();
+            let mut end = 0;
+            for (name, layer) in &layers {
+                assert_eq!(layer.weight().start, end, "{name}");
+                end = layer.end();
+            }
+            assert_eq!(end, spec.dense_parameters());
+            let mut names: Vec<_> = layers.iter().map(|(name, _)| name).collect();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), layers.len());
+        }
     }
 }

@@ -1,23 +1,30 @@
-//! The job's dataset: opened, or made first; and the model that fits it.
+//! The job's dataset: opened, or made first; and what can be said of the job before it is trained.
 
-use rankine_embedding::cpu::Table;
-use rankine_embedding::{Pooling, TableSpec, UpdateRule};
+use std::path::Path;
+
+use rankine_reader::Dataset;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
-use rankine_reader::{Dataset, Schema, schema};
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::DenseDtype;
 
+use super::translate::translate;
 use super::{Event, Observer, TrainError};
-use crate::job::{Conflict, Generate, Job, ModelKind, Optimizer};
+use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::model::ModelSpec;
 use crate::system;
 
-/// Opens the dataset of a job; makes it first where it is not there and the job says how.
+/// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says
+/// how.
 ///
 /// # Errors
 /// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the
 /// job's.
 pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    let dir = &job.data.dir;
+    if let Some(raw) = &job.data.raw {
+        return Ok(Dataset::raw(&raw_format(raw)?, &raw.train, &raw.eval)?);
+    }
+    let dir = job.data.folder().unwrap_or(Path::new(""));
     let Some(settings) = &job.data.generate else {
         return Ok(Dataset::open(dir)?);
     };
@@ -29,14 +36,29 @@ pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Datase
         generate(&spec, dir, threads, |samples| observer.observe(Event::Generating { samples, total }))?;
     }
     let dataset = Dataset::open(dir)?;
-    match &dataset.manifest().origin {
-        Origin::Generated(generation) if generation.spec == spec => Ok(dataset),
-        Origin::Generated(_) => Err(other_dataset(dir, "was generated with other settings than these")),
-        Origin::Converted(_) => Err(other_dataset(dir, "was converted from click logs, not generated")),
+    match dataset.manifest().map(|manifest| &manifest.origin) {
+        Some(Origin::Generated(generation)) if generation.spec == spec => Ok(dataset),
+        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings than these")),
+        _ => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
 }
 
-fn other_dataset(dir: &std::path::Path, what: &str) -> TrainError {
+/// What the records of a job's raw files are.
+///
+/// # Errors
+/// [`TrainError::Data`] where the shape's file cannot be read, or is none.
+pub fn raw_format(raw: &Raw) -> Result<RawFormat, TrainError> {
+    Ok(RawFormat {
+        rows_cap: raw.rows_cap.map(Count::get),
+        // More are refused with the record's length.
+        labels: raw.labels.get().try_into().unwrap_or(u32::MAX),
+        dense: raw.dense,
+        ids: raw.ids,
+        ..RawFormat::new(Shape::load(&raw.shape.to_string())?)
+    })
+}
+
+fn other_dataset(dir: &Path, what: &str) -> TrainError {
     let message = format!(
         "the dataset in {} {what}: choose another data.dir, remove that folder, or remove [data.generate] to train on \
          what is there",
@@ -72,7 +94,7 @@ pub struct Outlook {
 pub enum Columns {
     /// The dataset, which is there.
     Dataset,
-    /// The shape of the dataset that training will make.
+    /// The shape of the dataset that training will make, or of raw files that are not there.
     Shape,
     /// Nowhere: the dataset is not there.
     Unknown,
@@ -84,111 +106,25 @@ pub enum Columns {
 /// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit
 /// it.
 pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
-    let (columns, schema) = match &job.data.generate {
-        _ if Dataset::exists(&job.data.dir) => {
-            (Columns::Dataset, Dataset::open(&job.data.dir)?.schema().clone())
+    let dir = job.data.folder().unwrap_or(Path::new(""));
+    let (columns, schema) = match (&job.data.raw, &job.data.generate) {
+        (Some(raw), _) => {
+            let format = raw_format(raw)?;
+            let there = raw.train.iter().chain(&raw.eval).any(|path| path.exists());
+            if there {
+                (Columns::Dataset, Dataset::raw(&format, &raw.train, &raw.eval)?.schema().clone())
+            } else {
+                format.record_bytes()?;
+                (Columns::Shape, format.schema(DenseDtype::F32))
+            }
         }
-        Some(settings) => {
+        _ if Dataset::exists(dir) => (Columns::Dataset, Dataset::open(dir)?.schema().clone()),
+        (None, Some(settings)) => {
             let spec = generate_spec(settings)?;
             (Columns::Shape, spec.shape.schema(spec.rows_cap))
         }
-        None => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+        (None, None) => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
-    let spec = model_spec(job, &schema).map_err(TrainError::Conflicts)?;
-    Ok(Outlook {
-        columns,
-        table_bytes: table_bytes(&spec, update_rule(&job.optimizer.sparse)),
-        spec: Some(spec),
-    })
-}
-
-/// Bytes that a model's tables take with their optimizer state.
-fn table_bytes(spec: &ModelSpec, rule: UpdateRule) -> u64 {
-    spec.tables.iter().map(|table| Table::bytes(table, rule)).sum()
-}
-
-/// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
-/// without a word.
-pub(super) fn check_memory(spec: &ModelSpec, rule: UpdateRule) -> Result<(), TrainError> {
-    const GIB: f64 = (1u64 << 30) as f64;
-    let needed = table_bytes(spec, rule);
-    let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
-    if needed <= usable {
-        return Ok(());
-    }
-    let largest = spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
-    Err(TrainError::Device(format!(
-        "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table is \
-         {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller model.embedding_dim, or \
-         optimizer.sparse.kind = \"sgd\", which keeps no state, take less",
-        needed as f64 / GIB,
-        usable as f64 / GIB
-    )))
-}
-
-/// The rule that a job's optimizer stands for.
-pub(super) fn update_rule(optimizer: &Optimizer) -> UpdateRule {
-    match optimizer {
-        Optimizer::Sgd(_) => UpdateRule::Sgd,
-        Optimizer::Adagrad(adagrad) => UpdateRule::Adagrad {
-            initial_accumulator: adagrad.initial_accumulator.get() as f32,
-            epsilon: adagrad.epsilon.get() as f32,
-        },
-    }
-}
-
-/// The model of a job for a dataset's columns.
-///
-/// # Errors
-/// Everything about the job's model that does not suit the columns.
-pub fn model_spec(job: &Job, schema: &Schema) -> Result<ModelSpec, Vec<Conflict>> {
-    let ModelKind::Dlrm = job.model.kind;
-    let mut conflicts = Vec::new();
-    let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
-    let (dense, bottom) = (schema.dense.len(), &job.model.bottom_mlp);
-    let dim = job.model.embedding_dim.get() as usize;
-    if dense > 0 && bottom.is_empty() {
-        conflict(
-            "model.bottom_mlp",
-            format!(
-                "the dataset has {dense} dense columns, so a bottom MLP is needed: [64, {dim}], for example"
-            ),
-        );
-    }
-    if dense == 0 && !bottom.is_empty() {
-        conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
-    }
-    if schema.labels.len() != 1 {
-        conflict(
-            "model.kind",
-            format!("the dataset has {} labels, and dlrm learns one", schema.labels.len()),
-        );
-    }
-    if schema.categorical.len() + usize::from(dense > 0) < 2 {
-        conflict(
-            "model.kind",
-            "the dataset has too few columns: dlrm needs two categorical ones, or one and dense ones, to interact"
-                .into(),
-        );
-    }
-    if !conflicts.is_empty() {
-        return Err(conflicts);
-    }
-    let table = |column: &schema::Categorical| TableSpec {
-        name: column.name.clone(),
-        rows: column.rows,
-        dim,
-        pooling: match column.pooling {
-            schema::Pooling::Sum => Pooling::Sum,
-            schema::Pooling::Mean => Pooling::Mean,
-        },
-    };
-    let widths = |mlp: &[crate::job::Width]| mlp.iter().map(|width| width.get() as usize).collect();
-    Ok(ModelSpec {
-        dense_columns: dense,
-        embedding_dim: dim,
-        bottom_mlp: widths(bottom),
-        top_mlp: widths(&job.model.top_mlp),
-        tables: schema.categorical.iter().map(table).collect(),
-    })
+    let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
+    Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
 }

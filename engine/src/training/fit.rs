@@ -8,12 +8,13 @@ use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
-use super::data::{check_memory, model_spec, open_or_generate, update_rule};
+use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, evaluate};
 use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+use super::translate::{check_memory, translate};
 use super::{Event, Observer, Progress, RunDir, TrainError};
-use crate::cpu::{CpuModel, LearningRates};
-use crate::evaluation::Metrics;
+use crate::cpu::CpuModel;
+use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
 use crate::saved;
 use crate::system;
@@ -45,14 +46,13 @@ pub fn train(
         ));
     }
     let dataset = open_or_generate(job, observer)?;
-    let spec = model_spec(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let (dense, sparse) = (update_rule(&job.optimizer.dense), update_rule(&job.optimizer.sparse));
-    check_memory(&spec, sparse)?;
+    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    check_memory(&spec, &rules)?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let model = CpuModel::initialized(spec, dense, sparse, job.seed);
+        let model = CpuModel::initialized(spec, &rules, job.seed);
         let io = job.reader.io_options();
         Fit { job, dataset: &dataset, model, run, observer, threads, io }.run()
     })
@@ -99,7 +99,7 @@ struct EvalRecord<'a> {
     step: u64,
     seconds: f64,
     #[serde(flatten)]
-    metrics: &'a Metrics,
+    metrics: &'a EvalMetrics,
 }
 
 impl Fit<'_> {
@@ -132,8 +132,9 @@ impl Fit<'_> {
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
             let step = total.steps + 1;
-            let rates = self.learning_rates(step);
-            let loss = self.model.train_step(&batch.samples, rates);
+            let optimizer = &self.job.optimizer;
+            let rate_factor = optimizer.schedule.factor(step);
+            let loss = self.model.train_step(&batch.samples, rate_factor);
             if !loss.is_finite() {
                 return Err(TrainError::Diverged { step, loss });
             }
@@ -147,8 +148,8 @@ impl Fit<'_> {
                 epoch: batch.start.epoch,
                 samples: total.samples,
                 loss: loss_sum / since_report.samples as f64,
-                dense_learning_rate: f64::from(rates.dense),
-                sparse_learning_rate: f64::from(rates.sparse),
+                dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
+                sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
             last_loss = progress.loss;
@@ -161,7 +162,7 @@ impl Fit<'_> {
             last_eval = None;
             if self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get())) {
                 last_eval = self.evaluate(step)?;
-                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.auc);
+                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
                 if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
                     && auc >= target.get()
                 {
@@ -202,15 +203,6 @@ impl Fit<'_> {
         all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch)))
     }
 
-    fn learning_rates(&self, step: u64) -> LearningRates {
-        let optimizer = &self.job.optimizer;
-        let factor = optimizer.schedule.factor(step);
-        LearningRates {
-            dense: (optimizer.dense.learning_rate() * factor) as f32,
-            sparse: (optimizer.sparse.learning_rate() * factor) as f32,
-        }
-    }
-
     /// Judges the model on the evaluation part, where there is one.
     fn evaluate(&mut self, step: u64) -> Result<Option<EvalSummary>, TrainError> {
         if self.dataset.samples(Part::Eval) == 0 {
@@ -218,28 +210,31 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
-        let metrics = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let heads = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
-        self.observer.observe(Event::Evaluated { step, metrics: &metrics });
-        let auc_achievable = self.dataset.manifest().auc_achievable();
+        self.observer.observe(Event::Evaluated { step, heads: &heads });
+        let auc_achievable = self.dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 
     fn summary(&self, total: &Tally, loss: f64, stopped: Stopped, eval: Option<EvalSummary>) -> Summary {
         let seconds = total.time.as_secs_f64();
+        let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
         Summary {
             name: self.job.name.to_string(),
             seed: self.job.seed,
             version: env!("CARGO_PKG_VERSION").into(),
             data: DataSummary {
-                dir: self.job.data.dir.display().to_string(),
+                dir: self.job.data.folder().map(|dir| dir.display().to_string()),
+                raw: raw_files.map(|path| path.display().to_string()).collect(),
                 train_samples: self.dataset.samples(Part::Train),
                 eval_samples: self.dataset.samples(Part::Eval),
                 reader: self.io.mode.to_string(),
             },
             model: ModelSummary {
-                kind: self.job.model.kind.name().into(),
+                kind: self.job.model.kind().into(),
                 dense_parameters: self.model.spec().dense_parameters() as u64,
                 embedding_parameters: self.model.spec().embedding_parameters(),
             },

@@ -6,7 +6,9 @@ mod data;
 mod evaluate;
 mod fit;
 mod run_dir;
+mod starter;
 mod summary;
+mod translate;
 
 use std::path::PathBuf;
 
@@ -14,11 +16,13 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use data::{Columns, Outlook, model_spec, open_or_generate, outlook};
+pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
+pub use starter::{StarterData, starter_job};
 pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+pub use translate::translate;
 
 /// What happens, for whoever watches. The last one told is the state of affairs.
 #[derive(Debug, Clone, Copy)]
@@ -54,8 +58,8 @@ pub enum Event<'a> {
     Evaluated {
         /// Steps of training behind it.
         step: u64,
-        /// How good it is.
-        metrics: &'a crate::evaluation::Metrics,
+        /// How good each of its heads is.
+        heads: &'a [crate::evaluation::HeadMetrics],
     },
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::evaluation::Metrics;
+use crate::evaluation::EvalMetrics;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,8 +28,12 @@ pub struct Summary {
 /// The data of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataSummary {
-    /// The dataset's folder, as the job names it.
-    pub dir: String,
+    /// The dataset's folder, as the job names it; absent where raw files are read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<String>,
+    /// The raw files that are read, as the job names them, those of the training part first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raw: Vec<String>,
     /// Samples of the training part.
     pub train_samples: u64,
     /// Samples of the evaluation part.
@@ -43,9 +47,9 @@ pub struct DataSummary {
 pub struct ModelSummary {
     /// The family.
     pub kind: String,
-    /// Parameters of the MLPs.
+    /// Parameters of the MLPs, the cross layers and the dense columns' first-order terms.
     pub dense_parameters: u64,
-    /// Parameters of the tables.
+    /// Parameters of the tables, those of first-order terms included.
     pub embedding_parameters: u64,
 }
 
@@ -96,7 +100,7 @@ pub enum Stopped {
 pub struct EvalSummary {
     /// How good the model is.
     #[serde(flatten)]
-    pub metrics: Metrics,
+    pub metrics: EvalMetrics,
     /// For generated data: the AUC of the teacher that made the labels, which no model can be expected to exceed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auc_achievable: Option<f64>,

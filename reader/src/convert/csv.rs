@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memchr::memmem::Finder;
 
 use crate::convert::bad::{BadReason, Fault};
-use crate::convert::format::{ColumnSources, CsvFormat, LabelRule};
+use crate::convert::format::{CsvFormat, LabelRule};
 use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::{LineParser, TextSource};
@@ -126,10 +126,7 @@ pub(crate) fn csv_source(
 
 /// A format may come from a file that anyone wrote.
 fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
-    let ColumnSources { labels, weight, dense, categorical } = &format.sources;
-    let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
-    let columns =
-        [schema.labels.len(), schema.weight.iter().len(), schema.dense.len(), schema.categorical.len()];
+    let categorical = &format.sources.categorical;
     let one_or_ragged =
         |(source, column): (&crate::convert::CategorySource, &crate::schema::Categorical)| match (
             &source.separator,
@@ -143,7 +140,7 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
     if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
         return Err(Error::invalid(format!("{delimiter:?} cannot stand between fields of CSV")));
     }
-    if sizes != columns || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
+    if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
         return Err(Error::invalid("the CSV's form does not give the columns of the schema"));
     }
     Ok(())

@@ -200,7 +200,7 @@ fn samples_are_what_the_rows_say() {
         assert_eq!(bag(3), [row.hour]);
     }
     let missing = all[..400].iter().filter(|row| row.action.is_empty()).count() as u64;
-    assert_eq!(dataset.manifest().parts[&Part::Train].missing, [0, missing]);
+    assert_eq!(dataset.manifest().unwrap().parts[&Part::Train].missing, [0, missing]);
     assert!(crate::verify::verify(&dataset, NonZeroUsize::MIN).unwrap().is_whole());
 }
 
@@ -348,7 +348,9 @@ fn rows_are_predicted_without_labels() {
     let options = f32_options(vec![place.file("a.csv", csv(&all, false, "\n"))], place.path("out"));
     convert_text(&options, SCHEMA).unwrap();
     let dataset = Dataset::open(&options.out).unwrap();
-    let Origin::Converted(conversion) = &dataset.manifest().origin else { panic!("it was converted") };
+    let Origin::Converted(conversion) = &dataset.manifest().unwrap().origin else {
+        panic!("it was converted")
+    };
     let encoder = Encoder::open(&dataset).unwrap();
     let read = |name: &str, text: &str| -> Result<(Samples, Vec<u64>, Vec<String>)> {
         let files = [place.file(name, text)];

@@ -3,6 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
+use crate::raw::RawFormat;
+use crate::schema::Schema;
+
 /// The form of raw rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -11,6 +15,10 @@ pub enum RowFormat {
     CriteoTsv,
     /// Lines of named columns with a delimiter between them.
     Csv(CsvFormat),
+    /// HugeCTR's and MLPerf's records of fixed length.
+    HugectrRaw(RawFormat),
+    /// Parquet's named columns.
+    Parquet(ColumnSources),
 }
 
 /// The form of CSV, and which of its columns the schema's come from.
@@ -85,7 +93,28 @@ impl RowFormat {
         match self {
             Self::CriteoTsv => "criteo-tsv",
             Self::Csv(_) => "csv",
+            Self::HugectrRaw(_) => "hugectr-raw",
+            Self::Parquet(_) => "parquet",
         }
+    }
+
+    /// Samples of the blocks that are written.
+    pub(crate) fn block_samples(&self, schema: &Schema) -> Result<u32> {
+        match self {
+            Self::CriteoTsv | Self::Csv(_) | Self::Parquet(_) => Ok(schema.default_block_samples()),
+            Self::HugectrRaw(raw) => raw.block_samples(),
+        }
+    }
+}
+
+impl ColumnSources {
+    /// Whether there is an entry for each of a schema's columns.
+    pub(crate) fn fits(&self, schema: &Schema) -> bool {
+        let Self { labels, weight, dense, categorical } = self;
+        let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
+        let columns =
+            [schema.labels.len(), schema.weight.iter().len(), schema.dense.len(), schema.categorical.len()];
+        sizes == columns
     }
 }
 

@@ -3,7 +3,7 @@
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
 //! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
-//! `csv` reading the rows of a file. They fill `rows`, from which all else goes on alike: `learn` (counting within a
+//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all else goes on alike: `learn` (counting within a
 //! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
 //! `docs/conversion.md` is the guide for users.
 
@@ -15,11 +15,14 @@ mod csv;
 mod csv_tests;
 mod encode;
 mod format;
+mod hugectr;
 mod learn;
 mod lines;
 mod moments;
 mod number;
 mod options;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pass;
 mod plan;
 mod predict;
@@ -40,6 +43,8 @@ mod write;
 pub use bad::{BAD_ROWS_NAME, BadName, BadReason};
 pub use encode::Encoder;
 pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+pub use hugectr::convert_hugectr_raw;
+pub(crate) use moments::Tabulated;
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
     VocabularyChoice,
@@ -152,6 +157,47 @@ fn convert_csv_within(
     convert(options, &plan, &source, progress)
 }
 
+/// Converts Parquet to a dataset, by what a schema file says of its columns, as [`convert_csv`] does with CSV.
+///
+/// # Errors
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads none.
+pub fn convert_parquet(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    if min_count == 0 {
+        return Err(options::no_min_count());
+    }
+    #[cfg(feature = "parquet")]
+    {
+        let files = options.sources()?;
+        let lists = parquet::lists(&files[0], schema.categories())?;
+        let plan = schema.parquet_plan(min_count, options.dense_dtype, &lists)?;
+        let RowFormat::Parquet(sources) = &plan.format else {
+            unreachable!("a plan for Parquet reads Parquet")
+        };
+        let refuse = |column: &str, why| schema.column_problem(column, why);
+        let source = parquet::parquet_source(sources, &plan.draft, files, csv::Needed::All, refuse)?;
+        convert(options, &plan, &source, progress)
+    }
+    #[cfg(not(feature = "parquet"))]
+    {
+        let _ = (schema, progress);
+        Err(no_parquet())
+    }
+}
+
+/// What is said where Parquet is to be read and cannot.
+#[cfg(not(feature = "parquet"))]
+fn no_parquet() -> Error {
+    Error::invalid(
+        "this build of Rankine reads no Parquet: build it with `cargo build --release --features parquet`",
+    )
+}
+
 /// Criteo's files; `labelled` says of each whether its lines have a label.
 fn criteo_source(
     schema: &Schema,
@@ -194,7 +240,8 @@ fn convert<S: RowSource>(
     let schema = plan.schema(&learnt)?;
     let encoder = Encoder::new(&schema, std::mem::take(&mut learnt.vocabularies))?;
 
-    let mut writer = DatasetWriter::new(&dir, schema.clone(), schema.default_block_samples())?;
+    let block_samples = plan.format.block_samples(&schema)?;
+    let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
     write_vocabularies(&dir, &schema, &encoder, &mut writer)?;
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if learnt.rows.is_some_and(|rows| rows != written.rows.read) {

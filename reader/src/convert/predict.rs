@@ -8,7 +8,10 @@ use crate::convert::bad::BadName;
 use crate::convert::csv::{CsvTarget, MissingColumn, Needed, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
+use crate::convert::hugectr::RecordSource;
 use crate::convert::lines::{Limits, LineRules, Source};
+#[cfg(feature = "parquet")]
+use crate::convert::parquet;
 use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
@@ -71,6 +74,18 @@ pub fn read_raw(
             let source = csv_source(csv, target, files, limits, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
+        RowFormat::HugectrRaw(raw) => {
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        #[cfg(feature = "parquet")]
+        RowFormat::Parquet(sources) => {
+            let refuse = |_: &str, why| Error::Invalid(why);
+            let source = parquet::parquet_source(sources, schema, files, Needed::Features, refuse)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        #[cfg(not(feature = "parquet"))]
+        RowFormat::Parquet(_) => Err(crate::convert::no_parquet()),
     }
 }
 
@@ -89,6 +104,8 @@ fn read_source<S: RowSource>(
         let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
         let mut samples = Samples::new(schema);
         encoder.encode(&rows.eval, &mut samples);
+        // As the model has seen them, from a dataset.
+        schema.dense_dtype.round(&mut samples.dense);
         spare.put(rows);
         let unknown = encoder.unknown(&samples);
         Ok((chunk, samples, bad, unknown))

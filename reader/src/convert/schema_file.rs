@@ -502,6 +502,37 @@ impl SchemaFile {
         Plan { draft: self.draft(min_count, dense_dtype), standardized: self.standardized.clone(), format }
     }
 
+    /// The raw columns of the categorical columns.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn categories(&self) -> impl Iterator<Item = &str> {
+        self.sources.categorical.iter().map(|source| source.column.as_str())
+    }
+
+    /// The conversion of Parquet, as [`SchemaFile::csv_plan`]. `lists` says of each categorical column whether it is
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the file describes CSV.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn parquet_plan(
+        &self,
+        min_count: u64,
+        dense_dtype: DenseDtype,
+        lists: &[bool],
+    ) -> Result<Plan> {
+        if let Some(csv) = &self.csv {
+            return Err(self
+                .text
+                .problem(csv.span(), "[format] describes CSV, and Parquet describes itself: remove it"));
+        }
+        let mut draft = self.draft(min_count, dense_dtype);
+        for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
+            column.hotness = Hotness::Ragged { max: BAG_MAX };
+        }
+        let format = RowFormat::Parquet(self.sources.clone());
+        Ok(Plan { draft, standardized: self.standardized.clone(), format })
+    }
+
     /// The columns as they are known before any row is read.
     fn draft(&self, min_count: u64, dense_dtype: DenseDtype) -> Schema {
         let mut draft = Schema { dense_dtype, ..self.draft.clone() };

@@ -274,7 +274,7 @@ mod tests {
         let rate = train.positives[0] as f64 / train.samples as f64;
         assert!((0.15..0.4).contains(&rate), "{rate}");
         let dataset = Dataset::open(&dir).unwrap();
-        assert_eq!(dataset.manifest(), &manifest);
+        assert_eq!(dataset.manifest(), Some(&manifest));
         assert_eq!((dataset.samples(Part::Train), dataset.samples(Part::Eval)), (20_000, 5000));
         let statistics = dataset.statistics().unwrap();
         assert!(statistics.iter().all(|table| table.lookups == 20_000));

@@ -63,14 +63,24 @@ impl Shape {
             .map_err(|what| Error::invalid(format!("{} is no shape: {what}", path.display())))
     }
 
+    /// The shapes that Rankine knows by name.
+    pub fn built_in() -> impl Iterator<Item = Self> {
+        BUILT_IN
+            .iter()
+            .map(|(name, text)| Self::from_toml(text).unwrap_or_else(|what| panic!("{name}: {what}")))
+    }
+
     /// A shape from the text of its file.
     fn from_toml(text: &str) -> Result<Self, String> {
         let shape: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         if !shape.hotness.is_empty() && shape.hotness.len() != shape.rows.len() {
             return Err(format!("it has {} tables and {} hotnesses", shape.rows.len(), shape.hotness.len()));
         }
-        if shape.rows.len() + shape.dense == 0 {
+        if shape.rows.is_empty() && shape.dense == 0 {
             return Err("it has neither tables nor dense features".into());
+        }
+        if shape.dense > MAX_DENSE {
+            return Err(format!("it has {} dense features, and may have {MAX_DENSE}", shape.dense));
         }
         if let Some(rows) = shape.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
             return Err(format!("a table has {rows} rows, and must have 1 to {MAX_ROWS}"));
@@ -113,6 +123,8 @@ impl Shape {
 /// Frequencies are counted with eight bytes a row, so this bounds memory to 32 GiB a table.
 const MAX_ROWS: u64 = 1 << 32;
 const MAX_HOTNESS: u32 = 1 << 16;
+/// Each has a name, and so takes memory that no other line of the file answers for.
+const MAX_DENSE: usize = 1 << 16;
 
 #[cfg(test)]
 mod tests {

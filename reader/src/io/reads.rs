@@ -27,8 +27,16 @@ pub struct ReadRequest {
     pub file: u32,
     /// Where it begins, a multiple of [`SLAB_ALIGN`].
     pub offset: u64,
-    /// Its length, a multiple of [`SLAB_ALIGN`], at most a slab's.
+    /// Its length, at most a slab's. Where it is no multiple of [`SLAB_ALIGN`], whole pages are asked for: what lies
+    /// behind the range is read, where there is anything, and is no part of the slab.
     pub bytes: u32,
+}
+
+impl ReadRequest {
+    /// Bytes that are asked for: direct I/O knows whole pages only.
+    fn padded_bytes(&self) -> u32 {
+        self.bytes.next_multiple_of(SLAB_ALIGN as u32)
+    }
 }
 
 /// A running reader: an iterator over filled slabs, in the order of the requests.
@@ -188,16 +196,16 @@ struct Active {
 
 impl Flight {
     fn begin(&mut self, request: ReadRequest, number: u64, slab: VacantSlab) -> Result<()> {
-        let aligned = request.offset.is_multiple_of(SLAB_ALIGN as u64)
-            && (request.bytes as usize).is_multiple_of(SLAB_ALIGN);
-        let end = request.offset.checked_add(u64::from(request.bytes));
+        let aligned = request.offset.is_multiple_of(SLAB_ALIGN as u64);
+        // A slab holds whole pages, so what fits it fits it padded.
         let fits = request.bytes > 0
             && request.bytes as usize <= self.slab_bytes
-            && end.is_some_and(|end| i64::try_from(end).is_ok());
+            && (request.offset.checked_add(u64::from(request.padded_bytes())))
+                .is_some_and(|end| i64::try_from(end).is_ok());
         if !aligned || !fits || request.file as usize >= self.files.len() {
             return Err(Error::invalid(format!(
-                "cannot read {request:?}: there are {} files, and reads are multiples of {SLAB_ALIGN} bytes that fit a \
-                 slab of {}",
+                "cannot read {request:?}: there are {} files, and reads begin at multiples of {SLAB_ALIGN} bytes and \
+                 fit a slab of {}",
                 self.files.len(),
                 self.slab_bytes
             )));
@@ -215,11 +223,12 @@ impl Flight {
             offset: request.offset + u64::from(done),
             // SAFETY: done < bytes <= slab_bytes, checked in `begin`, so the address lies within the slab.
             into: unsafe { active.slab.address().add(done as usize) },
-            bytes: request.bytes - done,
+            bytes: request.padded_bytes() - done,
         };
         self.active[index as usize] = Some(active);
-        // SAFETY: the bytes lie within one slab, and its only permit is in `active`, whence it is taken only when the
-        // completion has been returned (`wait`) or never (`Drop`). The permit keeps the memory alive.
+        // SAFETY: the bytes lie within one slab, whose length is a multiple of SLAB_ALIGN. Its only permit is in
+        // `active`, whence it is taken only when the completion has been returned (`wait`) or never (`Drop`). The
+        // permit keeps the memory alive.
         match unsafe { self.backend.start(&op) } {
             Ok(()) => {
                 self.in_flight += 1;

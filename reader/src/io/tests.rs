@@ -262,7 +262,7 @@ fn requests_that_cannot_be_are_errors() {
     for bad in [
         ReadRequest { bytes: 16384, ..good },
         ReadRequest { bytes: 0, ..good },
-        ReadRequest { bytes: 100, ..good },
+        ReadRequest { bytes: 8193, ..good },
         ReadRequest { offset: 512, ..good },
         ReadRequest { offset: u64::MAX - 4095, ..good },
         ReadRequest { file: 1, ..good },
@@ -342,6 +342,27 @@ fn every_rung_names_the_end_of_a_file_cut_short() {
                 .ok()
             });
             assert_eq!(good.count(), length / 8192, "{rung}");
+        }
+    }
+}
+
+/// Files of other makers end anywhere.
+#[test]
+fn every_rung_reads_ranges_that_end_within_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    for length in [1u64, 4095, 4097, 8191, 9000] {
+        fs::write(&path, (0..length).map(|at| byte_at(0, at)).collect::<Vec<_>>()).unwrap();
+        let ranges = [(0, length.min(5)), (0, length.min(8192)), (length / 4096 * 4096, length % 4096)];
+        for rung in rungs(dir.path()) {
+            let requests = ranges.map(|(offset, bytes)| ReadRequest { file: 0, offset, bytes: bytes as u32 });
+            let ring = SlabRing::allocate(4, 8192).unwrap();
+            let options = IoOptions { mode: rung.into(), depth: 2 };
+            let reads = Reads::open([path.clone()], requests.into_iter(), ring, &options).unwrap();
+            let slabs: Vec<Slab> = reads.collect::<Result<_>>().unwrap();
+            for (slab, (offset, bytes)) in slabs.iter().zip(ranges) {
+                assert!(slab.iter().copied().eq((offset..offset + bytes).map(|at| byte_at(0, at))), "{rung}");
+            }
         }
     }
 }

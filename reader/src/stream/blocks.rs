@@ -1,24 +1,28 @@
-//! The blocks of a plan, read and checked, still packed.
+//! The blocks of a plan, read and checked, still packed; or raw records, still as their file has them.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::block::{self, Block, BlockLayout};
-use crate::dataset::{BlockLocation, DatasetPart};
+use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
 use crate::error::{Error, Result};
-use crate::io::{IoOptions, ReadRequest, Reads, Rung, Slab, SlabRing};
+use crate::io::{IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
+use crate::raw::RecordDecoder;
 use crate::samples::Samples;
 use crate::stream::{Plan, Window};
 
 /// Slabs beyond those that are being read into: one that is being unpacked, and some that are ready for it.
 const SLABS_READY: usize = 4;
 
-/// A block that is the right one and undamaged. It holds a slab of the ring for as long as it lives.
+/// A block that is the right one and undamaged, as far as its coding can tell: raw records are checked when they are
+/// unpacked. It holds a slab of the ring for as long as it lives.
 #[derive(Debug)]
 pub struct PackedBlock {
     slab: Slab,
-    layout: BlockLayout,
+    /// Of a packed block.
+    layout: Option<BlockLayout>,
     part: Arc<DatasetPart>,
+    index: u32,
     /// The window that it belongs to, and with it the order of rows.
     pub window: Arc<Window>,
     /// Its place in [`Window::blocks`].
@@ -26,19 +30,24 @@ pub struct PackedBlock {
 }
 
 impl PackedBlock {
-    /// The block: its bytes and where its streams lie in them.
-    pub fn block(&self) -> Block<'_> {
-        self.layout.with_bytes(&self.slab)
+    /// The block: its bytes and where its streams lie in them. `None` for raw records.
+    pub fn block(&self) -> Option<Block<'_>> {
+        self.layout.as_ref().map(|layout| layout.with_bytes(self.bytes()))
     }
 
     /// The block's number in its part.
     pub fn index(&self) -> u64 {
-        self.layout.id().index
+        u64::from(self.index)
     }
 
     /// The buffer that it lies in.
     pub fn slab(&self) -> &Slab {
         &self.slab
+    }
+
+    /// The block's own bytes. Reads begin at whole pages, blocks of raw records anywhere.
+    pub fn bytes(&self) -> &[u8] {
+        &self.slab[bytes_before(self.location())..]
     }
 
     /// Whether it is the last block of its window: all rows of it are there then.
@@ -49,13 +58,52 @@ impl PackedBlock {
     /// Unpacks it, behind what `out` holds.
     ///
     /// # Errors
-    /// [`Error::Damaged`] where it is not what the schema admits; `out` then holds parts of samples.
+    /// [`Error::Damaged`] where it is not what the schema admits, [`Error::BadRows`] where a raw record is none; `out`
+    /// then holds parts of samples.
     pub fn decode_into(&self, out: &mut Samples) -> Result<()> {
-        let at = self.slab.request();
-        self.block()
-            .decode_into(&self.part.schema, out)
-            .map_err(|what| Error::damaged(&self.part.files[at.file as usize], at.offset, what))
+        let location = self.location();
+        let path = &self.part.files[location.file as usize];
+        match (&self.part.coding, self.block()) {
+            (BlockCoding::Records(decoder), _) => decode_records(decoder, path, location, self.bytes(), out),
+            (BlockCoding::Packed { .. }, block) => block
+                .expect("a packed block has a layout: see `BlockStream::read`")
+                .decode_into(&self.part.schema, out)
+                .map_err(|what| Error::damaged(path, location.offset, what)),
+        }
     }
+
+    fn location(&self) -> &BlockLocation {
+        &self.part.blocks[self.index as usize]
+    }
+}
+
+/// Bytes of a block's read that lie before the block.
+pub(crate) fn bytes_before(location: &BlockLocation) -> usize {
+    (location.offset % SLAB_ALIGN as u64) as usize
+}
+
+/// Unpacks a block of raw records; a record that is none is named.
+pub(crate) fn decode_records(
+    decoder: &RecordDecoder,
+    path: &Path,
+    location: &BlockLocation,
+    bytes: &[u8],
+    out: &mut Samples,
+) -> Result<()> {
+    decoder.decode_into(bytes, out).map_err(|(record, fault)| {
+        let before = location.offset / decoder.record_bytes() as u64 + record as u64;
+        Error::BadRows(format!(
+            "{} record {} (byte {}), column {}: {}. Are these records of the shape {} ({})? If they are, and a \
+             few are bad, convert them with --on-bad skip",
+            path.display(),
+            before + 1,
+            before * decoder.record_bytes() as u64,
+            decoder.name(fault.column),
+            decoder.describe(&fault),
+            decoder.format().shape.name,
+            decoder.format()
+        ))
+    })
 }
 
 /// The blocks of a plan in order, read ahead by [`Reads`] and checked as they are taken: by whichever thread calls
@@ -85,8 +133,9 @@ impl BlockStream {
     /// The slabs, and the bytes of each, that keep the disk busy while blocks are taken one by one. A consumer that
     /// holds several at once needs as many more.
     pub fn ring_for(part: &DatasetPart, io: &IoOptions) -> (usize, usize) {
-        let largest = part.blocks.iter().map(|block| block.bytes as usize).max().unwrap_or(0);
-        (io.depth as usize + SLABS_READY, largest.max(1).next_multiple_of(crate::io::SLAB_ALIGN))
+        let largest =
+            part.blocks.iter().map(|&block| ReadRequest::from(block).bytes as usize).max().unwrap_or(0);
+        (io.depth as usize + SLABS_READY, largest.max(1).next_multiple_of(SLAB_ALIGN))
     }
 
     /// Starts to read into a ring of the caller's.
@@ -103,11 +152,15 @@ impl BlockStream {
         let part = part.into();
         for location in &part.blocks {
             let path = &part.files[location.file as usize];
-            if !(location.bytes as usize).is_multiple_of(block::BLOCK_ALIGN) || location.bytes == 0 {
+            let whole = match part.coding {
+                BlockCoding::Packed { .. } => (location.bytes as usize).is_multiple_of(block::BLOCK_ALIGN),
+                BlockCoding::Records(_) => true,
+            };
+            if !whole || location.bytes == 0 {
                 let what = format!("its index gives a block {} bytes", location.bytes);
                 return Err(Error::damaged(path, location.offset, what));
             }
-            if location.bytes as usize > ring.slab_bytes() {
+            if ReadRequest::from(*location).bytes as usize > ring.slab_bytes() {
                 return Err(Error::invalid(format!(
                     "the block at byte {} of {} has {} bytes, more than a buffer's {}",
                     location.offset,
@@ -152,16 +205,18 @@ impl BlockStream {
             self.next = Some((Arc::clone(&window), place + 1));
         }
         let index = window.blocks[place];
-        let location = self.part.blocks[index as usize];
-        let checked = check_block(&self.part, u64::from(index), &slab);
-        Some(match checked {
-            Ok(layout) => Ok(PackedBlock { slab, layout, part: Arc::clone(&self.part), window, place }),
-            Err(what) => Err(Error::damaged(self.path(&location), location.offset, what)),
-        })
-    }
-
-    fn path(&self, location: &BlockLocation) -> &Path {
-        &self.part.files[location.file as usize]
+        let layout = match self.part.coding {
+            BlockCoding::Records(_) => None,
+            BlockCoding::Packed { .. } => match check_block(&self.part, u64::from(index), &slab) {
+                Ok(layout) => Some(layout),
+                Err(what) => {
+                    let location = self.part.blocks[index as usize];
+                    let path = &self.part.files[location.file as usize];
+                    return Some(Err(Error::damaged(path, location.offset, what)));
+                }
+            },
+        };
+        Some(Ok(PackedBlock { slab, layout, part: Arc::clone(&self.part), index, window, place }))
     }
 }
 
@@ -192,6 +247,7 @@ impl Iterator for BlockStream {
 
 impl From<BlockLocation> for ReadRequest {
     fn from(block: BlockLocation) -> Self {
-        Self { file: block.file, offset: block.offset, bytes: block.bytes }
+        let before = bytes_before(&block);
+        Self { file: block.file, offset: block.offset - before as u64, bytes: block.bytes + before as u32 }
     }
 }

@@ -15,8 +15,8 @@ mod window;
 use crate::io::IoOptions;
 
 pub use batches::{Batch, BatchStream};
-pub(crate) use blocks::check_block;
 pub use blocks::{BlockStream, PackedBlock};
+pub(crate) use blocks::{bytes_before, check_block, decode_records};
 pub use plan::{Plan, Window};
 
 /// The order of samples in an epoch. Either way every sample comes exactly once.

@@ -1,5 +1,7 @@
 //! Which blocks are read when, and in which order their rows are delivered: arithmetic on seeds and counts, no bytes.
 
+use std::sync::Arc;
+
 use crate::dataset::DatasetPart;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -14,8 +16,7 @@ const ROWS: u64 = 2;
 /// An epoch's permutation is drawn when the epoch begins: 4 bytes a block.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    blocks: u32,
-    block_samples: u32,
+    sizes: BlockSizes,
     samples: u64,
     order: Order,
     epochs: Option<u64>,
@@ -29,6 +30,23 @@ pub struct Plan {
     skip: u32,
     /// The epoch's blocks in order; empty for file order.
     permutation: Vec<u32>,
+}
+
+/// How many samples the blocks of a part have.
+#[derive(Debug, Clone)]
+struct BlockSizes {
+    blocks: u32,
+    /// Of all that are not short.
+    full: u32,
+    /// The blocks that have fewer, with their samples, in order: a part's last, or that of each of its raw files.
+    short: Arc<[(u32, u32)]>,
+}
+
+impl BlockSizes {
+    fn of(&self, block: u32) -> u32 {
+        let short = self.short.binary_search_by_key(&block, |&(block, _)| block);
+        short.map_or(self.full, |at| self.short[at].1)
+    }
 }
 
 /// Some blocks whose rows are delivered together, in an order of their own.
@@ -73,23 +91,26 @@ impl Plan {
     pub fn new(part: &DatasetPart, order: Order, epochs: Option<u64>, start: Position) -> Result<Self> {
         let blocks = u32::try_from(part.blocks.len())
             .map_err(|_| Error::invalid(format!("the {} part has more than 2^32 blocks", part.part)))?;
-        Self::over(blocks, part.block_samples, part.samples, order, epochs, start)
+        let full = part.block_samples;
+        let short = (0..).zip(&part.blocks).filter(|(_, block)| block.samples != full);
+        let short = short.map(|(number, block)| (number, block.samples)).collect();
+        Self::over(BlockSizes { blocks, full, short }, part.samples, order, epochs, start)
     }
 
     fn over(
-        blocks: u32,
-        block_samples: u32,
+        sizes: BlockSizes,
         samples: u64,
         order: Order,
         epochs: Option<u64>,
         start: Position,
     ) -> Result<Self> {
         if let Order::Shuffled { window_blocks, .. } = order {
-            let rows = u64::from(window_blocks.min(blocks)) * u64::from(block_samples);
+            let rows = u64::from(window_blocks.min(sizes.blocks)) * u64::from(sizes.full);
             if window_blocks == 0 || u32::try_from(rows).is_err() {
                 return Err(Error::invalid(format!(
-                    "rows cannot be shuffled within {window_blocks} blocks of {block_samples} samples: at least one \
-                     block, fewer than 2^32 rows"
+                    "rows cannot be shuffled within {window_blocks} blocks of {} samples: at least one block, fewer \
+                     than 2^32 rows",
+                    sizes.full
                 )));
             }
         }
@@ -102,20 +123,10 @@ impl Plan {
         let (epoch, skipped) =
             if start.sample == samples { (start.epoch + 1, 0) } else { (start.epoch, start.sample) };
         let permutation = Vec::new();
-        let mut plan = Self {
-            blocks,
-            block_samples,
-            samples,
-            order,
-            epochs,
-            epoch,
-            window: 0,
-            first: 0,
-            skip: 0,
-            permutation,
-        };
+        let mut plan =
+            Self { sizes, samples, order, epochs, epoch, window: 0, first: 0, skip: 0, permutation };
         plan.begin_epoch();
-        // Window by window rather than by division: the short last block may be in any of them.
+        // Window by window rather than by division: short blocks may be in any of them.
         while plan.first < skipped {
             let samples = u64::from(plan.window_samples());
             if plan.first + samples > skipped {
@@ -134,7 +145,7 @@ impl Plan {
             && !self.is_over()
         {
             self.permutation.clear();
-            self.permutation.extend(0..self.blocks);
+            self.permutation.extend(0..self.sizes.blocks);
             Rng::from_parts(&[BLOCKS, seed, self.epoch]).shuffle(&mut self.permutation);
         }
     }
@@ -150,7 +161,7 @@ impl Plan {
             Order::Shuffled { window_blocks, .. } => u64::from(window_blocks),
         };
         let first = self.window * window_blocks;
-        first..(first + window_blocks).min(u64::from(self.blocks))
+        first..(first + window_blocks).min(u64::from(self.sizes.blocks))
     }
 
     fn block_at(&self, place: u64) -> u32 {
@@ -158,12 +169,8 @@ impl Plan {
     }
 
     fn window_samples(&self) -> u32 {
-        let samples = |block: u32| {
-            let first = u64::from(block) * u64::from(self.block_samples);
-            (self.samples - first).min(u64::from(self.block_samples))
-        };
         // Below 2^32: checked for the most that a window can have.
-        self.window_places().map(|place| samples(self.block_at(place))).sum::<u64>() as u32
+        self.window_places().map(|place| self.sizes.of(self.block_at(place))).sum()
     }
 }
 
@@ -201,17 +208,23 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Blocks of one size but for some that are short, and their samples.
+    fn sizes(blocks: u32, full: u32, short: &[(u32, u32)]) -> (BlockSizes, u64) {
+        let sizes = BlockSizes { blocks, full, short: short.into() };
+        let samples = (0..blocks).map(|block| u64::from(sizes.of(block))).sum();
+        (sizes, samples)
+    }
+
     /// The samples of a plan in the order of delivery, with their epochs.
     fn deliver(plan: Plan) -> Vec<(u64, u64)> {
-        let block_samples = plan.block_samples;
-        let total = plan.samples;
+        let sizes = plan.sizes.clone();
         plan.flat_map(|window| {
             let samples: Vec<u64> = window
                 .blocks
                 .iter()
                 .flat_map(|&block| {
-                    let first = u64::from(block) * u64::from(block_samples);
-                    first..(first + u64::from(block_samples)).min(total)
+                    let first: u64 = (0..block).map(|block| u64::from(sizes.of(block))).sum();
+                    first..first + u64::from(sizes.of(block))
                 })
                 .collect();
             assert_eq!(samples.len(), window.samples as usize);
@@ -230,16 +243,17 @@ mod tests {
         fn every_sample_comes_once_an_epoch_from_any_start(
             blocks in 1..20u32,
             block_samples in 1..9u32,
-            short in 0..8u32,
+            short in prop::collection::btree_map(0..20u32, 1..9u32, 0..4),
             window_blocks in 1..25u32,
             file in any::<bool>(),
             seed in any::<u64>(),
             epoch in 0..3u64,
             sample in any::<prop::sample::Index>(),
         ) {
-            let samples = u64::from(blocks * block_samples - short.min(block_samples - 1));
+            let short = short.into_iter().filter(|&(block, size)| block < blocks && size < block_samples);
+            let (sizes, samples) = sizes(blocks, block_samples, &short.collect::<Vec<_>>());
             let order = if file { Order::File } else { Order::Shuffled { seed, window_blocks } };
-            let plan = |start| Plan::over(blocks, block_samples, samples, order, Some(3), start).unwrap();
+            let plan = |start| Plan::over(sizes.clone(), samples, order, Some(3), start).unwrap();
             let whole = deliver(plan(Position::default()));
             for (number, delivered) in whole.chunks(samples as usize).enumerate() {
                 let mut sorted = delivered.to_vec();
@@ -257,7 +271,8 @@ mod tests {
     fn epochs_and_seeds_differ() {
         let plan = |seed| {
             let order = Order::Shuffled { seed, window_blocks: 4 };
-            deliver(Plan::over(32, 64, 2048, order, Some(2), Position::default()).unwrap())
+            let (sizes, samples) = sizes(32, 64, &[]);
+            deliver(Plan::over(sizes, samples, order, Some(2), Position::default()).unwrap())
         };
         let samples =
             |delivered: &[(u64, u64)]| delivered.iter().map(|&(_, sample)| sample).collect::<Vec<_>>();
@@ -270,7 +285,8 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused() {
         let plan = |block_samples, order, sample| {
-            Plan::over(10, block_samples, 10, order, None, Position { epoch: 0, sample })
+            let sizes = BlockSizes { blocks: 10, full: block_samples, short: [].into() };
+            Plan::over(sizes, 10, order, None, Position { epoch: 0, sample })
         };
         assert!(plan(1, Order::File, 10).is_ok());
         assert!(plan(1, Order::File, 11).is_err());

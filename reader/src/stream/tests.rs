@@ -248,7 +248,7 @@ fn packed_blocks_come_with_their_windows() {
             assert_eq!((block.index(), block.place), (u64::from(index), place));
             assert_eq!(*block.window, window);
             assert_eq!(block.completes_window(), place + 1 == window.blocks.len());
-            assert_eq!(block.block().samples() as u64, part.samples_of(block.index()));
+            assert_eq!(block.block().unwrap().samples() as u64, part.samples_of(block.index()));
         }
     }
     assert!(stream.next().is_none());

@@ -1,4 +1,4 @@
-//! The dot interaction: every pair of a sample's feature vectors, and the first vector as it is.
+//! The dot interaction: every pair of a sample's vectors, and the first vector as it is.
 
 use rankine_embedding::vectorized;
 
@@ -7,9 +7,9 @@ const LANES: usize = 16;
 
 /// Sizes of the interaction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DotInteraction {
+pub(in crate::cpu) struct DotInteraction {
     /// Vectors of a sample.
-    pub(super) features: usize,
+    pub(super) vectors: usize,
     /// Elements of a vector.
     pub(super) dim: usize,
     /// Elements of the first vector that are passed on: `dim`, or 0 where there is no bottom MLP.
@@ -19,45 +19,45 @@ pub(super) struct DotInteraction {
 impl DotInteraction {
     /// Elements out, a sample.
     pub(super) fn outputs(&self) -> usize {
-        self.passed + self.features * (self.features - 1) / 2
+        self.passed + self.vectors * (self.vectors - 1) / 2
     }
 
-    /// `features` is `[samples, features, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
+    /// `vectors` is `[samples, vectors, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
     /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is any memory, kept from tile to tile.
-    pub(super) fn forward(&self, features: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
-        dot_forward(*self, features, scratch, out);
+    pub(super) fn forward(&self, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
+        dot_forward(*self, vectors, scratch, out);
     }
 
-    /// From the gradients by `out` to those by `features`.
+    /// From the gradients by `out` to those by `vectors`.
     pub(super) fn backward(
         &self,
-        features: &[f32],
+        vectors: &[f32],
         out_gradients: &[f32],
         scratch: &mut Vec<f32>,
-        feature_gradients: &mut [f32],
+        vector_gradients: &mut [f32],
     ) {
-        dot_backward(*self, features, out_gradients, scratch, feature_gradients);
+        dot_backward(*self, vectors, out_gradients, scratch, vector_gradients);
     }
 }
 
 vectorized! {
     /// The vectors of a sample are transposed, so that the products of one vector with sixteen others are summed side
     /// by side, and none of them across the lanes of a register.
-    fn dot_forward(shape: DotInteraction, features: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
-        let DotInteraction { features: count, dim, passed } = shape;
+    fn dot_forward(shape: DotInteraction, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
+        let DotInteraction { vectors: count, dim, passed } = shape;
         let padded = count.next_multiple_of(LANES);
         scratch.clear();
         scratch.resize(dim * padded, 0.0);
-        let samples = features.chunks_exact(count * dim).zip(out.chunks_exact_mut(shape.outputs()));
-        for (features, out) in samples {
-            for (feature, vector) in features.chunks_exact(dim).enumerate() {
+        let samples = vectors.chunks_exact(count * dim).zip(out.chunks_exact_mut(shape.outputs()));
+        for (vectors, out) in samples {
+            for (number, vector) in vectors.chunks_exact(dim).enumerate() {
                 for (element, &value) in vector.iter().enumerate() {
-                    scratch[element * padded + feature] = value;
+                    scratch[element * padded + number] = value;
                 }
             }
             let (first, mut products) = out.split_at_mut(passed);
-            first.copy_from_slice(&features[..passed]);
-            for (i, left) in features.chunks_exact(dim).enumerate() {
+            first.copy_from_slice(&vectors[..passed]);
+            for (i, left) in vectors.chunks_exact(dim).enumerate() {
                 let (row, rest) = products.split_at_mut(i);
                 products = rest;
                 for (block, row) in row.chunks_mut(LANES).enumerate() {
@@ -79,17 +79,17 @@ vectorized! {
     /// The gradient of a vector is the sum of all others, each times the gradient of their product.
     fn dot_backward(
         shape: DotInteraction,
-        features: &[f32],
+        vectors: &[f32],
         out_gradients: &[f32],
         scratch: &mut Vec<f32>,
-        feature_gradients: &mut [f32],
+        vector_gradients: &mut [f32],
     ) {
-        let DotInteraction { features: count, dim, passed } = shape;
+        let DotInteraction { vectors: count, dim, passed } = shape;
         // The gradients of all products as a symmetric matrix, zeros on the diagonal.
         scratch.clear();
         scratch.resize(count * count, 0.0);
-        let samples = features.chunks_exact(count * dim).zip(out_gradients.chunks_exact(shape.outputs()));
-        for ((features, out), gradients) in samples.zip(feature_gradients.chunks_exact_mut(count * dim)) {
+        let samples = vectors.chunks_exact(count * dim).zip(out_gradients.chunks_exact(shape.outputs()));
+        for ((vectors, out), gradients) in samples.zip(vector_gradients.chunks_exact_mut(count * dim)) {
             let (first, mut products) = out.split_at(passed);
             for i in 0..count {
                 let (row, rest) = products.split_at(i);
@@ -102,19 +102,19 @@ vectorized! {
             for (scales, gradient) in scratch.chunks_exact(count).zip(gradients.chunks_exact_mut(dim)) {
                 let mut start = 0;
                 while dim - start >= LANES {
-                    weighted_sum::<LANES>(scales, features, dim, start, gradient);
+                    weighted_sum::<LANES>(scales, vectors, dim, start, gradient);
                     start += LANES;
                 }
                 if dim - start >= 8 {
-                    weighted_sum::<8>(scales, features, dim, start, gradient);
+                    weighted_sum::<8>(scales, vectors, dim, start, gradient);
                     start += 8;
                 }
                 if dim - start >= 4 {
-                    weighted_sum::<4>(scales, features, dim, start, gradient);
+                    weighted_sum::<4>(scales, vectors, dim, start, gradient);
                     start += 4;
                 }
                 while start < dim {
-                    weighted_sum::<1>(scales, features, dim, start, gradient);
+                    weighted_sum::<1>(scales, vectors, dim, start, gradient);
                     start += 1;
                 }
             }
@@ -158,7 +158,7 @@ mod tests {
             pass in any::<bool>(),
             seed in any::<u64>(),
         ) {
-            let shape = DotInteraction { features, dim, passed: if pass { dim } else { 0 } };
+            let shape = DotInteraction { vectors: features, dim, passed: if pass { dim } else { 0 } };
             let random = |len, stream| {
                 let mut values = vec![0.0; len];
                 UniformField::new(seed, stream).fill_row(0, 1.0, &mut values);

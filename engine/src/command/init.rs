@@ -1,0 +1,78 @@
+//! `rankine init`: a job to begin with.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use rankine::job::Model;
+use rankine::training::{StarterData, starter_job};
+use rankine_reader::Dataset;
+
+use super::raw::RecordArgs;
+use super::{CommandError, Exit, output};
+
+/// Write a job file for a dataset, to begin with
+///
+/// Sizes and rates suit the dataset's columns and samples. Options stand beside them, commented out.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("samples").required(true))]
+#[command(after_help = "\
+Examples:
+  rankine init --data data/criteo
+  rankine init --data data/criteo --model dcnv2 --out dcnv2.toml
+  rankine init --raw train_data.bin --eval val_data.bin --shape dlrm-dcnv2 --model dcnv2
+  rankine train dcnv2.toml")]
+pub(crate) struct Args {
+    /// The dataset's folder
+    #[arg(long, value_name = "DATASET", group = "samples")]
+    data: Option<PathBuf>,
+
+    /// Raw files of HugeCTR and MLPerf in place of a dataset
+    #[arg(long, value_name = "FILE", num_args = 1.., group = "samples", requires = "shape")]
+    raw: Vec<PathBuf>,
+
+    /// Raw files to evaluate with
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "raw")]
+    eval: Vec<PathBuf>,
+
+    /// What the records of raw files are: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE", requires = "raw")]
+    shape: Option<String>,
+
+    #[command(flatten)]
+    records: RecordArgs,
+
+    /// The kind of the model [default: dlrm, or wide-deep where there is one column alone]
+    #[arg(long, value_name = "KIND", value_parser = Model::KINDS)]
+    model: Option<String>,
+
+    /// The job file, which must not be there yet
+    #[arg(long, value_name = "JOB.toml", default_value = "job.toml")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let kind = args.model.as_deref();
+    let text = match (&args.data, &args.shape) {
+        (None, Some(shape)) => {
+            let format = args.records.format(shape)?;
+            let dataset = Dataset::raw(&format, &args.raw, &args.eval)?;
+            let data = StarterData::Raw { shape, format: &format, train: &args.raw, eval: &args.eval };
+            starter_job(&dataset, data, kind)
+        }
+        (data, _) => {
+            let dir = data.as_deref().unwrap_or(Path::new(""));
+            starter_job(&Dataset::open(dir)?, StarterData::Folder(dir), kind)
+        }
+    };
+    let written = File::create_new(&args.out).and_then(|mut file| file.write_all(text.as_bytes()));
+    let out = args.out.display();
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => CommandError::new(
+            Exit::Usage,
+            format!("{out} is there already, and is not overwritten: choose another --out, or remove it"),
+        ),
+        _ => CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")),
+    })?;
+    output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
+}

@@ -1,0 +1,142 @@
+//! `rankine predict`: what does a trained model say of rows?
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rankine::job::Job;
+use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
+use rankine::saved::SavedModel;
+use rankine::system;
+use rankine::training::{self, EvaluationOptions, RunDir};
+use rankine_reader::{Dataset, Part};
+use serde::Serialize;
+
+use super::convert::Bars;
+use super::progress::Progress;
+use super::{CommandError, Exit, output};
+
+/// Score rows with a trained model: a probability a row and label, as CSV
+///
+/// Rows come from a dataset, whose columns must mean what the model learned, or from raw files of the form that the
+/// model's own data had; these need no labels. Rows keep their order, and have their number, the first being 1, in the
+/// first column.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("rows").required(true))]
+#[command(after_help = "\
+Examples:
+  rankine predict --run runs/criteo-1 --data data/criteo --out predictions.csv
+  rankine predict --run runs/criteo-1 day_24.gz --out predictions.csv --on-bad skip
+  rankine predict --run runs/criteo-1 new.tsv --out predictions.csv --json | jq .unknown")]
+pub(crate) struct Args {
+    /// Raw files, read in the order given
+    #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
+    files: Vec<PathBuf>,
+
+    /// The folder of the run that trained the model
+    #[arg(long, value_name = "DIR")]
+    run: PathBuf,
+
+    /// A dataset's folder in place of raw files; its columns must be those that the model was trained on
+    #[arg(long, value_name = "DATASET", group = "rows")]
+    data: Option<PathBuf>,
+
+    /// The part of the dataset: eval or train
+    #[arg(long, default_value = "eval", value_parser = super::arguments::part)]
+    part: Part,
+
+    /// The file of predictions; it is there once it is whole
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+
+    /// What becomes of raw rows that cannot be read: fail, or skip (they are left out, counted and named)
+    #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = ["fail", "skip"])]
+    on_bad: String,
+
+    /// What becomes of rows with categories that have no row of their own in the model: oov (they are scored with the
+    /// row that such categories share), fail, or skip
+    #[arg(long, value_name = "WHAT", default_value_t = OnUnknown::default())]
+    unknown: OnUnknown,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Outcome<'a> {
+    out: &'a PathBuf,
+    #[serde(flatten)]
+    counts: &'a PredictionCounts,
+    seconds: f64,
+    rows_per_second: f64,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let model_dir = RunDir::model_path(&args.run);
+    let saved = SavedModel::open(&model_dir)?;
+    let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
+    let (pool, _) = training::thread_pool(&job)?;
+    let began = Instant::now();
+    let counts = pool.install(|| {
+        let model = saved.load(&model_dir)?;
+        let mut predictions = Predictions::create(model, &saved.schema, args.unknown, &args.out)?;
+        predict(&args, &job, &saved, &mut predictions)?;
+        Ok::<_, CommandError>(predictions.finish()?)
+    })?;
+    let seconds = began.elapsed().as_secs_f64();
+    let rows_per_second = counts.read as f64 / seconds;
+    tell(&counts, seconds);
+    if args.json {
+        return output::json(&Outcome { out: &args.out, counts: &counts, seconds, rows_per_second });
+    }
+    output::text(format_args!(
+        "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows left out    {}\npredictions      {}\n",
+        counts.read,
+        counts.predicted,
+        counts.bad,
+        counts.unknown_skipped,
+        args.out.display()
+    ))
+}
+
+fn predict(
+    args: &Args,
+    job: &Job,
+    saved: &SavedModel,
+    predictions: &mut Predictions<'_>,
+) -> Result<(), CommandError> {
+    let batch_size = job.eval.batch_size.get() as usize;
+    if let Some(data) = &args.data {
+        let dataset = Dataset::open(data)?;
+        saved.check_dataset(&dataset)?;
+        let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
+        let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), false);
+        predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
+        return Ok(());
+    }
+    let Some(format) = &saved.format else {
+        let run = args.run.display();
+        return Err(CommandError::new(
+            Exit::Usage,
+            format!(
+                "the model of {run} was trained on generated data, of which there are no raw rows: name a dataset with \
+                 --data"
+            ),
+        ));
+    };
+    let encoder = saved.encoder(&RunDir::model_path(&args.run))?;
+    let threads = system::thread_count(job.device.threads);
+    let options = RowOptions { batch_size, threads, skip_bad: args.on_bad == "skip" };
+    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::default())?)
+}
+
+/// Says on stderr how fast it was, and what the model did not know.
+fn tell(counts: &PredictionCounts, seconds: f64) {
+    let progress = Progress::new("predicting", "rows", counts.read, false);
+    let rate = counts.read as f64 / seconds;
+    progress.tell(&format!("predicted {} rows in {seconds:.1} s, {rate:.0} rows/s", counts.predicted));
+    for (column, count) in counts.unknown.iter().filter(|(_, count)| *count > 0) {
+        progress.tell(&format!("column {column}: {count} categories have no row of their own in the model"));
+    }
+}

@@ -1,0 +1,90 @@
+//! The update of the dense parameters.
+
+use rankine_embedding::{Optimizer, Step, Update, UpdateRule, vectorized};
+use rayon::prelude::*;
+
+/// Dense parameters that one task updates.
+const PARAMETERS_PER_TASK: usize = 1 << 14;
+
+/// The optimizer of the dense parameters, with its state.
+#[derive(Debug)]
+pub(super) struct DenseOptimizer {
+    optimizer: Optimizer,
+    clip_norm: Option<f32>,
+    /// One entry a task.
+    state: Vec<Vec<f32>>,
+}
+
+impl DenseOptimizer {
+    /// Fresh state for some parameters.
+    ///
+    /// # Panics
+    /// With a rule of table rows.
+    pub(super) fn new(optimizer: Optimizer, clip_norm: Option<f32>, parameters: &[f32]) -> Self {
+        let rule = optimizer.rule;
+        assert!(!matches!(rule, UpdateRule::RowwiseAdagrad { .. }), "dense parameters have no rows");
+        let state = parameters.chunks(PARAMETERS_PER_TASK).map(|parameters| {
+            let mut state = vec![0.0; rule.state_elements(parameters.len())];
+            rule.initialize(parameters, &mut state);
+            state
+        });
+        Self { optimizer, clip_norm, state: state.collect() }
+    }
+
+    /// Updates the parameters; shortens the gradients before, where they are too long.
+    pub(super) fn update(&mut self, parameters: &mut [f32], gradients: &mut [f32], step: Step) {
+        let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(gradients, longest));
+        let update = self.optimizer.at(step);
+        let parameters = parameters.par_chunks_mut(PARAMETERS_PER_TASK);
+        let gradients = gradients.par_chunks_mut(PARAMETERS_PER_TASK);
+        parameters.zip(gradients).zip(&mut self.state).for_each(|((parameters, gradients), state)| {
+            update_piece(update, scale, parameters, state, gradients);
+        });
+    }
+}
+
+vectorized! {
+    fn update_piece(
+        update: Update,
+        scale: f32,
+        parameters: &mut [f32],
+        state: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        if scale != 1.0 {
+            gradients.iter_mut().for_each(|gradient| *gradient *= scale);
+        }
+        update.apply(parameters, state, gradients);
+    }
+}
+
+/// What gradients are multiplied by, so that their norm is at most `longest`: that of
+/// `torch.nn.utils.clip_grad_norm_`, from a sum in f64 and in a fixed order.
+fn clip_scale(gradients: &[f32], longest: f32) -> f32 {
+    let sums: Vec<f64> = gradients
+        .par_chunks(PARAMETERS_PER_TASK)
+        .map(|gradients| {
+            let mut sum = 0.0;
+            add_squares(gradients, &mut sum);
+            sum
+        })
+        .collect();
+    let norm = sums.iter().sum::<f64>().sqrt();
+    let scale = f64::from(longest) / (norm + 1e-6);
+    // Where the norm is not a number, the gradients become that too, and the weights: it is noticed.
+    if scale >= 1.0 { 1.0 } else { scale as f32 }
+}
+
+vectorized! {
+    /// In lanes, and then over the lanes.
+    fn add_squares(values: &[f32], sum: &mut f64) {
+        const LANES: usize = 16;
+        let mut sums = [0.0; LANES];
+        for values in values.chunks(LANES) {
+            for (sum, &value) in sums.iter_mut().zip(values) {
+                *sum += f64::from(value) * f64::from(value);
+            }
+        }
+        *sum += sums.iter().sum::<f64>();
+    }
+}

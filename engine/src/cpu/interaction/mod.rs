@@ -1,0 +1,156 @@
+//! What becomes of a sample's vectors between embeddings and top MLP: one room a kind.
+
+mod cross;
+mod dot;
+mod machine;
+
+use super::mlp::{Mlp, MlpTile};
+use crate::model::{Interaction, MlpSpec, ModelSpec};
+use cross::{CrossNetwork, CrossTile};
+use dot::DotInteraction;
+use machine::FactorizationMachine;
+
+/// A model's interaction, with its sizes.
+#[derive(Debug)]
+pub(super) enum InteractionPart {
+    Dot(DotInteraction),
+    Cross(CrossNetwork),
+    FactorizationMachine(FactorizationMachine),
+    Concat,
+}
+
+/// What an interaction keeps of one tile between its passes.
+#[derive(Debug, Default)]
+pub(super) struct InteractionTile {
+    /// `[samples, outputs]` of dot products, for the top MLP, and the gradients by what the top MLP saw, where that are
+    /// not the vectors themselves.
+    outputs: Vec<f32>,
+    output_gradients: Vec<f32>,
+    cross: CrossTile,
+    /// What the interaction works in.
+    scratch: Vec<f32>,
+}
+
+impl InteractionPart {
+    /// `cross` are the spec's cross layers.
+    pub(super) fn new(spec: &ModelSpec, cross: Vec<MlpSpec>) -> Self {
+        let vectors = spec.vectors();
+        let elements = spec.vector_elements();
+        match spec.interaction {
+            Interaction::Dot => {
+                Self::Dot(DotInteraction { vectors, dim: elements / vectors, passed: spec.bottom_outputs() })
+            }
+            Interaction::Cross { .. } => Self::Cross(CrossNetwork::new(cross)),
+            Interaction::FactorizationMachine => {
+                Self::FactorizationMachine(FactorizationMachine { vectors, dim: elements / vectors })
+            }
+            Interaction::Concat => Self::Concat,
+        }
+    }
+
+    /// Makes room for a tile of `samples` samples.
+    pub(super) fn resize(&self, tile: &mut InteractionTile, samples: usize) {
+        match self {
+            Self::Dot(dot) => {
+                tile.outputs.resize(samples * dot.outputs(), 0.0);
+                tile.output_gradients.resize(samples * dot.outputs(), 0.0);
+            }
+            Self::Cross(network) => {
+                network.resize(&mut tile.cross, samples);
+                tile.output_gradients.resize(samples * network.width(), 0.0);
+            }
+            Self::FactorizationMachine(_) | Self::Concat => {}
+        }
+    }
+
+    /// From `vectors`, `[samples, elements]`, to the top MLP's input.
+    pub(super) fn forward<'a>(
+        &self,
+        parameters: &[f32],
+        vectors: &'a [f32],
+        samples: usize,
+        tile: &'a mut InteractionTile,
+    ) -> &'a [f32] {
+        match self {
+            Self::Dot(dot) => dot.forward(vectors, &mut tile.scratch, &mut tile.outputs),
+            Self::Cross(network) => network.forward(parameters, vectors, samples, &mut tile.cross),
+            Self::FactorizationMachine(_) | Self::Concat => {}
+        }
+        self.top_input(vectors, tile)
+    }
+
+    /// The top MLP's input, `[samples, top inputs]`, behind [`InteractionPart::forward`].
+    pub(super) fn top_input<'a>(&self, vectors: &'a [f32], tile: &'a InteractionTile) -> &'a [f32] {
+        match self {
+            Self::Dot(_) => &tile.outputs,
+            Self::Cross(_) => tile.cross.output(),
+            Self::FactorizationMachine(_) | Self::Concat => vectors,
+        }
+    }
+
+    /// Adds what goes past the top MLP to all `heads` logits of each sample.
+    pub(super) fn add_to_logits(
+        &self,
+        vectors: &[f32],
+        tile: &mut InteractionTile,
+        heads: usize,
+        logits: &mut [f32],
+    ) {
+        if let Self::FactorizationMachine(machine) = self {
+            machine.add_to_logits(vectors, &mut tile.scratch, heads, logits);
+        }
+    }
+
+    /// Where the top MLP's backward pass writes the gradients by its input.
+    pub(super) fn top_input_gradients<'a>(
+        &self,
+        tile: &'a mut InteractionTile,
+        vector_gradients: &'a mut [f32],
+    ) -> &'a mut [f32] {
+        match self {
+            Self::Dot(_) | Self::Cross(_) => &mut tile.output_gradients,
+            Self::FactorizationMachine(_) | Self::Concat => vector_gradients,
+        }
+    }
+
+    /// From the gradients by the top MLP's input and by the logits to those by the vectors.
+    pub(super) fn backward(
+        &self,
+        vectors: &[f32],
+        (heads, logit_gradients): (usize, &[f32]),
+        tile: &mut InteractionTile,
+        vector_gradients: &mut [f32],
+    ) {
+        let InteractionTile { output_gradients, cross, scratch, .. } = tile;
+        match self {
+            Self::Dot(dot) => dot.backward(vectors, output_gradients, scratch, vector_gradients),
+            Self::Cross(network) => {
+                network.backward(vectors, output_gradients, cross, scratch, vector_gradients);
+            }
+            Self::FactorizationMachine(machine) => {
+                machine.backward(vectors, heads, logit_gradients, scratch, vector_gradients);
+            }
+            Self::Concat => {}
+        }
+    }
+
+    /// The MLPs of the interaction, in the order of their parameters.
+    pub(super) fn mlps_mut(&mut self) -> &mut [Mlp] {
+        match self {
+            Self::Cross(network) => network.mlps_mut(),
+            Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => &mut [],
+        }
+    }
+
+    /// The same MLPs with what a tile kept of them and with what they saw.
+    pub(super) fn mlps<'a>(
+        &'a self,
+        vectors: &'a [f32],
+        tile: &'a InteractionTile,
+    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
+        match self {
+            Self::Cross(network) => network.mlps(vectors, &tile.cross),
+            Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => Vec::new(),
+        }
+    }
+}

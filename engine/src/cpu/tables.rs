@@ -1,0 +1,155 @@
+//! The tables of a model in a step: look-ups into the vectors of a tile, and updates from the gradients of a batch.
+
+use std::ops::Range;
+
+use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use rankine_embedding::{Pooling, Step};
+use rankine_reader::Samples;
+use rayon::prelude::*;
+
+use crate::model::ModelSpec;
+
+/// Rows of a table that one task looks at.
+const ROWS_PER_TASK: usize = 1 << 10;
+
+/// All tables of a model.
+#[derive(Debug)]
+pub(super) struct ModelTables {
+    shared: Vec<SharedTable>,
+    heads: usize,
+}
+
+/// A table, and what looks it up.
+#[derive(Debug)]
+struct SharedTable {
+    table: Table,
+    features: Vec<TableFeature>,
+    route: Route,
+}
+
+/// A categorical column that looks up a table.
+#[derive(Debug)]
+struct TableFeature {
+    /// The number of the column in a batch.
+    column: usize,
+    pooling: Pooling,
+    /// Where its vector lies among those of a sample.
+    slot: FeatureSlot,
+    /// Its first-order terms, one element a head.
+    wide: Option<Table>,
+    wide_route: Route,
+}
+
+impl TableFeature {
+    fn of<'a>(&self, batch: &'a Samples, slot: FeatureSlot) -> Feature<'a> {
+        let bags = &batch.categorical[self.column];
+        Feature { bags: Bags { offsets: &bags.offsets, ids: &bags.ids }, pooling: self.pooling, slot }
+    }
+}
+
+impl ModelTables {
+    /// `tables` are those of the spec, then those of first-order terms, where it has any.
+    ///
+    /// # Panics
+    /// Where they are not.
+    pub(super) fn new(spec: &ModelSpec, tables: Vec<Table>) -> Self {
+        assert!(tables.iter().map(Table::spec).eq(spec.tables.iter().chain(&spec.wide_tables())));
+        let mut tables = tables.into_iter();
+        let shared = tables.by_ref().take(spec.tables.len());
+        let mut shared: Vec<_> = shared
+            .map(|table| SharedTable { table, features: Vec::new(), route: Route::default() })
+            .collect();
+        let stride = spec.vector_elements();
+        let mut offset = spec.bottom_outputs();
+        for (column, feature) in spec.features.iter().enumerate() {
+            shared[feature.table].features.push(TableFeature {
+                column,
+                pooling: feature.pooling,
+                slot: FeatureSlot { stride, offset },
+                wide: tables.next(),
+                wide_route: Route::default(),
+            });
+            offset += spec.feature_dim(feature);
+        }
+        Self { shared, heads: spec.heads.len() }
+    }
+
+    /// Every table, in the order in which [`ModelTables::new`] took them.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Table> {
+        let mut wide: Vec<_> = self.features().filter_map(|f| Some((f.column, f.wide.as_ref()?))).collect();
+        wide.sort_unstable_by_key(|&(column, _)| column);
+        self.shared.iter().map(|shared| &shared.table).chain(wide.into_iter().map(|(_, table)| table))
+    }
+
+    fn features(&self) -> impl Iterator<Item = &TableFeature> {
+        self.shared.iter().flat_map(|shared| &shared.features)
+    }
+
+    /// Whether every weight is a finite number.
+    pub(super) fn is_finite(&self) -> bool {
+        self.all().all(|table| {
+            let rows = (0..table.spec().rows as usize).into_par_iter().with_min_len(ROWS_PER_TASK);
+            rows.all(|row| table.weights(row as u64).iter().all(|weight| weight.is_finite()))
+        })
+    }
+
+    /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
+    pub(super) fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
+        for shared in &self.shared {
+            for feature in &shared.features {
+                shared.table.pool(&feature.of(batch, feature.slot), samples.start, vectors);
+            }
+        }
+    }
+
+    /// Adds the first-order terms of some samples of a batch to their `logits`.
+    pub(super) fn add_first_order(
+        &self,
+        batch: &Samples,
+        samples: &Range<usize>,
+        scratch: &mut Vec<f32>,
+        logits: &mut [f32],
+    ) {
+        for feature in self.features() {
+            let Some(wide) = &feature.wide else { continue };
+            scratch.resize(logits.len(), 0.0);
+            wide.pool(&feature.of(batch, self.logit_slot()), samples.start, scratch);
+            logits.iter_mut().zip(&*scratch).for_each(|(logit, term)| *logit += term);
+        }
+    }
+
+    /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits.
+    pub(super) fn update(
+        &mut self,
+        batch: &Samples,
+        vector_gradients: &[f32],
+        logit_gradients: &[f32],
+        step: Step,
+    ) {
+        let logit_slot = self.logit_slot();
+        self.shared.par_iter_mut().for_each(|shared| {
+            let SharedTable { table, features, route } = shared;
+            let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
+            route.build(&of_batch, table.spec().rows);
+            table.update(route, &of_batch, vector_gradients, step);
+            let alone = features.len() == 1;
+            features.par_iter_mut().for_each(|feature| {
+                let of_batch = [feature.of(batch, logit_slot)];
+                let Some(wide) = &mut feature.wide else { return };
+                // Where the column has the table to itself, it has its rows sorted already.
+                let route = if alone {
+                    &*route
+                } else {
+                    feature.wide_route.build(&of_batch, wide.spec().rows);
+                    &feature.wide_route
+                };
+                wide.update(route, &of_batch, logit_gradients, step);
+            });
+        });
+    }
+
+    /// Logits, and the gradients by them, are one feature of an element a head.
+    fn logit_slot(&self) -> FeatureSlot {
+        FeatureSlot { stride: self.heads, offset: 0 }
+    }
+}

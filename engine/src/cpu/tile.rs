@@ -1,0 +1,168 @@
+//! One tile of samples on its way through a model, forward and back, on one thread.
+
+use std::ops::Range;
+
+use rankine_reader::Samples;
+use rayon::prelude::*;
+
+use super::interaction::{InteractionPart, InteractionTile};
+use super::loss::HeadLabels;
+use super::matmul::Matrix;
+use super::mlp::{Mlp, MlpTile};
+use super::tables::ModelTables;
+use crate::model::ModelSpec;
+
+/// The layers of a model that a tile goes through.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) spec: ModelSpec,
+    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
+    pub(super) parameters: Vec<f32>,
+    bottom: Mlp,
+    interaction: InteractionPart,
+    top: Mlp,
+    linear: Mlp,
+}
+
+/// What one tile of samples keeps between the passes of a step.
+#[derive(Debug, Default)]
+pub(super) struct Tile {
+    /// Which samples of the batch these are.
+    pub(super) samples: Range<usize>,
+    bottom: MlpTile,
+    /// `[samples, vector elements]`: the dense columns' vector and the pooled embeddings.
+    vectors: Vec<f32>,
+    interaction: InteractionTile,
+    top: MlpTile,
+    linear: MlpTile,
+    /// What first-order terms are looked up into.
+    scratch: Vec<f32>,
+    /// The weighted sum of the samples' losses, one a head.
+    pub(super) loss_sums: Vec<f64>,
+}
+
+impl Parts {
+    /// # Panics
+    /// Where parameters are not those of the spec.
+    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>) -> Self {
+        let layout = spec.dense_layout();
+        assert_eq!(parameters.len(), layout.parameters());
+        let mut parts = Self {
+            interaction: InteractionPart::new(&spec, layout.cross),
+            bottom: Mlp::new(layout.bottom),
+            top: Mlp::new(layout.top),
+            linear: Mlp::new(layout.linear),
+            parameters,
+            spec,
+        };
+        parts.pack_weights();
+        parts
+    }
+
+    /// Packs the weights of all layers, after each change of the parameters.
+    pub(super) fn pack_weights(&mut self) {
+        let Self { parameters, bottom, interaction, top, linear, .. } = self;
+        let mlps = [bottom, top, linear].into_iter().chain(interaction.mlps_mut());
+        let layers: Vec<_> = mlps.flat_map(Mlp::layers_mut).collect();
+        layers.into_par_iter().for_each(|(layer, packed)| {
+            packed.pack(Matrix::dense(&parameters[layer.weight()], layer.outputs, layer.inputs));
+        });
+    }
+
+    /// Makes room for a tile of these samples.
+    pub(super) fn resize(&self, tile: &mut Tile, samples: Range<usize>) {
+        let len = samples.len();
+        tile.samples = samples;
+        tile.bottom.resize(&self.bottom, len);
+        tile.vectors.resize(len * self.spec.vector_elements(), 0.0);
+        self.interaction.resize(&mut tile.interaction, len);
+        tile.top.resize(&self.top, len);
+        tile.linear.resize(&self.linear, len);
+    }
+
+    /// From a batch's samples to their logits.
+    pub(super) fn forward(&self, tables: &ModelTables, batch: &Samples, tile: &mut Tile) {
+        let Tile { samples, bottom, vectors, interaction, top, linear, scratch, .. } = tile;
+        let (len, heads) = (samples.len(), self.spec.heads.len());
+        tables.pool(batch, samples, vectors);
+        let dense = dense_of(batch, samples);
+        bottom.forward(&self.bottom, &self.parameters, dense, len);
+        let dense_vectors = bottom.outputs.last().map_or(dense, Vec::as_slice);
+        let dim = self.spec.bottom_outputs();
+        if dim > 0 {
+            let rows = vectors.chunks_exact_mut(self.spec.vector_elements());
+            rows.zip(dense_vectors.chunks_exact(dim))
+                .for_each(|(row, dense)| row[..dim].copy_from_slice(dense));
+        }
+        let top_input = self.interaction.forward(&self.parameters, vectors, len, interaction);
+        top.forward(&self.top, &self.parameters, top_input, len);
+        let logits = top.outputs.last_mut().expect("the top MLP has a layer");
+        self.interaction.add_to_logits(vectors, interaction, heads, logits);
+        tables.add_first_order(batch, samples, scratch, logits);
+        linear.forward(&self.linear, &self.parameters, dense, len);
+        if let Some(terms) = linear.outputs.last() {
+            logits.iter_mut().zip(terms).for_each(|(logit, term)| *logit += term);
+        }
+    }
+
+    /// From the labels of the samples to the gradients of every layer's outputs, which stay in the tile, of the vectors
+    /// and of the logits.
+    pub(super) fn backward(
+        &self,
+        heads: &[HeadLabels<'_>],
+        tile: &mut Tile,
+        vector_gradients: &mut [f32],
+        logit_gradients: &mut [f32],
+    ) {
+        let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, .. } = tile;
+        let len = samples.len();
+        let logits = top.outputs.last().expect("the top MLP has a layer");
+        loss_sums.clear();
+        loss_sums.extend(heads.iter().enumerate().map(|(number, head)| {
+            let gradients = &mut logit_gradients[number..];
+            head.gradients(samples.clone(), heads.len(), &logits[number..], gradients)
+        }));
+        for layer in [&mut *top, linear] {
+            if let Some(gradients) = layer.output_gradients.last_mut() {
+                gradients.copy_from_slice(logit_gradients);
+            }
+        }
+        let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
+        top.backward(&self.top, len, Some(top_input_gradients));
+        self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
+        if let Some(output_gradients) = bottom.output_gradients.last_mut() {
+            let dim = self.spec.bottom_outputs();
+            let rows = vector_gradients.chunks_exact(self.spec.vector_elements());
+            for (gradients, row) in output_gradients.chunks_exact_mut(dim).zip(rows) {
+                gradients.copy_from_slice(&row[..dim]);
+            }
+            bottom.backward(&self.bottom, len, None);
+        }
+    }
+
+    /// Every MLP of the model with what a tile kept of it and with the MLP's input, in the order of their parameters.
+    pub(super) fn mlps<'a>(
+        &'a self,
+        batch: &'a Samples,
+        tile: &'a Tile,
+    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
+        let dense = dense_of(batch, &tile.samples);
+        let mut mlps = vec![(&self.bottom, &tile.bottom, dense)];
+        mlps.extend(self.interaction.mlps(&tile.vectors, &tile.interaction));
+        let top_input = self.interaction.top_input(&tile.vectors, &tile.interaction);
+        mlps.push((&self.top, &tile.top, top_input));
+        mlps.push((&self.linear, &tile.linear, dense));
+        mlps
+    }
+}
+
+impl Tile {
+    /// `[samples, heads]`
+    pub(super) fn logits(&self) -> &[f32] {
+        self.top.outputs.last().expect("the top MLP has a layer")
+    }
+}
+
+fn dense_of<'a>(batch: &'a Samples, samples: &Range<usize>) -> &'a [f32] {
+    &batch.dense[samples.start * batch.dense_columns..samples.end * batch.dense_columns]
+}

@@ -1,0 +1,125 @@
+//! The metrics of a model that predicts one label or several.
+
+use std::collections::BTreeMap;
+
+use rankine_reader::Samples;
+use serde::{Deserialize, Serialize};
+
+use super::metrics::{Metrics, Scores};
+use crate::model::HeadSpec;
+
+/// What a model scored, head by head.
+#[derive(Debug)]
+pub struct Evaluation {
+    heads: Vec<(HeadSpec, Scores)>,
+    samples: u64,
+}
+
+/// How good one head's predictions are.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadMetrics {
+    /// The label column.
+    pub label: String,
+    /// Absent where no sample has that label.
+    pub metrics: Option<Metrics>,
+}
+
+/// The metrics of all heads as they are kept with a run: those of the first head, and with several heads an entry
+/// `heads` with those of each.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvalMetrics {
+    /// Of the first head; absent where no sample has its label.
+    #[serde(flatten)]
+    pub first: Option<Metrics>,
+    /// Of every head by its label, null where no sample has it; empty where there is one head.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub heads: BTreeMap<String, Option<Metrics>>,
+}
+
+impl Evaluation {
+    /// No samples yet.
+    pub fn new(heads: &[HeadSpec]) -> Self {
+        Self { heads: heads.iter().map(|head| (head.clone(), Scores::default())).collect(), samples: 0 }
+    }
+
+    /// Takes a batch's samples with their logits, `[samples, heads]`. A head leaves out the samples without its label.
+    pub fn add(&mut self, batch: &Samples, logits: &[f32]) {
+        self.samples += batch.len as u64;
+        let stride = self.heads.len();
+        for (number, (head, scores)) in self.heads.iter_mut().enumerate() {
+            for (sample, &label) in batch.labels[head.label_number].iter().enumerate() {
+                if label.is_nan() {
+                    continue;
+                }
+                scores.logits.push(logits[sample * stride + number]);
+                scores.labels.push(label);
+                scores.weights.extend(batch.weights.get(sample));
+            }
+        }
+    }
+
+    /// Samples taken so far.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// The metrics of each head, in the model's order.
+    pub fn metrics(&self) -> Vec<HeadMetrics> {
+        let of_head = |(head, scores): &(HeadSpec, Scores)| HeadMetrics {
+            label: head.label.clone(),
+            metrics: scores.metrics(),
+        };
+        self.heads.iter().map(of_head).collect()
+    }
+}
+
+impl From<&[HeadMetrics]> for EvalMetrics {
+    fn from(heads: &[HeadMetrics]) -> Self {
+        let first = heads.first().and_then(|head| head.metrics);
+        let several = if heads.len() > 1 { heads } else { &[] };
+        Self { first, heads: several.iter().map(|head| (head.label.clone(), head.metrics)).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evaluation(labels: Vec<Vec<f32>>, weights: Vec<f32>, logits: &[f32]) -> Vec<HeadMetrics> {
+        let head =
+            |label_number: usize| HeadSpec { label: format!("L{label_number}"), label_number, weight: 1.0 };
+        let heads: Vec<_> = (0..labels.len()).map(head).collect();
+        let mut evaluation = Evaluation::new(&heads);
+        evaluation.add(&Samples { len: labels[0].len(), labels, weights, ..Samples::default() }, logits);
+        evaluation.metrics()
+    }
+
+    #[test]
+    fn heads_are_judged_on_the_samples_that_have_their_label() {
+        let nan = f32::NAN;
+        let labels = vec![vec![1.0, 0.0, 1.0], vec![nan, 1.0, 0.0], vec![nan; 3]];
+        // Of the second head the first sample would be in the wrong order.
+        let logits = [2.0, 9.0, 0.0, -1.0, 3.0, 0.0, 1.0, 2.0, 0.0];
+        let metrics = evaluation(labels, vec![1.0, 2.0, 6.0], &logits);
+        let second = metrics[1].metrics.unwrap();
+        assert_eq!((second.samples, second.auc, second.label_rate), (2, Some(1.0), 0.25));
+        assert_eq!(metrics[0].metrics.unwrap().label_rate, 7.0 / 9.0);
+        assert_eq!((metrics[2].label.as_str(), metrics[2].metrics), ("L2", None));
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_and_names_heads_where_there_are_several() {
+        let one = evaluation(vec![vec![1.0, 0.0]], Vec::new(), &[0.5, 0.0]);
+        let several = evaluation(vec![vec![f32::NAN; 2], vec![1.0, 0.0]], Vec::new(), &[0.0; 4]);
+        for heads in [&one, &several] {
+            let kept = EvalMetrics::from(heads.as_slice());
+            let json = serde_json::to_value(&kept).unwrap();
+            assert_eq!(serde_json::from_value::<EvalMetrics>(json).unwrap(), kept);
+        }
+        let json = |heads: &[HeadMetrics]| serde_json::to_value(EvalMetrics::from(heads)).unwrap();
+        assert_eq!((&json(&one)["auc"], json(&one).get("heads")), (&1.0.into(), None));
+        assert_eq!(json(&several).get("auc"), None);
+        assert!(json(&several)["heads"]["L0"].is_null());
+        assert_eq!(json(&several)["heads"]["L1"]["samples"], 2);
+    }
+}

@@ -1,0 +1,364 @@
+//! What a job file may hold, described from the types themselves: `docs/job.schema.json` for editors, and
+//! `docs/job-reference.md` for people. Both are kept; a test compares them with what the types say.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use rankine_reader::io::IoMode;
+use rankine_reader::raw::{RawDense, RawIds};
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value};
+
+use super::schedule::Schedule;
+use super::typed::KIND;
+use super::{Job, Model, fs};
+
+/// Set, it lets the test write the documents instead of comparing them.
+const BLESS: &str = "RANKINE_BLESS";
+
+const INTRODUCTION: &str = "\
+# The job file
+
+Everything that a job file may hold, as Rankine reads it: made from its types, so what stands here is what holds. Every
+key is read strictly. `rankine check JOB.toml` says what is wrong with a job, with line and column; `rankine check
+JOB.toml --effective` prints it with every default filled in; `rankine init --data DATASET` writes one to begin with.
+
+`--set KEY=VALUE` of `rankine train` and `rankine check` replaces a value before anything is checked, or adds one:
+`--set train.batch_size=1024`. Elements of a list have numbers, the first being 0: `--set table.0.dim=8`.
+
+Editors that know JSON Schema can complete and check a job by [job.schema.json](job.schema.json); for many of them a
+first line `#:schema PATH/job.schema.json` in the job says so.
+";
+
+// The choices that are another crate's.
+
+pub(super) fn io_mode(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": IoMode::ALL.map(IoMode::name) })
+}
+
+pub(super) fn raw_dense(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [RawDense::Float, RawDense::Int] })
+}
+
+pub(super) fn raw_ids(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "enum": [RawIds::PerTable, RawIds::GlobalOffset] })
+}
+
+impl serde::Serialize for Schedule {
+    /// For defaults: a choice whose settings all have defaults may be written as its name alone.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Constant => serializer.serialize_str("constant"),
+            other => unreachable!("no default has settings: {other:?}"),
+        }
+    }
+}
+
+/// The JSON Schema of a job file.
+fn schema() -> Value {
+    let mut schema: Value =
+        SchemaSettings::draft2020_12().into_generator().into_root_schema_for::<Job>().into();
+    without_null(&mut schema);
+    schema
+}
+
+/// Takes out what TOML cannot say: a key without a value is left out. And the sizes of Rust's numbers, whose ranges the
+/// schema states.
+fn without_null(value: &mut Value) {
+    match value {
+        Value::Object(object) => {
+            if object.get("default").is_some_and(Value::is_null) {
+                object.remove("default");
+            }
+            object.remove("format");
+            if let Some(Value::Array(types)) = object.get_mut("type") {
+                types.retain(|name| name != "null");
+                let only = types[0].clone();
+                object.insert("type".into(), only);
+            }
+            if let Some(Value::Array(choices)) = object.get_mut("anyOf") {
+                choices.retain(|choice| choice["type"] != "null");
+                let only = choices[0]["$ref"].clone();
+                object.remove("anyOf");
+                object.insert("$ref".into(), only);
+            }
+            object.values_mut().for_each(without_null);
+        }
+        Value::Array(values) => values.iter_mut().for_each(without_null),
+        _ => (),
+    }
+}
+
+/// The schema as a document for people.
+fn markdown(schema: &Value) -> String {
+    let mut writer =
+        Writer { definitions: &schema["$defs"], uses: BTreeMap::new(), out: INTRODUCTION.into() };
+    writer.count_uses(schema, "");
+    writer.table("The job", "", schema, 2);
+    for (name, paths) in writer.uses.clone().into_iter().filter(|(_, paths)| paths.len() > 1) {
+        let definition = &writer.definitions[&name];
+        let at: Vec<_> = paths.iter().map(|path| format!("`{path}`")).collect();
+        writer.table(&format!("{name}: {}", at.join(", ")), "", definition, 2);
+    }
+    writer.out
+}
+
+struct Writer<'a> {
+    definitions: &'a Value,
+    /// The keys whose values are of a definition, by its name.
+    uses: BTreeMap<String, Vec<String>>,
+    out: String,
+}
+
+impl<'a> Writer<'a> {
+    fn count_uses(&mut self, table: &'a Value, path: &str) {
+        let kinds = table["oneOf"].as_array().map_or_else(|| vec![table], |kinds| kinds.iter().collect());
+        for (key, property) in kinds.into_iter().flat_map(properties) {
+            let Some((name, _)) = referred(property) else { continue };
+            let path = joined(path, key);
+            let uses = self.uses.entry(name.into()).or_default();
+            uses.push(path.clone());
+            if uses.len() == 1 {
+                self.count_uses(&self.definitions[name], &path);
+            }
+        }
+    }
+
+    /// A table with its keys, then the tables in it.
+    fn table(&mut self, title: &str, path: &str, table: &'a Value, level: usize) {
+        let hashes = "#".repeat(level);
+        self.heading(&format!("{hashes} {title}"), table["description"].as_str());
+        let Some(kinds) = table["oneOf"].as_array() else {
+            self.keys(path, table, level);
+            return;
+        };
+        for kind in kinds {
+            let name = kind["properties"][KIND]["const"].as_str().expect("each kind has a name");
+            self.heading(&format!("{hashes}# `kind = \"{name}\"`"), kind["description"].as_str());
+            self.keys(path, kind, level + 1);
+        }
+    }
+
+    fn heading(&mut self, heading: &str, description: Option<&str>) {
+        write!(self.out, "\n{heading}\n").expect("a string takes whatever is written");
+        if let Some(description) = description {
+            // What Rust's documentation begins with stands in the heading already.
+            let said = description.strip_prefix("`[").and_then(|rest| rest.split_once("]`: "));
+            let mut rest = said.map_or(description, |(_, rest)| rest).chars();
+            let first = rest.next().map(|first| first.to_uppercase());
+            let first = first.into_iter().flatten().collect::<String>();
+            write!(self.out, "\n{first}{}\n", rest.as_str()).expect("a string takes whatever is written");
+        }
+    }
+
+    fn keys(&mut self, path: &str, table: &'a Value, level: usize) {
+        let rows: Vec<_> = properties(table).filter(|(_, property)| property["const"].is_null()).collect();
+        if rows.is_empty() {
+            return;
+        }
+        self.out += "\n| key | value | default | meaning |\n|---|---|---|---|\n";
+        let mut inner = Vec::new();
+        for (key, property) in rows {
+            let required = table["required"].as_array().is_some_and(|keys| keys.iter().any(|one| one == key));
+            let default = match &property["default"] {
+                _ if required => "required".into(),
+                Value::Null => String::new(),
+                default => format!("`{default}`"),
+            };
+            let mut meaning = property["description"].as_str().unwrap_or_default().replace('\n', " ");
+            let value = match referred(property) {
+                Some((name, list)) => {
+                    let definition = &self.definitions[name];
+                    if let Some(names) = names_of(definition) {
+                        for choice in definition["oneOf"].as_array().into_iter().flatten() {
+                            let description = choice["description"].as_str().unwrap_or_default();
+                            meaning += &format!(
+                                " `{}`: {description}",
+                                choice["const"].as_str().unwrap_or_default()
+                            );
+                        }
+                        names
+                    } else if self.uses[name].len() > 1 {
+                        format!("{}, below", name.to_lowercase())
+                    } else {
+                        inner.push((joined(path, key), list, definition));
+                        if list { "tables, below" } else { "table, below" }.into()
+                    }
+                }
+                None => words(property),
+            };
+            writeln!(self.out, "| `{key}` | {value} | {default} | {} |", meaning.trim())
+                .expect("a string takes whatever is written");
+        }
+        for (path, list, definition) in inner {
+            let title = if list { format!("`[[{path}]]`") } else { format!("`[{path}]`") };
+            let level = if level == 2 && !path.contains('.') { 2 } else { level + 1 };
+            self.table(&title, &path, definition, level);
+        }
+    }
+}
+
+fn joined(path: &str, key: &str) -> String {
+    if path.is_empty() { key.into() } else { format!("{path}.{key}") }
+}
+
+fn properties(table: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    table["properties"].as_object().into_iter().flatten().map(|(key, property)| (key.as_str(), property))
+}
+
+/// The definition that a property is of, or that the elements of its list are of.
+fn referred(property: &Value) -> Option<(&str, bool)> {
+    let list = property["items"]["$ref"].is_string();
+    let value = if list { &property["items"] } else { property };
+    value["$ref"].as_str()?.rsplit('/').next().map(|name| (name, list))
+}
+
+/// A choice among names alone.
+fn names_of(definition: &Value) -> Option<String> {
+    let choices = definition["oneOf"].as_array()?;
+    let names: Option<Vec<_>> = choices.iter().map(|choice| choice["const"].as_str()).collect();
+    Some(quoted(&names?))
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// What a value must be, in words.
+fn words(property: &Value) -> String {
+    if let Some(names) = property["enum"].as_array() {
+        return quoted(&names.iter().filter_map(Value::as_str).collect::<Vec<_>>());
+    }
+    let noun = match property["type"].as_str() {
+        Some("integer") => "whole number",
+        Some("number") => "number",
+        Some("boolean") => return "`true`, `false`".into(),
+        Some("string") => return "text".into(),
+        Some("array") => return format!("list: {}", words(&property["items"])),
+        other => unreachable!("no value of a job file is of type {other:?}"),
+    };
+    let bound = |key: &str| property[key].as_number().map(ToString::to_string);
+    let least = bound("minimum").map(|least| format!("from {least}"));
+    let least = least.or(bound("exclusiveMinimum").map(|least| format!("above {least}")));
+    // The largest number that TOML can write is no bound worth telling.
+    let most = bound("maximum").filter(|most| *most != i64::MAX.to_string()).map(|most| format!("to {most}"));
+    let most = most.or(bound("exclusiveMaximum").map(|most| format!("below {most}")));
+    [Some(noun.to_owned()), least, most].into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+}
+
+#[test]
+fn the_documents_say_what_the_types_say() {
+    let schema = schema();
+    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
+    for (name, text) in [("job.schema.json", text), ("job-reference.md", markdown(&schema))] {
+        let path = docs().join(name);
+        if std::env::var_os(BLESS).is_some() {
+            fs::write(&path, &text).unwrap();
+        }
+        let kept = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            kept == text,
+            "docs/{name} is not what the job's types say: {BLESS}=1 cargo test --lib job::reference writes it"
+        );
+    }
+}
+
+/// As much of JSON Schema as the schema of a job uses. The first thing that is wrong with a value, where there is one.
+fn violation(value: &Value, schema: &Value, root: &Value) -> Option<String> {
+    if let Some(path) = schema["$ref"].as_str() {
+        return violation(value, root.pointer(path.strip_prefix('#')?)?, root);
+    }
+    if let Some(choices) = schema["oneOf"].as_array() {
+        let admitted = choices.iter().filter(|choice| violation(value, choice, root).is_none()).count();
+        return (admitted != 1).then(|| format!("{value} is of {admitted} kinds"));
+    }
+    let wrong = |what: &str| Some(format!("{value} {what}"));
+    if !schema["const"].is_null() && schema["const"] != *value {
+        return wrong("is another constant");
+    }
+    if schema["enum"].as_array().is_some_and(|names| !names.contains(value)) {
+        return wrong("is no such name");
+    }
+    let of_type = match schema["type"].as_str() {
+        Some("object") => value.is_object(),
+        Some("array") => value.is_array(),
+        Some("string") => value.is_string(),
+        Some("boolean") => value.is_boolean(),
+        Some("integer") => value.is_i64() || value.is_u64(),
+        Some("number") => value.is_number(),
+        other => unreachable!("{other:?}"),
+    };
+    if !of_type {
+        return wrong("is of another type");
+    }
+    if let Some(number) = value.as_f64() {
+        let outside = |key: &str, wrong: fn(f64, f64) -> bool| {
+            schema[key].as_f64().is_some_and(|bound| wrong(number, bound))
+        };
+        if outside("minimum", |number, bound| number < bound)
+            || outside("exclusiveMinimum", |number, bound| number <= bound)
+            || outside("maximum", |number, bound| number > bound)
+            || outside("exclusiveMaximum", |number, bound| number >= bound)
+        {
+            return wrong("is outside of its range");
+        }
+    }
+    if let Some(values) = value.as_array() {
+        return values.iter().find_map(|value| violation(value, &schema["items"], root));
+    }
+    let object: &Map<String, Value> = value.as_object()?;
+    assert_eq!(schema["additionalProperties"], false, "a table admits any key: {schema}");
+    let missing = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    if let Some(missing) = missing.into_iter().find(|key| !object.contains_key(*key)) {
+        return wrong(&format!("lacks {missing}"));
+    }
+    object.iter().find_map(|(key, value)| match &schema["properties"][key] {
+        Value::Null => Some(format!("{key} is no key")),
+        property => violation(value, property, root),
+    })
+}
+
+#[test]
+fn the_schema_admits_the_jobs_in_configs_and_no_wrong_ones() {
+    let schema = schema();
+    let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Value>(text).unwrap()).unwrap();
+    for entry in fs::read_dir(docs().with_file_name("configs")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(violation(&json(&text), &schema, &schema), None, "{}", path.display());
+        // What the reader makes of it, with everything written out, too.
+        let effective = Job::from_toml("", &text, &[""; 0]).unwrap().to_toml();
+        assert_eq!(violation(&json(&effective), &schema, &schema), None, "{effective}");
+        let wrong = [
+            ("[train]\n", "[train]\nbatch_sise = 3\n"),
+            ("[model]\n", "[model]\ncross_layers = 3\n"),
+            ("kind = \"dlrm\"", "kind = \"drlm\""),
+            ("batch_size = ", "batch_size = 0 # "),
+            ("embedding_dim = ", "# "),
+            ("learning_rate = ", "learning_rate = -"),
+            ("[train]", "[[head]]\nlabel = 3\n[train]"),
+        ];
+        for (piece, replacement) in wrong.iter().filter(|(piece, _)| text.contains(piece)) {
+            if text.contains("cross_layers") && replacement.contains("cross_layers") {
+                continue;
+            }
+            let text = text.replacen(piece, replacement, 1);
+            assert_ne!(violation(&json(&text), &schema, &schema), None, "{text}");
+            assert!(Job::from_toml("", &text, &[""; 0]).is_err(), "{text}");
+        }
+    }
+}
+
+#[test]
+fn every_kind_is_in_the_schema() {
+    let kinds = schema()["$defs"]["Model"]["oneOf"].as_array().unwrap().clone();
+    let names: Vec<_> =
+        kinds.iter().map(|kind| kind["properties"][KIND]["const"].as_str().unwrap()).collect();
+    assert_eq!(names, Model::KINDS);
+}

@@ -1,0 +1,120 @@
+//! Where each dense parameter of a model lies: layer behind layer in one array.
+
+use std::ops::Range;
+
+use super::spec::{Interaction, ModelSpec};
+
+/// One fully connected layer: `y = W x + b`, W `[outputs, inputs]` row-major.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layer {
+    /// Elements of x.
+    pub inputs: usize,
+    /// Elements of y.
+    pub outputs: usize,
+    /// Where W begins in the dense parameters; b follows it.
+    pub offset: usize,
+    /// Whether there is a b.
+    pub bias: bool,
+    /// Whether negative outputs become 0.
+    pub relu: bool,
+}
+
+impl Layer {
+    /// Where W lies in the dense parameters.
+    pub fn weight(&self) -> Range<usize> {
+        self.offset..self.offset + self.inputs * self.outputs
+    }
+
+    /// Where b lies in the dense parameters; empty where there is none.
+    pub fn bias(&self) -> Range<usize> {
+        self.weight().end..self.end()
+    }
+
+    /// The first parameter behind the layer's.
+    pub fn end(&self) -> usize {
+        self.weight().end + if self.bias { self.outputs } else { 0 }
+    }
+}
+
+/// Layers, each fed by the one before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MlpSpec {
+    /// From the input on.
+    pub layers: Vec<Layer>,
+}
+
+/// The dense parts of a model. Their parameters lie in the order of these fields.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DenseLayout {
+    /// The bottom MLP; without layers where the dense columns are used as they are, or where there are none.
+    pub bottom: MlpSpec,
+    /// One a cross layer: W alone, or V and U.
+    pub cross: Vec<MlpSpec>,
+    /// The top MLP, ReLU behind every layer but the last.
+    pub top: MlpSpec,
+    /// The first-order terms of the dense columns, one layer without bias or ReLU; without layers where there are none.
+    pub linear: MlpSpec,
+}
+
+impl DenseLayout {
+    pub(super) fn new(spec: &ModelSpec) -> Self {
+        let mut end = 0;
+        let mut mlp = |inputs: usize, outputs: &mut dyn Iterator<Item = Outputs>| {
+            let mut inputs = inputs;
+            let layers = outputs.map(|Outputs { outputs, bias, relu }| {
+                let layer = Layer { inputs, outputs, offset: end, bias, relu };
+                (inputs, end) = (outputs, layer.end());
+                layer
+            });
+            MlpSpec { layers: layers.collect() }
+        };
+        let hidden = |widths: &[usize]| -> Vec<_> {
+            widths.iter().map(|&outputs| Outputs { outputs, bias: true, relu: true }).collect()
+        };
+        let plain = |outputs, bias| Outputs { outputs, bias, relu: false };
+        let bottom = mlp(spec.dense_columns, &mut hidden(&spec.bottom_mlp).into_iter());
+        let width = spec.vector_elements();
+        let cross = match spec.interaction {
+            Interaction::Cross { layers, rank } => {
+                let low_rank = rank.map(|rank| plain(rank, false));
+                let layer = |_| mlp(width, &mut low_rank.into_iter().chain([plain(width, true)]));
+                (0..layers).map(layer).collect()
+            }
+            Interaction::Dot | Interaction::FactorizationMachine | Interaction::Concat => Vec::new(),
+        };
+        let heads = spec.heads.len();
+        let top = mlp(spec.top_inputs(), &mut hidden(&spec.top_mlp).into_iter().chain([plain(heads, true)]));
+        let has_linear = spec.wide && spec.dense_columns > 0;
+        let linear = mlp(spec.dense_columns, &mut has_linear.then(|| plain(heads, false)).into_iter());
+        Self { bottom, cross, top, linear }
+    }
+
+    /// The number of dense parameters.
+    pub fn parameters(&self) -> usize {
+        self.named_layers().last().map_or(0, |(_, layer)| layer.end())
+    }
+
+    /// Every layer with its name, in the order of their parameters: `bottom.0`, ..., `cross.0` or `cross.0.v` and
+    /// `cross.0.u`, ..., `top.0`, ..., `linear`.
+    pub fn named_layers(&self) -> Vec<(String, Layer)> {
+        let numbered = |name: &'static str, mlp: &MlpSpec| -> Vec<_> {
+            let layers = mlp.layers.iter().enumerate();
+            layers.map(|(number, &layer)| (format!("{name}.{number}"), layer)).collect()
+        };
+        let cross = self.cross.iter().enumerate().flat_map(|(number, mlp)| match mlp.layers.as_slice() {
+            &[v, u] => vec![(format!("cross.{number}.v"), v), (format!("cross.{number}.u"), u)],
+            layers => layers.iter().map(|&w| (format!("cross.{number}"), w)).collect(),
+        });
+        let linear = self.linear.layers.iter().map(|&layer| ("linear".to_owned(), layer));
+        let bottom = numbered("bottom", &self.bottom).into_iter();
+        bottom.chain(cross).chain(numbered("top", &self.top)).chain(linear).collect()
+    }
+}
+
+/// What is said of a layer before its inputs are known.
+#[derive(Clone, Copy)]
+struct Outputs {
+    outputs: usize,
+    bias: bool,
+    relu: bool,
+}

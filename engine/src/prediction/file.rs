@@ -1,0 +1,116 @@
+//! The file of predictions: CSV with a column `row` and one a head, which appears only when it is whole.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::PredictError;
+
+/// A file of predictions that is being written, under a name of its own until it is whole.
+#[derive(Debug)]
+pub(super) struct PredictionFile {
+    path: PathBuf,
+    partial: PathBuf,
+    out: BufWriter<File>,
+    published: bool,
+}
+
+impl PredictionFile {
+    /// Begins the file with its header.
+    pub(super) fn create<'a>(
+        path: &Path,
+        labels: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, PredictError> {
+        let mut partial = path.to_owned().into_os_string();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let file =
+            File::create(&partial).map_err(|source| PredictError::Write { path: partial.clone(), source })?;
+        let mut this = Self { path: path.to_owned(), partial, out: BufWriter::new(file), published: false };
+        let header = labels.fold(String::from("row"), |header, label| header + "," + &field(label));
+        this.put(|out| writeln!(out, "{header}"))?;
+        Ok(this)
+    }
+
+    /// Appends a row. The numbers are the shortest that read back as the same double.
+    pub(super) fn write(
+        &mut self,
+        row: u64,
+        probabilities: impl Iterator<Item = f64>,
+    ) -> Result<(), PredictError> {
+        self.put(|out| {
+            write!(out, "{row}")?;
+            for probability in probabilities {
+                write!(out, ",{probability}")?;
+            }
+            out.write_all(b"\n")
+        })
+    }
+
+    fn put(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+    ) -> Result<(), PredictError> {
+        write(&mut self.out).map_err(|source| PredictError::Write { path: self.partial.clone(), source })
+    }
+
+    /// Gives the file its name, once it is on disk.
+    pub(super) fn publish(mut self) -> Result<(), PredictError> {
+        self.put(|out| {
+            out.flush()?;
+            out.get_ref().sync_all()
+        })?;
+        fs::rename(&self.partial, &self.path)
+            .map_err(|source| PredictError::Write { path: self.path.clone(), source })?;
+        self.published = true;
+        Ok(())
+    }
+}
+
+impl Drop for PredictionFile {
+    fn drop(&mut self) {
+        if !self.published {
+            // What is left of a prediction that failed is of no use; where it cannot be removed, its name tells.
+            let _ = fs::remove_file(&self.partial);
+        }
+    }
+}
+
+/// A name as a field of CSV.
+fn field(name: &str) -> String {
+    if name.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    } else {
+        name.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_read_back_and_what_fails_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out.csv");
+        let labels = || ["click", "buy, \"now\""].into_iter();
+        drop(PredictionFile::create(&path, labels()).unwrap());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+
+        let probabilities = [1.0 / 3.0, 1e-17];
+        let mut file = PredictionFile::create(&path, labels()).unwrap();
+        file.write(7, probabilities.into_iter()).unwrap();
+        assert!(!path.exists());
+        file.publish().unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let (header, row) = text.split_once('\n').unwrap();
+        assert_eq!(header, "row,click,\"buy, \"\"now\"\"\"");
+        let fields: Vec<_> = row.trim_end().split(',').collect();
+        assert_eq!(fields[0], "7");
+        assert_eq!(
+            fields[1..].iter().map(|field| field.parse().unwrap()).collect::<Vec<f64>>(),
+            probabilities
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,259 @@
+//! Scores of a trained model, row by row, in the order of the rows: from a dataset, or from raw rows that are encoded
+//! by the very code, vocabularies and transforms that made the training's dataset.
+//!
+//! [`Predictions`] scores samples wherever they come from, counts the categories that the model never learnt, and
+//! writes a CSV that appears only when it is whole.
+
+mod file;
+mod rows;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use rankine_reader::schema::VocabularyKind;
+use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::{Dataset, Part, Samples, Schema, vocabulary};
+use serde::{Serialize, Serializer};
+
+use crate::cpu::{CpuModel, sigmoid};
+use crate::saved::SavedModelError;
+use crate::training::EvaluationOptions;
+use file::PredictionFile;
+
+pub use rows::{RowOptions, predict_rows};
+
+/// What becomes of rows with categories that have no row of their own in the model: they were too rare in training, or
+/// not there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnUnknown {
+    /// They are scored with the row that all such categories share.
+    #[default]
+    Oov,
+    /// The first one ends the prediction.
+    Fail,
+    /// They are left out.
+    Skip,
+}
+
+impl OnUnknown {
+    const ALL: [Self; 3] = [Self::Oov, Self::Fail, Self::Skip];
+
+    /// Its name in the command.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Oov => "oov",
+            Self::Fail => "fail",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+impl fmt::Display for OnUnknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for OnUnknown {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|choice| choice.name() == text);
+        found.ok_or_else(|| "expected oov, fail or skip".into())
+    }
+}
+
+/// Why there are no predictions.
+#[derive(Debug, thiserror::Error)]
+pub enum PredictError {
+    /// The dataset or the raw rows cannot be read.
+    #[error(transparent)]
+    Data(#[from] rankine_reader::Error),
+    /// The model cannot be read.
+    #[error(transparent)]
+    Saved(#[from] SavedModelError),
+    /// The predictions cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's words.
+        source: std::io::Error,
+    },
+    /// A category has no row of its own, and none such was to be scored.
+    #[error(
+        "row {row} has a category in column {column} that the model has no row for: it was too rare in training, or \
+         not there. --unknown oov scores such rows with the row that these categories share, --unknown skip leaves \
+         them out"
+    )]
+    Unknown {
+        /// The number of the row, the first being 1.
+        row: u64,
+        /// The column.
+        column: String,
+    },
+    /// A row cannot be read, and bad rows were not to be left out.
+    #[error("{0}\nno predictions were written; --on-bad skip leaves such rows out, counts and names them")]
+    BadRow(String),
+    /// A prediction is no number.
+    #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
+    NotFinite {
+        /// The number of the row, the first being 1.
+        row: u64,
+    },
+}
+
+/// Predictions on their way into a file.
+#[derive(Debug)]
+pub struct Predictions<'a> {
+    model: CpuModel,
+    schema: &'a Schema,
+    on_unknown: OnUnknown,
+    file: PredictionFile,
+    counts: PredictionCounts,
+    logits: Vec<f32>,
+}
+
+/// What became of the rows.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct PredictionCounts {
+    /// Rows that were read, bad ones included.
+    pub read: u64,
+    /// Rows with a prediction.
+    pub predicted: u64,
+    /// Rows that could not be read.
+    pub bad: u64,
+    /// Rows left out since the model has no row for a category.
+    pub unknown_skipped: u64,
+    /// For each column with a vocabulary, in the model's order: the categories that have no row of their own.
+    #[serde(serialize_with = "as_map")]
+    pub unknown: Vec<(String, u64)>,
+}
+
+fn as_map<S: Serializer>(columns: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(columns.iter().map(|(name, count)| (name, count)))
+}
+
+impl<'a> Predictions<'a> {
+    /// Begins a file of predictions at `out`, by a model of samples of a schema.
+    ///
+    /// # Errors
+    /// [`PredictError::Write`].
+    pub fn create(
+        model: CpuModel,
+        schema: &'a Schema,
+        on_unknown: OnUnknown,
+        out: &Path,
+    ) -> Result<Self, PredictError> {
+        let labels = model.spec().heads.iter().map(|head| head.label.as_str());
+        let file = PredictionFile::create(out, labels)?;
+        let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), 0)).collect();
+        let counts = PredictionCounts { unknown, ..PredictionCounts::default() };
+        Ok(Self { model, schema, on_unknown, file, counts, logits: Vec::new() })
+    }
+
+    /// Scores samples, whose rows have the numbers `rows`.
+    ///
+    /// # Errors
+    /// [`PredictError::Unknown`] where such rows are not wanted, [`PredictError::NotFinite`], [`PredictError::Write`].
+    pub fn add(&mut self, samples: &Samples, rows: &[u64]) -> Result<(), PredictError> {
+        assert_eq!(samples.len, rows.len(), "each sample is of a row");
+        if rows.is_empty() {
+            return Ok(());
+        }
+        self.counts.read += rows.len() as u64;
+        let left_out = self.count_unknown(samples, rows)?;
+        self.logits.clear();
+        self.model.logits(samples, &mut self.logits);
+        let heads = self.model.spec().heads.len();
+        for ((&row, logits), left_out) in rows.iter().zip(self.logits.chunks_exact(heads)).zip(left_out) {
+            if left_out {
+                self.counts.unknown_skipped += 1;
+                continue;
+            }
+            if logits.iter().any(|logit| logit.is_nan()) {
+                return Err(PredictError::NotFinite { row });
+            }
+            // In double precision: different logits stay different, as evaluations see them.
+            self.file.write(row, logits.iter().map(|&logit| sigmoid(f64::from(logit))))?;
+            self.counts.predicted += 1;
+        }
+        Ok(())
+    }
+
+    /// Counts categories without a row of their own, and says which samples are left out for them.
+    fn count_unknown(&mut self, samples: &Samples, rows: &[u64]) -> Result<Vec<bool>, PredictError> {
+        let mut left_out = vec![false; samples.len];
+        // The first row that has one, and its column.
+        let mut first: Option<(usize, &str)> = None;
+        for ((number, name), count) in exact_columns(self.schema).zip(&mut self.counts.unknown) {
+            let bags = &samples.categorical[number];
+            for (sample, left_out) in left_out.iter_mut().enumerate() {
+                let unknown =
+                    bags.bag(sample).iter().filter(|&&id| id == vocabulary::OUT_OF_VOCABULARY).count();
+                if unknown == 0 {
+                    continue;
+                }
+                count.1 += unknown as u64;
+                *left_out = self.on_unknown == OnUnknown::Skip;
+                if first.is_none_or(|(earliest, _)| sample < earliest) {
+                    first = Some((sample, name));
+                }
+            }
+        }
+        match first {
+            Some((sample, column)) if self.on_unknown == OnUnknown::Fail => {
+                Err(PredictError::Unknown { row: rows[sample], column: column.to_owned() })
+            }
+            _ => Ok(left_out),
+        }
+    }
+
+    /// Counts rows that could not be read.
+    fn add_bad(&mut self, rows: u64) {
+        self.counts.read += rows;
+        self.counts.bad += rows;
+    }
+
+    /// Completes the file, which is then there.
+    ///
+    /// # Errors
+    /// [`PredictError::Write`].
+    pub fn finish(self) -> Result<PredictionCounts, PredictError> {
+        self.file.publish()?;
+        Ok(self.counts)
+    }
+}
+
+/// The columns in which row 0 stands for every category that has no row of its own, with their numbers.
+fn exact_columns(schema: &Schema) -> impl Iterator<Item = (usize, &str)> {
+    let columns = schema.categorical.iter().enumerate();
+    let exact = columns.filter(|(_, column)| matches!(column.vocabulary, VocabularyKind::Exact { .. }));
+    exact.map(|(number, column)| (number, column.name.as_str()))
+}
+
+/// Scores a part of a dataset, in file order. Its rows are numbered from 1. `progress` hears how many samples are
+/// scored.
+///
+/// # Errors
+/// As [`Predictions::add`], and [`PredictError::Data`].
+pub fn predict_part(
+    predictions: &mut Predictions<'_>,
+    dataset: &Dataset,
+    part: Part,
+    options: &EvaluationOptions,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(), PredictError> {
+    let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
+    let mut rows = Vec::new();
+    for batch in BatchStream::open(dataset.part(part)?, &stream)? {
+        let samples = &batch?.samples;
+        let first = predictions.counts.read + 1;
+        rows.clear();
+        rows.extend(first..first + samples.len as u64);
+        predictions.add(samples, &rows)?;
+        progress(predictions.counts.read);
+    }
+    Ok(())
+}

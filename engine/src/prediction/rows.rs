@@ -1,0 +1,108 @@
+//! Predictions of raw rows: read, encoded and batched as the training's were.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use rankine_reader::convert::{Encoder, Progress, RawChunk, RowFormat, read_raw};
+use rankine_reader::{Error, Samples, Schema};
+
+use super::{PredictError, Predictions};
+
+/// So many bad rows are logged; all are counted.
+const LOGGED_MAX: u64 = 10;
+
+/// How raw rows are scored.
+#[derive(Debug, Clone, Copy)]
+pub struct RowOptions {
+    /// Rows scored at a time.
+    pub batch_size: usize,
+    /// Threads that read rows.
+    pub threads: NonZeroUsize,
+    /// Whether rows that cannot be read are left out; the first one ends the prediction where not.
+    pub skip_bad: bool,
+}
+
+/// Scores the rows of `files`, in their order. Rows are numbered from 1 through all files, bad ones included, so that
+/// predictions can be joined to the rows. `format` and `encoder` are the model's.
+///
+/// # Errors
+/// [`PredictError::BadRow`] where such rows are not left out; [`PredictError::Data`] where a file cannot be read;
+/// otherwise as [`Predictions::add`].
+pub fn predict_rows(
+    predictions: &mut Predictions<'_>,
+    files: &[PathBuf],
+    format: &RowFormat,
+    encoder: &Encoder,
+    options: &RowOptions,
+    progress: &dyn Progress,
+) -> Result<(), PredictError> {
+    let schema = predictions.schema;
+    let mut rows = Rows::new(predictions, schema, options);
+    let mut failed = None;
+    let read = read_raw(files, format, schema, encoder, options.threads, progress, |chunk| {
+        rows.take(chunk).map_err(|error| match error {
+            PredictError::Data(error) => error,
+            // The reader has no word for what a model may find wrong: the error waits outside.
+            other => Error::Invalid(failed.insert(other).to_string()),
+        })
+    });
+    match failed {
+        Some(error) => Err(error),
+        None => {
+            read?;
+            rows.score()
+        }
+    }
+}
+
+/// Rows on their way into batches. Chunks of files are of any size; batches are of one, as those of a dataset are, so
+/// that both are scored alike to the last bit.
+struct Rows<'p, 'a> {
+    predictions: &'p mut Predictions<'a>,
+    options: &'p RowOptions,
+    batch: Samples,
+    /// The number of each row of the batch.
+    numbers: Vec<u64>,
+}
+
+impl<'p, 'a> Rows<'p, 'a> {
+    fn new(predictions: &'p mut Predictions<'a>, schema: &Schema, options: &'p RowOptions) -> Self {
+        Self { predictions, options, batch: Samples::new(schema), numbers: Vec::new() }
+    }
+
+    fn take(&mut self, chunk: RawChunk<'_>) -> Result<(), PredictError> {
+        let mut bad_numbers = Vec::new();
+        for (number, name) in chunk.bad {
+            if !self.options.skip_bad {
+                return Err(PredictError::BadRow(name.to_string()));
+            }
+            if self.predictions.counts.bad + (bad_numbers.len() as u64) < LOGGED_MAX {
+                tracing::warn!("left out: {name}");
+            }
+            bad_numbers.push(number);
+        }
+        self.predictions.add_bad(chunk.bad_rows);
+        let mut bad = bad_numbers.into_iter().peekable();
+        let good = (0..chunk.rows).filter(|number| bad.next_if_eq(number).is_none());
+        let mut numbers = good.map(|number| chunk.first_row + number + 1);
+
+        let mut start = 0;
+        while start < chunk.samples.len {
+            let end = chunk.samples.len.min(start + self.options.batch_size - self.batch.len);
+            self.batch.append(&chunk.samples, start..end);
+            self.numbers.extend(numbers.by_ref().take(end - start));
+            start = end;
+            if self.batch.len == self.options.batch_size {
+                self.score()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn score(&mut self) -> Result<(), PredictError> {
+        self.predictions.add(&self.batch, &self.numbers)?;
+        self.batch.clear();
+        self.numbers.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,460 @@
+//! From a job to its model: what the job says, for the columns that a dataset has.
+
+use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_reader::schema::{self, Categorical, VocabularyKind};
+use rankine_reader::{Schema, nearest};
+
+use super::TrainError;
+use crate::job::{self, Conflict, Job, Model, Width};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use crate::system;
+
+/// The model of a job for a dataset's columns, and the rules by which it learns.
+///
+/// # Errors
+/// Everything about the job that does not suit the columns.
+pub fn translate(job: &Job, schema: &Schema) -> Result<(ModelSpec, TrainingRules), Vec<Conflict>> {
+    let mut conflicts = Vec::new();
+    check_columns(job, schema, &mut conflicts);
+    let heads = heads(job, schema, &mut conflicts);
+    let tables = Tables::new(job, schema, &mut conflicts);
+    if !conflicts.is_empty() {
+        return Err(conflicts);
+    }
+    let features = schema.categorical.iter().zip(&tables.of_columns).map(|(column, &table)| FeatureSpec {
+        column: column.name.clone(),
+        table,
+        pooling: match column.pooling {
+            schema::Pooling::Sum => Pooling::Sum,
+            schema::Pooling::Mean => Pooling::Mean,
+        },
+    });
+    let widths = |mlp: &[Width]| mlp.iter().map(|width| width.get() as usize).collect();
+    let spec = ModelSpec {
+        dense_columns: schema.dense.len(),
+        bottom_mlp: widths(job.model.bottom_mlp()),
+        interaction: match &job.model {
+            Model::Dlrm(_) => Interaction::Dot,
+            Model::Dcnv2(model) => Interaction::Cross {
+                layers: model.cross_layers.get() as usize,
+                rank: model.cross_rank.map(|rank| rank.get() as usize),
+            },
+            Model::DeepFm(_) => Interaction::FactorizationMachine,
+            Model::WideDeep(_) => Interaction::Concat,
+        },
+        wide: job.model.is_wide(),
+        top_mlp: widths(job.model.top_mlp()),
+        heads,
+        features: features.collect(),
+        tables: tables.specs,
+    };
+    let rules = TrainingRules {
+        dense: optimizer(&job.optimizer.dense),
+        dense_clip_norm: job.optimizer.dense_clip_norm.map(|norm| norm.get() as f32),
+        tables: tables.rules,
+        wide: optimizer(job.optimizer.wide()),
+    };
+    Ok((spec, rules))
+}
+
+/// Whether a model of the job's kind can be built over the columns at all.
+fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
+    let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
+    let (dense, bottom) = (schema.dense.len(), job.model.bottom_mlp());
+    let (kind, dim) = (job.model.kind(), job.model.embedding_dim());
+    if dense > 0 && bottom.is_empty() && job.model.wants_equal_dims() {
+        conflict(
+            "model.bottom_mlp",
+            format!(
+                "the dataset has {dense} dense columns, so {kind} needs a bottom MLP: [64, {dim}], for example"
+            ),
+        );
+    }
+    if dense == 0 && !bottom.is_empty() {
+        conflict("model.bottom_mlp", "the dataset has no dense columns: remove the bottom MLP".into());
+    }
+    let vectors = schema.categorical.len() + usize::from(dense > 0);
+    if vectors < 2 && job.model.wants_equal_dims() {
+        conflict(
+            "model.kind",
+            format!(
+                "the dataset has too few columns: {kind} needs two categorical ones, or one and dense ones, to interact"
+            ),
+        );
+    } else if vectors == 0 {
+        conflict("model.kind", "the dataset has no columns to learn from".into());
+    }
+}
+
+/// The labels that are learnt.
+fn heads(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Vec<HeadSpec> {
+    let names: Vec<_> = schema.labels.iter().map(|label| label.name.as_str()).collect();
+    let head = |label_number: usize, weight| HeadSpec {
+        label: names[label_number].to_owned(),
+        label_number,
+        weight,
+    };
+    if job.heads.is_empty() {
+        return (0..names.len()).map(|number| head(number, 1.0)).collect();
+    }
+    let mut heads = Vec::new();
+    for (number, wanted) in job.heads.iter().enumerate() {
+        match names.iter().position(|&name| name == wanted.label) {
+            Some(label_number) => heads.push(head(label_number, wanted.weight.get())),
+            None => conflicts.push(Conflict::new(
+                format!("head.{number}.label"),
+                format!("the dataset has no label {}: {}", wanted.label, known(&wanted.label, &names)),
+            )),
+        }
+    }
+    heads
+}
+
+/// The tables of a model, in the order of the first columns that look them up.
+struct Tables {
+    specs: Vec<TableSpec>,
+    /// One a table.
+    rules: Vec<Optimizer>,
+    /// The number of each categorical column's table.
+    of_columns: Vec<usize>,
+}
+
+impl Tables {
+    fn new(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Self {
+        for (number, table) in job.tables.iter().enumerate() {
+            check_table(number, table, schema, conflicts);
+        }
+        let mut tables = Self { specs: Vec::new(), rules: Vec::new(), of_columns: Vec::new() };
+        // The tables of `[[table]]`s that a column has looked up already.
+        let mut numbers = vec![None; job.tables.len()];
+        for column in &schema.categorical {
+            let own = job.tables.iter().position(|table| table.columns.contains(&column.name));
+            let number = match own.and_then(|own| numbers[own]) {
+                Some(number) => number,
+                None => tables.push(job, column, own.map(|own| &job.tables[own])),
+            };
+            if let Some(own) = own {
+                numbers[own] = Some(number);
+            }
+            tables.of_columns.push(number);
+        }
+        tables.check_names(job, conflicts);
+        tables
+    }
+
+    /// Adds the table that a column is the first to look up; returns its number.
+    fn push(&mut self, job: &Job, column: &Categorical, own: Option<&job::Table>) -> usize {
+        let dim = own.and_then(|table| table.dim).unwrap_or(job.model.embedding_dim());
+        let name = own.map_or_else(|| column.name.clone(), job::Table::name);
+        self.specs.push(TableSpec { name, rows: column.rows, dim: dim.get() as usize });
+        let rule = own.and_then(|table| table.optimizer.as_ref()).unwrap_or(&job.optimizer.sparse);
+        let mut rule = optimizer(rule);
+        rule.learning_rate *= own.map_or(1.0, |table| table.learning_rate_factor.get());
+        self.rules.push(rule);
+        self.specs.len() - 1
+    }
+
+    /// A `[[table]]` may be named like the column of a table that has none.
+    fn check_names(&self, job: &Job, conflicts: &mut Vec<Conflict>) {
+        for (number, table) in job.tables.iter().enumerate() {
+            let name = table.name();
+            let named = self.specs.iter().filter(|spec| spec.name == name).count();
+            if named > 1 {
+                let message = format!("the table of the column {name} is named so already");
+                conflicts.push(Conflict::new(format!("table.{number}.name"), message));
+            }
+        }
+    }
+}
+
+/// Whether the columns of a `[[table]]` are there, and mean the same by a row.
+fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &mut Vec<Conflict>) {
+    let names: Vec<_> = schema.categorical.iter().map(|column| column.name.as_str()).collect();
+    let mut conflict = |message| conflicts.push(Conflict::new(format!("table.{number}.columns"), message));
+    let mut first: Option<&Categorical> = None;
+    for name in &table.columns {
+        let Some(column) = schema.categorical.iter().find(|column| column.name == *name) else {
+            let what =
+                if schema.names().any(|other| other == name) { "is not categorical" } else { "is not there" };
+            conflict(format!("the column {name} {what}: {}", known(name, &names)));
+            continue;
+        };
+        let Some(first) = first else {
+            first = Some(column);
+            continue;
+        };
+        if first.rows != column.rows {
+            conflict(format!(
+                "the columns {} and {name} cannot share a table: their ids are below {} and {}. Convert them with one \
+                 vocabulary (kind \"shared\"), or hashed to equally many rows",
+                first.name, first.rows, column.rows
+            ));
+        } else if !share_meaning(first, column) {
+            conflict(format!(
+                "the columns {} and {name} cannot share a table: each has a vocabulary of its own, so a row means \
+                 another category in each. Convert them with one vocabulary (kind \"shared\"), or hashed",
+                first.name
+            ));
+        }
+    }
+}
+
+/// Whether a row number means the same category in two columns with equally many rows.
+fn share_meaning(a: &Categorical, b: &Categorical) -> bool {
+    match (a.vocabulary, b.vocabulary) {
+        (VocabularyKind::Hash, VocabularyKind::Hash)
+        | (VocabularyKind::Identity, VocabularyKind::Identity) => true,
+        (VocabularyKind::Exact { .. }, VocabularyKind::Exact { .. }) => owner(a) == owner(b),
+        _ => false,
+    }
+}
+
+/// The column whose vocabulary a column uses.
+fn owner(column: &Categorical) -> &str {
+    column.shares.as_ref().unwrap_or(&column.name)
+}
+
+/// The names that there are, or the one that was probably meant.
+fn known(word: &str, names: &[&str]) -> String {
+    match nearest(word, names.iter().copied()) {
+        Some(name) => format!("did you mean {name}?"),
+        None if names.is_empty() => "there are none".into(),
+        None => format!("there are {}", names.join(", ")),
+    }
+}
+
+/// An optimizer of a job file, as what trains takes it.
+fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
+    let rule = match *optimizer {
+        job::Optimizer::Sgd(_) => UpdateRule::Sgd,
+        job::Optimizer::Momentum(job::Momentum { momentum, nesterov, .. }) => {
+            UpdateRule::Momentum { momentum: momentum.get() as f32, nesterov }
+        }
+        job::Optimizer::Adagrad(job::Adagrad { initial_accumulator, epsilon, .. }) => UpdateRule::Adagrad {
+            initial_accumulator: initial_accumulator.get() as f32,
+            epsilon: epsilon.get() as f32,
+        },
+        job::Optimizer::RowwiseAdagrad(job::RowwiseAdagrad { initial_accumulator, epsilon, .. }) => {
+            UpdateRule::RowwiseAdagrad {
+                initial_accumulator: initial_accumulator.get() as f32,
+                epsilon: epsilon.get() as f32,
+            }
+        }
+        job::Optimizer::Adam(job::Adam { beta1, beta2, epsilon, .. }) => UpdateRule::Adam {
+            beta1: beta1.get() as f32,
+            beta2: beta2.get() as f32,
+            epsilon: epsilon.get() as f32,
+        },
+        job::Optimizer::Ftrl(job::Ftrl { beta, l1, l2, .. }) => {
+            UpdateRule::Ftrl { beta: beta.get() as f32, l1: l1.get() as f32, l2: l2.get() as f32 }
+        }
+    };
+    let (learning_rate, weight_decay) = (optimizer.learning_rate(), optimizer.weight_decay() as f32);
+    Optimizer { rule, learning_rate, weight_decay }
+}
+
+/// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
+/// without a word.
+pub(super) fn check_memory(spec: &ModelSpec, rules: &TrainingRules) -> Result<(), TrainError> {
+    const GIB: f64 = (1u64 << 30) as f64;
+    let needed = rules.table_bytes(spec);
+    let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
+    if needed <= usable {
+        return Ok(());
+    }
+    let largest = spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
+    Err(TrainError::Device(format!(
+        "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table is \
+         {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller model.embedding_dim, or \
+         optimizer.sparse.kind = \"rowwise-adagrad\", which keeps one number a row, or \"sgd\", which keeps none, take \
+         less",
+        needed as f64 / GIB,
+        usable as f64 / GIB
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label};
+
+    use super::*;
+
+    const JOB: &str = r#"
+        name = "test"
+        data.dir = "data"
+        model = { kind = "dcnv2", embedding_dim = 4, bottom_mlp = [8], cross_layers = 2, cross_rank = 3, top_mlp = [5] }
+        optimizer.dense = { kind = "momentum", learning_rate = 0.5, weight_decay = 0.25 }
+        optimizer.sparse = { kind = "adagrad", learning_rate = 0.125, epsilon = 1e-3 }
+        train.batch_size = 8
+    "#;
+
+    /// Two dense columns, two labels, and columns with rows 10, 20, 10 (hashed), 10 (a vocabulary).
+    fn schema() -> Schema {
+        let label = |name: &str| Label { name: name.into() };
+        let dense =
+            |name: &str| Dense { name: name.into(), transform: DenseTransform::plain(DenseFunction::None) };
+        let mut categorical: Vec<_> = [("ad", 10), ("user", 20), ("shown", 10), ("city", 10)]
+            .map(|(name, rows)| Categorical {
+                name: name.into(),
+                rows,
+                hotness: Hotness::Fixed(1),
+                pooling: schema::Pooling::Sum,
+                vocabulary: VocabularyKind::Hash,
+                shares: None,
+            })
+            .into();
+        categorical[2].pooling = schema::Pooling::Mean;
+        categorical[3].vocabulary = VocabularyKind::Exact { min_count: 1 };
+        Schema {
+            labels: vec![label("click"), label("buy")],
+            weight: None,
+            dense: vec![dense("age"), dense("price")],
+            dense_dtype: DenseDtype::F32,
+            categorical,
+        }
+    }
+
+    fn job(lines: &str, sets: &[&str]) -> Job {
+        Job::from_toml("job.toml", &format!("{JOB}{lines}"), sets).unwrap()
+    }
+
+    #[test]
+    fn every_kind_becomes_its_parts() {
+        let sizes = "embedding_dim = 4, bottom_mlp = [4], top_mlp = [5]";
+        let part = |kind: &str| {
+            let model = format!("model={{ kind = '{kind}', {sizes} }}");
+            let (spec, _) = translate(&job("", &[&model]), &schema()).unwrap();
+            assert_eq!(
+                (spec.dense_columns, &spec.bottom_mlp[..], &spec.top_mlp[..]),
+                (2, &[4][..], &[5][..])
+            );
+            (spec.interaction, spec.wide)
+        };
+        assert_eq!(part("dlrm"), (Interaction::Dot, false));
+        assert_eq!(part("deepfm"), (Interaction::FactorizationMachine, true));
+        assert_eq!(part("wide-deep"), (Interaction::Concat, true));
+        let (spec, rules) = translate(&job("", &[]), &schema()).unwrap();
+        assert_eq!(spec.interaction, Interaction::Cross { layers: 2, rank: Some(3) });
+        let heads: Vec<_> =
+            spec.heads.iter().map(|head| (head.label.as_str(), head.label_number, head.weight)).collect();
+        assert_eq!(heads, [("click", 0, 1.0), ("buy", 1, 1.0)]);
+        let rule = UpdateRule::Momentum { momentum: 0.9, nesterov: false };
+        assert_eq!(rules.dense, Optimizer { rule, learning_rate: 0.5, weight_decay: 0.25 });
+        let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-3 };
+        let sparse = Optimizer { rule, learning_rate: 0.125, weight_decay: 0.0 };
+        assert_eq!((rules.tables, rules.wide, rules.dense_clip_norm), (vec![sparse; 4], sparse, None));
+    }
+
+    #[test]
+    fn tables_are_shared_and_have_rules_of_their_own() {
+        let lines = r#"
+            [[table]]
+            columns = ["shown", "ad"]
+            dim = 6
+            learning_rate_factor = 0.5
+            [[table]]
+            columns = ["city"]
+            name = "town"
+            optimizer = { kind = "adam", learning_rate = 2, beta1 = 0.5, beta2 = 0.75 }
+            learning_rate_factor = 0.25
+            [[head]]
+            label = "buy"
+            weight = 3
+        "#;
+        let sets = ["optimizer.wide={ kind = 'ftrl', learning_rate = 1, l1 = 0.5 }", "model.kind=wide-deep"];
+        let text = JOB.replace(", cross_layers = 2, cross_rank = 3", "");
+        let job = Job::from_toml("job.toml", &format!("{text}{lines}"), &sets).unwrap();
+        let (spec, rules) = translate(&job, &schema()).unwrap();
+        let tables: Vec<_> =
+            spec.tables.iter().map(|table| (table.name.as_str(), table.rows, table.dim)).collect();
+        assert_eq!(tables, [("shown+ad", 10, 6), ("user", 20, 4), ("town", 10, 4)]);
+        let features: Vec<_> = spec
+            .features
+            .iter()
+            .map(|feature| (feature.column.as_str(), feature.table, feature.pooling))
+            .collect();
+        let sum = Pooling::Sum;
+        assert_eq!(
+            features,
+            [("ad", 0, sum), ("user", 1, sum), ("shown", 0, Pooling::Mean), ("city", 2, sum)]
+        );
+        let rates: Vec<_> = rules.tables.iter().map(|rule| rule.learning_rate).collect();
+        assert_eq!(rates, [0.0625, 0.125, 0.5]);
+        assert_eq!(rules.tables[2].rule, UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1e-8 });
+        assert_eq!(rules.wide.rule, UpdateRule::Ftrl { beta: 1.0, l1: 0.5, l2: 0.0 });
+        let heads: Vec<_> = spec.heads.iter().map(|head| (head.label_number, head.weight)).collect();
+        assert_eq!(heads, [(1, 3.0)]);
+        // Adagrad keeps one number an element and Adam two; the wide part's tables have one number a row, and FTRL
+        // keeps two; strides are whole sixteens of bytes.
+        let bytes = |rows: u64, numbers: u64| rows * (4 * numbers).next_multiple_of(16);
+        let expected = bytes(10, 12) + bytes(20, 8) + bytes(10, 12) + bytes(10 + 20 + 10 + 10, 3);
+        assert_eq!(rules.table_bytes(&spec), expected);
+    }
+
+    #[test]
+    fn columns_of_one_vocabulary_share_a_table() {
+        let mut schema = schema();
+        let job = job("[[table]]\ncolumns = [\"city\", \"shown\"]", &[]);
+        schema.categorical[2].vocabulary = VocabularyKind::Exact { min_count: 1 };
+        assert!(translate(&job, &schema).is_err());
+        schema.categorical[2].shares = Some("city".into());
+        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
+        // Without a [[table]] they have a vocabulary in common and a table each.
+        assert_eq!(translate(&self::job("", &[]), &schema).unwrap().0.tables.len(), 4);
+        // A vocabulary of a third column will do.
+        schema.categorical[2].shares = Some("ad".into());
+        schema.categorical[3].shares = Some("ad".into());
+        assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
+    }
+
+    #[test]
+    fn what_does_not_suit_the_columns_is_named() {
+        let refused = |lines: &str, sets: &[&str], expected: &str| {
+            let conflicts = translate(&job(lines, sets), &schema()).unwrap_err();
+            let told: Vec<_> = conflicts.iter().map(ToString::to_string).collect();
+            assert!(told.iter().any(|told| told.contains(expected)), "{expected}\n{told:?}");
+        };
+        let table = |columns: &str, expected: &str| {
+            refused(&format!("[[table]]\ncolumns = {columns}"), &[], expected);
+        };
+        table(r#"["usr"]"#, "table.0.columns: the column usr is not there: did you mean user?");
+        table(r#"["price"]"#, "the column price is not categorical: there are ad, user, shown, city");
+        table(
+            r#"["ad", "user"]"#,
+            "the columns ad and user cannot share a table: their ids are below 10 and 20",
+        );
+        table(r#"["ad", "city"]"#, "each has a vocabulary of its own");
+        refused(
+            "[[table]]\ncolumns = [\"ad\"]\nname = \"user\"",
+            &[],
+            "table.0.name: the table of the column user is named so already",
+        );
+        refused(
+            "[[head]]\nlabel = \"clik\"",
+            &[],
+            "head.0.label: the dataset has no label clik: did you mean click?",
+        );
+        let model = "model={ kind = 'dlrm', embedding_dim = 4, top_mlp = [5] }";
+        refused(
+            "",
+            &[model],
+            "the dataset has 2 dense columns, so dlrm needs a bottom MLP: [64, 4], for example",
+        );
+
+        let mut narrow = schema();
+        narrow.dense.clear();
+        narrow.categorical.truncate(1);
+        let conflicts = |sets: &[&str], schema: &Schema| {
+            let conflicts = translate(&job("", sets), schema).unwrap_err();
+            conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+        };
+        assert!(
+            conflicts(&[model], &narrow)
+                .contains("model.kind: the dataset has too few columns: dlrm needs two")
+        );
+        let told = conflicts(&[], &narrow);
+        assert_eq!(told, "model.bottom_mlp: the dataset has no dense columns: remove the bottom MLP");
+        narrow.categorical.clear();
+        assert!(conflicts(&["model.bottom_mlp=[]"], &narrow).contains("no columns to learn from"));
+    }
+}

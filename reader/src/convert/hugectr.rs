@@ -1,0 +1,248 @@
+//! Raw records as a source of rows: see [`crate::raw`] for what they are.
+
+use std::fs::File;
+use std::io::Read;
+
+use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
+use crate::convert::csv::largest_number;
+use crate::convert::format::RowFormat;
+use crate::convert::lines::Source;
+use crate::convert::options::ConvertOptions;
+use crate::convert::pass::Selection;
+use crate::convert::plan::Plan;
+use crate::convert::report::ConversionReport;
+use crate::convert::rows::{RawRows, RawValues};
+use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::{Progress, convert};
+use crate::error::{Error, IoContext, Result};
+use crate::raw::{RawDense, RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
+use crate::schema::{DenseDtype, DenseFunction};
+
+/// Records are read in pieces of about so many bytes.
+const CHUNK_BYTES: usize = 2 << 20;
+
+/// Converts HugeCTR's and MLPerf's raw files to a dataset, whose blocks have the samples that those of a
+/// [`crate::Dataset::raw`] of the same file have. What is interrupted or fails leaves no dataset behind.
+///
+/// # Errors
+/// [`Error::Invalid`] for options that contradict each other, a format without fixed records, and a folder that is
+/// there already; [`Error::BadRows`] for a file whose length does not suit the format, and for bad records as with lines;
+/// [`Error::Io`].
+pub fn convert_hugectr_raw(
+    options: &ConvertOptions,
+    format: &RawFormat,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    let source = RecordSource::new(format, options.dense_dtype, options.sources()?)?;
+    let draft = format.schema(options.dense_dtype);
+    let plan = Plan {
+        standardized: vec![false; draft.dense.len()],
+        draft,
+        format: RowFormat::HugectrRaw(format.clone()),
+    };
+    convert(options, &plan, &source, progress)
+}
+
+/// Files of records.
+#[derive(Debug)]
+pub(crate) struct RecordSource {
+    files: Vec<Source>,
+    decoder: RecordDecoder,
+    /// What a dense value may be at most, either way, so that it can be stored.
+    largest: f64,
+}
+
+/// Some records of one file.
+#[derive(Debug)]
+pub(crate) struct RecordChunk {
+    /// The number of its file.
+    file: usize,
+    bytes: Vec<u8>,
+    /// Records before it in its file.
+    first_record: u64,
+    /// Records before it in all files.
+    first_row: u64,
+    bytes_done: u64,
+}
+
+impl RecordSource {
+    /// # Errors
+    /// [`Error::Invalid`] where the format has no fixed record, [`Error::BadRows`] where a file's length does not suit
+    /// it.
+    pub(crate) fn new(format: &RawFormat, dense_dtype: DenseDtype, files: Vec<Source>) -> Result<Self> {
+        let decoder = RecordDecoder::new(format)?;
+        for file in &files {
+            format.records_of(file.bytes).map_err(|what| {
+                Error::BadRows(format!("cannot convert {}: its {what}", file.path.display()))
+            })?;
+        }
+        let function = match format.dense {
+            RawDense::Float => DenseFunction::None,
+            RawDense::Int => DenseFunction::MlperfLog,
+        };
+        Ok(Self { files, decoder, largest: largest_number(function, dense_dtype) })
+    }
+
+    /// # Errors
+    /// The first fault of a record.
+    fn check(&self, record: &[u8]) -> Result<(), RecordFault> {
+        self.decoder.check(record)?;
+        self.decoder.check_numbers(record, self.largest)
+    }
+
+    fn push(&self, record: &[u8], rows: &mut RawRows) {
+        for (number, labels) in rows.labels.iter_mut().enumerate() {
+            labels.push(self.decoder.label(record, number));
+        }
+        for (number, values) in rows.dense.iter_mut().enumerate() {
+            values.push(self.decoder.number(record, number));
+        }
+        for (number, column) in rows.categories.iter_mut().enumerate() {
+            match &mut column.values {
+                RawValues::Rows(ids) => ids.extend(self.decoder.bag(record, number)),
+                RawValues::Keys(_) => unreachable!("the schema of raw files has identity columns alone"),
+            }
+        }
+        rows.end_rows(1);
+    }
+
+    fn record<'c>(&self, chunk: &'c RecordChunk, bad: &BadRow) -> &'c [u8] {
+        &chunk.bytes[bad.start as usize..bad.end as usize]
+    }
+}
+
+impl RowSource for RecordSource {
+    type Chunk = RecordChunk;
+    const UNIT: &'static str = "record";
+
+    fn chunks(&self) -> impl Iterator<Item = Result<RecordChunk>> + Send {
+        RecordChunks { source: self, file: 0, open: None, first_record: 0, first_row: 0, bytes_done: 0 }
+    }
+
+    fn span(&self, chunk: &RecordChunk) -> Span {
+        Span {
+            first_row: chunk.first_row,
+            rows: (chunk.bytes.len() / self.decoder.record_bytes()) as u64,
+            eval: self.files[chunk.file].eval,
+            bytes_done: chunk.bytes_done,
+        }
+    }
+
+    fn read(&self, chunk: &RecordChunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
+        let record_bytes = self.decoder.record_bytes();
+        let mut bad = Vec::new();
+        for (number, record) in (0..).zip(chunk.bytes.chunks_exact(record_bytes)) {
+            match self.check(record) {
+                Ok(()) => self.push(record, rows.of(selection.part(u64::from(number)))),
+                Err(fault) => {
+                    let start = number * record_bytes as u32;
+                    let fault = Fault { reason: fault.kind.into(), field: Some(fault.column as u32) };
+                    bad.push(BadRow {
+                        row: number,
+                        line: number,
+                        start,
+                        end: start + record_bytes as u32,
+                        fault,
+                    });
+                }
+            }
+        }
+        Ok(bad)
+    }
+
+    fn name(&self, chunk: &RecordChunk, bad: &BadRow) -> BadName {
+        let fault = self.check(self.record(chunk, bad)).err();
+        let describe = |fault: &RecordFault| self.decoder.describe(fault);
+        BadName {
+            file: self.files[chunk.file].path.to_string_lossy().into_owned(),
+            unit: Self::UNIT,
+            number: chunk.first_record + u64::from(bad.row) + 1,
+            column: bad.fault.field.map(|column| self.decoder.name(column as usize).to_owned()),
+            why: fault.as_ref().map_or_else(String::new, describe),
+        }
+    }
+
+    fn copy(&self, chunk: &RecordChunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(self.record(chunk, bad));
+        false
+    }
+
+    fn copy_rest(&self, _: &RecordChunk, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn quarantine_name(&self) -> &'static str {
+        "quarantine.bin"
+    }
+
+    fn expects(&self) -> String {
+        let format = self.decoder.format();
+        format!("raw records of the shape {} ({format})", format.shape.name)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+}
+
+impl From<RecordFaultKind> for BadReason {
+    fn from(kind: RecordFaultKind) -> Self {
+        match kind {
+            RecordFaultKind::Label => Self::Label,
+            RecordFaultKind::Number | RecordFaultKind::Large => Self::Number,
+            RecordFaultKind::Id => Self::RowNumber,
+        }
+    }
+}
+
+/// All chunks of some files, in order.
+struct RecordChunks<'a> {
+    source: &'a RecordSource,
+    file: usize,
+    open: Option<File>,
+    first_record: u64,
+    first_row: u64,
+    bytes_done: u64,
+}
+
+impl RecordChunks<'_> {
+    fn read(&mut self) -> Result<Option<RecordChunk>> {
+        let record_bytes = self.source.decoder.record_bytes();
+        while let Some(file) = self.source.files.get(self.file) {
+            let left = file.bytes - self.first_record * record_bytes as u64;
+            if left == 0 {
+                (self.file, self.open, self.first_record) = (self.file + 1, None, 0);
+                continue;
+            }
+            let input = match &mut self.open {
+                Some(input) => input,
+                none => none.insert(File::open(&file.path).context("open", &file.path)?),
+            };
+            let most = (CHUNK_BYTES / record_bytes).max(1) * record_bytes;
+            let mut bytes = vec![0; left.min(most as u64) as usize];
+            input.read_exact(&mut bytes).context("read", &file.path)?;
+            let records = (bytes.len() / record_bytes) as u64;
+            self.bytes_done += bytes.len() as u64;
+            let chunk = RecordChunk {
+                file: self.file,
+                bytes,
+                first_record: self.first_record,
+                first_row: self.first_row,
+                bytes_done: self.bytes_done,
+            };
+            self.first_record += records;
+            self.first_row += records;
+            return Ok(Some(chunk));
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for RecordChunks<'_> {
+    type Item = Result<RecordChunk>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}

@@ -1,0 +1,279 @@
+//! From records to samples.
+
+use crate::convert::Tabulated;
+use crate::error::Result;
+use crate::raw::{FIELD_BYTES, RawDense, RawFormat, RawIds};
+use crate::samples::Samples;
+use crate::schema::{DenseDtype, DenseFunction, DenseTransform};
+
+/// Records that are taken apart together: 64 of MLPerf's longest take 57 KiB.
+const TILE_RECORDS: usize = 64;
+/// The bits of a label that is 1: as a float, and as an integer. No bits mean something else in the other.
+pub(super) const ONE: [u32; 2] = [1.0f32.to_bits(), 1];
+
+/// Why bytes are no record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordFault {
+    /// What is wrong.
+    pub kind: RecordFaultKind,
+    /// The number of the column in the schema's order: labels, dense, categorical.
+    pub column: usize,
+    /// The bits of the field that is to blame.
+    pub bits: u32,
+}
+
+/// What can be wrong with a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RecordFaultKind {
+    /// A label is neither 0 nor 1.
+    Label,
+    /// A dense value is not finite, or subnormal, as integers are that are read as floats.
+    Number,
+    /// A dense value is beyond what its column can store.
+    Large,
+    /// An id is no row of its table.
+    Id,
+}
+
+/// A column of ids: where its fields are, and which ids are rows of its table.
+#[derive(Debug, Clone)]
+struct IdColumn {
+    fields: std::ops::Range<usize>,
+    /// The id of the table's first row.
+    first: u64,
+    rows: u64,
+}
+
+/// Reads records into samples.
+#[derive(Debug, Clone)]
+pub struct RecordDecoder {
+    format: RawFormat,
+    names: Vec<String>,
+    record_bytes: usize,
+    labels: usize,
+    dense: usize,
+    columns: Vec<IdColumn>,
+    /// The logarithms of small integers.
+    logarithms: Tabulated<f32>,
+    transform: DenseTransform,
+}
+
+impl RecordDecoder {
+    /// A decoder of records of a format.
+    ///
+    /// # Errors
+    /// See [`RawFormat::record_bytes`].
+    pub fn new(format: &RawFormat) -> Result<Self> {
+        let record_bytes = format.record_bytes()?;
+        let schema = format.schema(DenseDtype::F32);
+        schema.validate()?;
+        let (labels, dense) = (schema.labels.len(), schema.dense.len());
+        let (mut field, mut row) = (labels + dense, 0);
+        let columns = schema.categorical.iter().map(|column| {
+            let first = match format.ids {
+                RawIds::PerTable => 0,
+                RawIds::GlobalOffset => row,
+            };
+            let start = field;
+            field += column.hotness.max() as usize;
+            row += column.rows;
+            IdColumn { fields: start..field, first, rows: column.rows }
+        });
+        let transform = DenseTransform::plain(DenseFunction::MlperfLog);
+        Ok(Self {
+            columns: columns.collect(),
+            names: schema.names().map(str::to_owned).collect(),
+            format: format.clone(),
+            record_bytes,
+            labels,
+            dense,
+            logarithms: Tabulated::new(|x| transform.apply(Some(x))),
+            transform,
+        })
+    }
+
+    /// What the fields are.
+    pub fn format(&self) -> &RawFormat {
+        &self.format
+    }
+
+    /// Bytes of a record.
+    pub fn record_bytes(&self) -> usize {
+        self.record_bytes
+    }
+
+    /// The name of a column, counted as in [`RecordFault::column`].
+    pub fn name(&self, column: usize) -> &str {
+        self.names.get(column).map_or("", String::as_str)
+    }
+
+    /// Appends all records of `bytes`, whose length is a multiple of [`RecordDecoder::record_bytes`], to samples of the
+    /// format's schema.
+    ///
+    /// # Errors
+    /// The first record that is none, and its fault; `out` then holds parts of samples.
+    pub fn decode_into(&self, bytes: &[u8], out: &mut Samples) -> Result<(), (usize, RecordFault)> {
+        // Tile by tile, so that the records stay in the cache while they are taken apart column by column.
+        let tiles = bytes.chunks(self.record_bytes * TILE_RECORDS);
+        let whole = tiles.fold(true, |whole, tile| self.decode_tile(tile, out) & whole);
+        if whole { Ok(()) } else { Err(self.first_fault(bytes)) }
+    }
+
+    /// Appends records, and tells whether all of them are such.
+    fn decode_tile(&self, bytes: &[u8], out: &mut Samples) -> bool {
+        let records = || bytes.chunks_exact(self.record_bytes);
+        let before = out.len;
+        out.len += records().len();
+        let mut whole = true;
+        for (number, labels) in out.labels.iter_mut().enumerate() {
+            labels.extend(records().map(|record| {
+                let label = bits_at(record, number);
+                whole &= label == 0 || ONE.contains(&label);
+                f32::from(u8::from(label != 0))
+            }));
+        }
+        out.dense.resize(out.len * self.dense, 0.0);
+        let rows = out.dense[before * self.dense..].chunks_exact_mut(self.dense.max(1));
+        for (row, record) in rows.zip(records()) {
+            for (value, number) in row.iter_mut().zip(self.labels..) {
+                let bits = bits_at(record, number);
+                *value = match self.format.dense {
+                    // The sum is 0 for -0, and else the number: conversion knows one zero.
+                    RawDense::Float => f32::from_bits(bits) + 0.0,
+                    RawDense::Int => {
+                        let integer = f64::from(bits as i32);
+                        self.logarithms.get(integer, |x| self.transform.apply(Some(x)))
+                    }
+                };
+                whole &= self.format.dense == RawDense::Int || is_usual(*value);
+            }
+        }
+        for (column, bags) in self.columns.iter().zip(&mut out.categorical) {
+            let first = bags.ids.len();
+            // Below the table's first row the difference wraps, and so is beyond the last.
+            let id = |record, field| u64::from(bits_at(record, field)).wrapping_sub(column.first);
+            if column.fields.len() == 1 {
+                bags.extend_one_hot(records().map(|record| id(record, column.fields.start)));
+            } else {
+                records().for_each(|record| bags.push(column.fields.clone().map(|field| id(record, field))));
+            }
+            whole &= bags.ids[first..].iter().all(|&id| id < column.rows);
+        }
+        whole
+    }
+
+    /// The first record that is none, where one is known to be there.
+    #[cold]
+    fn first_fault(&self, bytes: &[u8]) -> (usize, RecordFault) {
+        let faults = bytes.chunks_exact(self.record_bytes).map(|record| self.check(record).err()).enumerate();
+        faults
+            .flat_map(|(number, fault)| fault.map(|fault| (number, fault)))
+            .next()
+            .expect("a record is at fault")
+    }
+
+    /// Checks one record.
+    ///
+    /// # Errors
+    /// Its first fault.
+    pub fn check(&self, record: &[u8]) -> Result<(), RecordFault> {
+        let fault = |kind, column, bits| Err(RecordFault { kind, column, bits });
+        for column in 0..self.labels {
+            let bits = bits_at(record, column);
+            if bits != 0 && !ONE.contains(&bits) {
+                return fault(RecordFaultKind::Label, column, bits);
+            }
+        }
+        if self.format.dense == RawDense::Float {
+            for column in self.labels..self.labels + self.dense {
+                let bits = bits_at(record, column);
+                if !is_usual(f32::from_bits(bits)) {
+                    return fault(RecordFaultKind::Number, column, bits);
+                }
+            }
+        }
+        for (number, column) in self.columns.iter().enumerate() {
+            for field in column.fields.clone() {
+                let bits = bits_at(record, field);
+                if u64::from(bits).wrapping_sub(column.first) >= column.rows {
+                    return fault(RecordFaultKind::Id, self.labels + self.dense + number, bits);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no dense value of a record is beyond `largest`, either way.
+    ///
+    /// # Errors
+    /// Its first fault.
+    pub(crate) fn check_numbers(&self, record: &[u8], largest: f64) -> Result<(), RecordFault> {
+        let large = (0..self.dense).find(|&number| self.number(record, number).abs() > largest);
+        large.map_or(Ok(()), |number| {
+            let column = self.labels + number;
+            Err(RecordFault { kind: RecordFaultKind::Large, column, bits: bits_at(record, column) })
+        })
+    }
+
+    /// A label of a record that was checked, 0 or 1.
+    pub(crate) fn label(&self, record: &[u8], number: usize) -> f32 {
+        f32::from(u8::from(bits_at(record, number) != 0))
+    }
+
+    /// A dense value of a record as it stands there, before any function.
+    pub(crate) fn number(&self, record: &[u8], number: usize) -> f64 {
+        let bits = bits_at(record, self.labels + number);
+        match self.format.dense {
+            RawDense::Float => f64::from(f32::from_bits(bits)),
+            RawDense::Int => f64::from(bits as i32),
+        }
+    }
+
+    /// The rows of a record that was checked in the table of a categorical column.
+    pub(crate) fn bag(&self, record: &[u8], number: usize) -> impl Iterator<Item = u64> {
+        let column = &self.columns[number];
+        column.fields.clone().map(|field| u64::from(bits_at(record, field)) - column.first)
+    }
+
+    /// What is wrong with a record, in words that name the likely cause.
+    pub fn describe(&self, fault: &RecordFault) -> String {
+        let RecordFault { kind, column, bits } = *fault;
+        match kind {
+            RecordFaultKind::Label => {
+                format!("the label {bits:#010x} is neither 0 nor 1, as an integer or as a float")
+            }
+            RecordFaultKind::Number => {
+                let value = f32::from_bits(bits);
+                let what = if value.is_finite() { "a subnormal number" } else { "no finite number" };
+                format!(
+                    "{value:e} is {what}; as the integer {} it would be read with dense = int",
+                    bits as i32
+                )
+            }
+            RecordFaultKind::Large => {
+                format!("{:e} is more than half precision holds: store numbers as f32", f32::from_bits(bits))
+            }
+            RecordFaultKind::Id => {
+                let first_id = self.labels + self.dense;
+                let column = column.checked_sub(first_id).and_then(|column| self.columns.get(column));
+                let (first, rows) = column.map_or((0, 0), |column| (column.first, column.rows));
+                match self.format.ids {
+                    RawIds::PerTable => format!("id {bits} is not below the table's {rows} rows"),
+                    RawIds::GlobalOffset => {
+                        format!("id {bits} is not within {first} to {}, the table's rows", first + rows - 1)
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bits_at(record: &[u8], field: usize) -> u32 {
+    let at = field * FIELD_BYTES;
+    u32::from_le_bytes(record[at..at + FIELD_BYTES].try_into().expect("four bytes"))
+}
+
+/// Whether a dense float is one that data have: zero, or a normal number.
+fn is_usual(value: f32) -> bool {
+    value.is_normal() || value == 0.0
+}

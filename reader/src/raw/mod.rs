@@ -1,0 +1,199 @@
+//! Raw files: records of a fixed length, as HugeCTR's raw readers and MLPerf's preprocessing have them.
+//!
+//! A record is a row of little-endian fields of four bytes: labels, dense values, then the ids of every categorical
+//! column, as many as the column's hotness. There is no header, no checksum and no name: what the fields are is the
+//! [`RawFormat`], and whoever reads the file must know it. [`RecordDecoder`] turns records into samples; conversion and
+//! training from raw files use the same one.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::generate::Shape;
+use crate::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Label, Schema};
+
+mod decode;
+mod survey;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
+pub use survey::{Survey, survey};
+
+/// Bytes of a field.
+pub const FIELD_BYTES: usize = 4;
+/// The longest record: a bound on memory, more than a thousand times MLPerf's longest.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+/// Records that are read at a time have so many bytes at most, unless one alone has more.
+const BLOCK_BYTES_MAX: usize = 4 << 20;
+/// What the fields of a record are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawFormat {
+    /// Dense columns, tables and hotness. Bags are of just that many ids: a ragged shape has no fixed record.
+    pub shape: Shape,
+    /// Tables with more rows in the shape have this many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_cap: Option<u64>,
+    /// Labels of a record, at least one.
+    #[serde(default = "one_label")]
+    pub labels: u32,
+    /// What dense fields are.
+    #[serde(default)]
+    pub dense: RawDense,
+    /// What ids count from.
+    #[serde(default)]
+    pub ids: RawIds,
+}
+
+fn one_label() -> u32 {
+    1
+}
+
+/// What the dense fields of a record are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RawDense {
+    /// Floats, ready to be learnt from.
+    #[default]
+    Float,
+    /// Signed integers `x`, to be read as `ln(max(x, 0) + 1)`.
+    Int,
+}
+
+/// What the ids of a record count from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RawIds {
+    /// The first row of their table.
+    #[default]
+    PerTable,
+    /// The first row of the first table: all tables' rows are numbered through.
+    GlobalOffset,
+}
+
+/// Gives an enum of names its one spelling, read and written.
+macro_rules! spelling {
+    ($name:ident, $what:literal, $($variant:ident = $text:literal),+) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $text),+ })
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                match text {
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err(Error::invalid(format!(concat!("'{}' is not ", $what), text))),
+                }
+            }
+        }
+    };
+}
+
+spelling!(RawDense, "what dense fields can be: float or int", Float = "float", Int = "int");
+spelling!(
+    RawIds,
+    "what ids can count from: per-table or global-offset",
+    PerTable = "per-table",
+    GlobalOffset = "global-offset"
+);
+
+impl RawFormat {
+    /// Records of a shape with one label, dense floats and ids that count from the first row of their table.
+    pub fn new(shape: Shape) -> Self {
+        Self { shape, rows_cap: None, labels: 1, dense: RawDense::Float, ids: RawIds::PerTable }
+    }
+
+    /// The columns: `label` (or `label1`, `label2`, ...), `I1`, `I2`, ..., `C1`, `C2`, ...
+    pub fn schema(&self, dense_dtype: DenseDtype) -> Schema {
+        let function = match self.dense {
+            RawDense::Float => DenseFunction::None,
+            RawDense::Int => DenseFunction::MlperfLog,
+        };
+        let labels = match self.labels {
+            1 => vec![Label { name: "label".into() }],
+            count => (1..=count).map(|label| Label { name: format!("label{label}") }).collect(),
+        };
+        let mut schema = self.shape.schema(self.rows_cap);
+        for column in &mut schema.dense {
+            *column = Dense { name: column.name.clone(), transform: DenseTransform::plain(function) };
+        }
+        Schema { labels, dense_dtype, ..schema }
+    }
+
+    /// Bytes of a record.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the format has no fixed record, or one longer than [`RECORD_BYTES_MAX`].
+    pub fn record_bytes(&self) -> Result<usize> {
+        let invalid = |what: String| {
+            Err(Error::invalid(format!("raw files cannot have the shape {}: {what}", self.shape.name)))
+        };
+        if self.shape.ragged {
+            return invalid("its bags are ragged, and records have a fixed length".into());
+        }
+        if self.labels == 0 {
+            return invalid("records need at least one label".into());
+        }
+        let ids: u64 =
+            (0..self.shape.rows.len()).map(|column| u64::from(self.shape.hotness_of(column))).sum();
+        let bytes = (u64::from(self.labels).saturating_add(self.shape.dense as u64))
+            .saturating_add(ids)
+            .saturating_mul(FIELD_BYTES as u64);
+        match usize::try_from(bytes) {
+            Ok(bytes) if bytes <= RECORD_BYTES_MAX => Ok(bytes),
+            _ => invalid(format!("a record would have {bytes} bytes, over the limit of {RECORD_BYTES_MAX}")),
+        }
+    }
+
+    /// Records that are read, and packed by conversion, together: as many as [`Schema::default_block_samples`] says of
+    /// single precision, unless their bytes are too many. Shuffling goes by such blocks, so that raw and converted
+    /// records of one file come in the same order.
+    ///
+    /// # Errors
+    /// See [`RawFormat::record_bytes`].
+    pub fn block_samples(&self) -> Result<u32> {
+        let most = (BLOCK_BYTES_MAX / self.record_bytes()?).max(1);
+        Ok(self.schema(DenseDtype::F32).default_block_samples().min(1 << most.ilog2()))
+    }
+
+    /// The records that a file of `bytes` bytes holds.
+    ///
+    /// # Errors
+    /// What does not add up, and what may be the cause.
+    pub fn records_of(&self, bytes: u64) -> Result<u64, String> {
+        let record = self.record_bytes().map_err(|error| error.to_string())? as u64;
+        if bytes.is_multiple_of(record) {
+            return Ok(bytes / record);
+        }
+        let mut what = format!(
+            "{bytes} bytes are no multiple of the {record} bytes of a record ({self}). The file is cut short, or its \
+             records are of another shape"
+        );
+        for other in Shape::built_in() {
+            let other = Self { shape: other, ..self.clone() };
+            if other.shape != self.shape
+                && other.record_bytes().is_ok_and(|record| bytes.is_multiple_of(record as u64))
+            {
+                what += &format!(": it would suit records of the shape {} ({other})", other.shape.name);
+            }
+        }
+        Err(what)
+    }
+}
+
+/// The fields, in words: "1 label, 13 dense, 26 ids, 4 bytes each".
+impl fmt::Display for RawFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids: u64 =
+            (0..self.shape.rows.len()).map(|column| u64::from(self.shape.hotness_of(column))).sum();
+        let labels = if self.labels == 1 { "label" } else { "labels" };
+        write!(f, "{} {labels}, {} dense, {ids} ids, 4 bytes each", self.labels, self.shape.dense)
+    }
+}

@@ -1,0 +1,259 @@
+//! Records of any format, read one by one and in streams.
+
+use proptest::prelude::*;
+
+use super::decode::ONE;
+use super::*;
+use crate::dataset::{Dataset, Part};
+use crate::io::{IoOptions, Rung};
+use crate::samples::Samples;
+use crate::stream::{BatchStream, Order, Position, StreamOptions};
+use crate::testing;
+
+fn shape(rows: &[u64], hotness: &[u32], dense: usize) -> Shape {
+    Shape { rows: rows.into(), hotness: hotness.into(), dense, ..Shape::load("dlrm").unwrap() }
+}
+
+fn any_format() -> impl Strategy<Value = RawFormat> {
+    let column = (1..1u64 << 31, 1..4u32);
+    let columns = prop::collection::vec(column, 0..4);
+    (columns, 1..3u32, 0..4usize, any::<bool>(), any::<bool>()).prop_map(
+        |(columns, labels, dense, int, global)| {
+            let rows: Vec<u64> =
+                columns.iter().map(|column| column.0 / (1 + 7 * u64::from(global))).collect();
+            let rows: Vec<u64> = rows.into_iter().map(|rows| rows.max(1)).collect();
+            let hotness: Vec<u32> = columns.iter().map(|column| column.1).collect();
+            RawFormat {
+                labels,
+                dense: if int { RawDense::Int } else { RawDense::Float },
+                ids: if global { RawIds::GlobalOffset } else { RawIds::PerTable },
+                ..RawFormat::new(shape(&rows, &hotness, dense))
+            }
+        },
+    )
+}
+
+/// Samples without missing labels, which records cannot have.
+fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
+    let mut samples = testing::samples_of(schema, len, seed);
+    for label in samples.labels.iter_mut().flatten().filter(|label| label.is_nan()) {
+        *label = 0.0;
+    }
+    samples
+}
+
+/// Samples as records, written field by field; integers stand for the dense values of an `Int` format.
+fn records(format: &RawFormat, samples: &Samples) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut put = |bits: u32| bytes.extend(bits.to_le_bytes());
+    for sample in 0..samples.len {
+        for (number, labels) in samples.labels.iter().enumerate() {
+            put(if labels[sample] == 1.0 { ONE[(sample + number) % 2] } else { 0 });
+        }
+        for &value in &samples.dense[sample * samples.dense_columns..][..samples.dense_columns] {
+            put(if format.dense == RawDense::Int { value as i32 as u32 } else { value.to_bits() });
+        }
+        let mut first = 0;
+        for (bags, rows) in samples.categorical.iter().zip(&format.shape.rows) {
+            bags.bag(sample).iter().for_each(|&id| put((id + first) as u32));
+            first += if format.ids == RawIds::GlobalOffset { *rows } else { 0 };
+        }
+    }
+    bytes
+}
+
+/// What [`records`] decode to.
+fn decoded(format: &RawFormat, samples: &Samples) -> Samples {
+    let mut decoded = samples.clone();
+    if format.dense == RawDense::Int {
+        for value in &mut decoded.dense {
+            *value = libm::log1p(f64::from(value.max(0.0))) as f32;
+        }
+    }
+    decoded
+}
+
+proptest! {
+    #[test]
+    fn records_come_back(format in any_format(), len in 1..200usize, seed in any::<u64>()) {
+        let schema = format.schema(DenseDtype::F32);
+        let samples = testing::samples_of(&schema, len, seed);
+        let bytes = records(&format, &samples);
+        let decoder = RecordDecoder::new(&format).unwrap();
+        prop_assert_eq!(bytes.len(), len * decoder.record_bytes());
+        prop_assert_eq!(format.records_of(bytes.len() as u64), Ok(len as u64));
+        let mut back = Samples::new(&schema);
+        prop_assert_eq!(decoder.decode_into(&bytes, &mut back), Ok(()));
+        prop_assert_eq!(&back, &decoded(&format, &samples));
+        prop_assert!(bytes.chunks(decoder.record_bytes()).all(|record| decoder.check(record).is_ok()));
+    }
+
+    /// The quick way over many records and the plain one agree on which record is the first at fault.
+    #[test]
+    fn arbitrary_bytes_are_records_or_named(
+        format in any_format(),
+        bytes in prop::collection::vec(prop::sample::select(&[0u8, 0, 0, 0, 0, 0, 1, 0x3f, 0x80, 0xff][..]), 0..4000),
+    ) {
+        let decoder = RecordDecoder::new(&format).unwrap();
+        let whole = bytes.len() / decoder.record_bytes() * decoder.record_bytes();
+        let bytes = &bytes[..whole];
+        let mut out = Samples::new(&format.schema(DenseDtype::F32));
+        let faults = bytes.chunks(decoder.record_bytes()).map(|record| decoder.check(record)).enumerate();
+        let first = faults.clone().find_map(|(number, fault)| Some((number, fault.err()?)));
+        let outcome = decoder.decode_into(bytes, &mut out);
+        prop_assert_eq!(outcome.err(), first);
+        if let Some((_, fault)) = first {
+            prop_assert!(!decoder.describe(&fault).is_empty() && !decoder.name(fault.column).is_empty());
+        } else {
+            prop_assert_eq!(out.len * decoder.record_bytes(), whole);
+        }
+    }
+}
+
+#[test]
+fn mlperfs_records_have_their_published_lengths() {
+    let bytes = |shape| RawFormat::new(Shape::load(shape).unwrap()).record_bytes().unwrap();
+    assert_eq!((bytes("dlrm"), bytes("dlrm-dcnv2")), (160, 912));
+}
+
+#[test]
+fn every_fault_is_explained() {
+    let say = |format: &RawFormat, fields: &[u32]| {
+        let decoder = RecordDecoder::new(format).unwrap();
+        let bytes: Vec<u8> = fields.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+        assert_eq!(bytes.len(), decoder.record_bytes());
+        decoder
+            .check(&bytes)
+            .err()
+            .map(|fault| format!("{}: {}", decoder.name(fault.column), decoder.describe(&fault)))
+    };
+    let format = RawFormat::new(shape(&[3, 5], &[1, 2], 1));
+    let one = 1.0f32.to_bits();
+    assert_eq!(say(&format, &[one, one, 2, 0, 4]), None);
+    assert_eq!(say(&format, &[1, 0x8000_0000, 2, 0, 4]), None, "-0.0 is a number");
+    let cases = [
+        ([2, one, 0, 0, 0], "label: the label 0x00000002 is neither 0 nor 1"),
+        (
+            [0, 7, 0, 0, 0],
+            "I1: 1e-44 is a subnormal number; as the integer 7 it would be read with dense = int",
+        ),
+        ([0, u32::MAX, 0, 0, 0], "I1: NaN is no finite number; as the integer -1"),
+        ([0, one, 3, 0, 0], "C1: id 3 is not below the table's 3 rows"),
+        ([0, one, 0, 4, 5], "C2: id 5 is not below the table's 5 rows"),
+        ([0, one, u32::MAX, 0, 0], "C1: id 4294967295 is not below"),
+    ];
+    for (fields, expected) in cases {
+        let said = say(&format, &fields).unwrap();
+        assert!(said.starts_with(expected), "{said}");
+    }
+    let global = RawFormat { ids: RawIds::GlobalOffset, dense: RawDense::Int, ..format };
+    assert_eq!(say(&global, &[0, u32::MAX, 2, 3, 7]), None);
+    for fields in [[0, 0, 2, 2, 7], [0, 0, 2, 3, 8]] {
+        assert!(say(&global, &fields).unwrap().starts_with("C2: id "));
+    }
+    let said = say(&global, &[0, 0, 0, 1, 3]).unwrap();
+    assert!(said.ends_with("id 1 is not within 3 to 7, the table's rows"), "{said}");
+}
+
+#[test]
+fn lengths_that_do_not_suit_name_what_would() {
+    let dlrm = RawFormat::new(Shape::load("dlrm").unwrap());
+    let refusal = dlrm.records_of(912 * 7).unwrap_err();
+    assert!(
+        refusal.contains("no multiple of the 160 bytes of a record (1 label, 13 dense, 26 ids, 4"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("would suit records of the shape dlrm-dcnv2"), "{refusal}");
+    assert!(!dlrm.records_of(161).unwrap_err().contains("would suit"));
+    let ragged = RawFormat::new(Shape { ragged: true, ..Shape::load("dlrm").unwrap() });
+    assert!(ragged.record_bytes().unwrap_err().to_string().contains("ragged"));
+    let endless = RawFormat { labels: u32::MAX, ..RawFormat::new(Shape::load("dlrm").unwrap()) };
+    assert!(endless.record_bytes().unwrap_err().to_string().contains("over the limit"));
+    assert!(RawFormat { labels: 0, ..endless }.record_bytes().is_err());
+}
+
+/// Two files of records, the second of them the shorter, as a dataset's training part.
+fn dataset(dir: &std::path::Path) -> (RawFormat, Vec<std::path::PathBuf>, Samples) {
+    // 29 fields, so that few blocks begin with a page.
+    let format = RawFormat::new(shape(&[50_000; 13], &[2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1], 14));
+    let samples = samples_of(&format.schema(DenseDtype::F32), 50_000, 3);
+    let bytes = records(&format, &samples);
+    let cut = 29 * FIELD_BYTES * 40_001;
+    let paths: Vec<_> = ["a.bin", "b.bin"].map(|name| dir.join(name)).into();
+    std::fs::write(&paths[0], &bytes[..cut]).unwrap();
+    std::fs::write(&paths[1], &bytes[cut..]).unwrap();
+    (format, paths, samples)
+}
+
+fn read(dataset: &Dataset, rung: Rung, order: Order) -> Result<Samples> {
+    let io = IoOptions { mode: rung.into(), depth: 3 };
+    let options = StreamOptions { io, order, ..StreamOptions::one_epoch(7001) };
+    let mut all = Samples::new(dataset.schema());
+    for batch in BatchStream::open(dataset.part(Part::Train)?, &options)? {
+        let samples = &batch?.samples;
+        all.append(samples, 0..samples.len);
+    }
+    Ok(all)
+}
+
+#[test]
+fn raw_files_stream_as_they_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let (format, paths, samples) = dataset(dir.path());
+    let opened = Dataset::raw(&format, &paths, &paths[1..]).unwrap();
+    assert_eq!((opened.samples(Part::Train), opened.samples(Part::Eval)), (50_000, 9_999));
+    let part = opened.part(Part::Train).unwrap();
+    let block = u64::from(part.block_samples);
+    assert_eq!(part.blocks.len() as u64, 40_001u64.div_ceil(block) + 9_999u64.div_ceil(block));
+    for (rung, outcome) in crate::io::probe(dir.path()) {
+        match outcome {
+            Ok(()) => assert!(read(&opened, rung, Order::File).unwrap() == samples, "{rung}"),
+            Err(why) => eprintln!("skipped: {rung} is refused here: {why}"),
+        }
+    }
+    let shuffled = read(&opened, Rung::Pread, Order::Shuffled { seed: 5, window_blocks: 2 }).unwrap();
+    assert!(shuffled != samples);
+    let sorted = |samples: &Samples| {
+        let mut rows: Vec<Vec<u32>> = (samples.dense.chunks(14).zip(samples.categorical[0].ids.chunks(2)))
+            .map(|(dense, ids)| {
+                dense.iter().map(|value| value.to_bits()).chain(ids.iter().map(|&id| id as u32)).collect()
+            })
+            .collect();
+        rows.sort_unstable();
+        rows
+    };
+    assert!(sorted(&shuffled) == sorted(&samples), "every record comes once");
+    // From the middle of the second file.
+    let start = Position { epoch: 0, sample: 45_000 };
+    let options = StreamOptions { start, ..StreamOptions::one_epoch(10_000) };
+    let batch = BatchStream::open(part, &options).unwrap().next().unwrap().unwrap();
+    let mut rest = Samples::new(opened.schema());
+    rest.append(&samples, 45_000..50_000);
+    assert!(batch.samples == rest);
+}
+
+#[test]
+fn a_record_that_is_none_is_named_with_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let (format, paths, _) = dataset(dir.path());
+    let mut bytes = std::fs::read(&paths[1]).unwrap();
+    let at = 9_000 * 29 * FIELD_BYTES + 15 * FIELD_BYTES;
+    bytes[at..at + 4].copy_from_slice(&50_000u32.to_le_bytes());
+    std::fs::write(&paths[1], &bytes).unwrap();
+    let opened = Dataset::raw(&format, &paths, &[]).unwrap();
+    let error = read(&opened, Rung::Pread, Order::File).unwrap_err();
+    assert!(matches!(error, Error::BadRows(_)), "{error:?}");
+    let error = error.to_string();
+    let place = format!("b.bin record 9001 (byte {}), column C1: id 50000 is not below", 9_000 * 116);
+    assert!(error.contains(&place) && error.contains("--on-bad skip"), "{error}");
+    let report = crate::verify::verify(&opened, std::num::NonZeroUsize::new(2).unwrap()).unwrap();
+    assert_eq!(report.damages.len(), 1, "{report:?}");
+    assert!(report.damages[0].what.contains("record 9001"));
+
+    std::fs::write(&paths[1], &bytes[..bytes.len() - 1]).unwrap();
+    let error = Dataset::raw(&format, &paths, &[]).unwrap_err().to_string();
+    assert!(error.contains("b.bin") && error.contains("no multiple of the 116 bytes"), "{error}");
+    std::fs::write(&paths[1], []).unwrap();
+    assert!(Dataset::raw(&format, &[], &paths[1..]).unwrap_err().to_string().contains("is empty"));
+    assert!(Dataset::raw(&format, &paths, &[]).unwrap().part(Part::Eval).is_err());
+}

@@ -1,0 +1,198 @@
+//! Predictions from outside: a dataset's and its raw rows' are the same to the last bit, and the ones that are judged.
+
+use std::fs;
+
+use support::{BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, run, train};
+
+mod support;
+
+/// Rows of training, and of evaluation behind them: several batches of [`BATCH`], the last one a partial one.
+const TRAIN: usize = 3000;
+const EVAL: usize = 1300;
+const BATCH: &str = "eval.batch_size=512";
+
+/// A model of converted rows.
+struct Trained {
+    place: Place,
+    rows: Vec<String>,
+    data: String,
+    run_dir: String,
+}
+
+impl Trained {
+    fn new(convert: &[&str]) -> Self {
+        let place = Place::new();
+        let rows = criteo_rows(TRAIN + EVAL, 5);
+        let log = place.file("log.tsv", rows[..TRAIN].join("\n") + "\n");
+        let eval = place.file("eval.tsv", rows[TRAIN..].join("\n") + "\n");
+        let data = place.word("data");
+        let args = ["convert", "criteo-tsv", &log, "--out", &data, "--eval", &eval];
+        run([&args, convert].concat()).with(SUCCESS);
+        train(&place, &job(&place), "run", &[BATCH]).with(SUCCESS);
+        let run_dir = place.word("run");
+        Self { place, rows, data, run_dir }
+    }
+
+    fn predict(&self, out: &str, args: &[&str]) -> Ended {
+        let out = self.place.word(out);
+        run([&["predict", "--run", &self.run_dir, "--out", &out, "--json"], args].concat())
+    }
+
+    fn text(&self, out: &str) -> String {
+        fs::read_to_string(self.place.path(out)).expect("there are predictions")
+    }
+
+    /// The predictions by the rows' numbers.
+    fn predictions(&self, out: &str) -> Vec<(u64, f64)> {
+        let text = self.text(out);
+        let mut lines = text.lines();
+        assert_eq!(lines.next(), Some("row,label"));
+        let parse = |line: &str| {
+            let (row, probability) = line.split_once(',').expect("there are two columns");
+            (row.parse().expect("a row has a number"), probability.parse().expect("it is a number"))
+        };
+        lines.map(parse).collect()
+    }
+
+    fn raw(&self, name: &str, rows: &[String]) -> String {
+        self.place.file(name, rows.join("\n") + "\n")
+    }
+}
+
+#[test]
+fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
+    // Rare categories, hashed ones and half precision: all that may tell the ways apart.
+    let trained = Trained::new(&["--min-count", "3", "--column", "C2=hash:50"]);
+    let told = trained.predict("data.csv", &["--data", &trained.data]).with(SUCCESS).json();
+    assert_eq!((&told["read"], &told["predicted"], &told["bad"]), (&EVAL.into(), &EVAL.into(), &0.into()));
+    assert!(told["unknown"]["C1"].as_u64().unwrap() > 0, "{told:#}");
+    assert!(told["unknown"].get("C2").is_none(), "a hash knows all categories");
+    let eval = trained.place.word("eval.tsv");
+    let raw = trained.predict("raw.csv", &[&eval]).with(SUCCESS);
+    assert!(raw.stderr.contains(" rows/s") && raw.stderr.contains("column C1: "), "{}", raw.stderr);
+    let raw = raw.json();
+    assert!(trained.text("data.csv") == trained.text("raw.csv"), "the dataset is scored unlike its raw rows");
+    assert_eq!((&raw["unknown"], &raw["predicted"]), (&told["unknown"], &told["predicted"]));
+
+    // Without labels, in two files and gzipped, the rows are the same.
+    let unlabelled: Vec<_> =
+        trained.rows[TRAIN..].iter().map(|row| row.split_once('\t').unwrap().1.to_owned()).collect();
+    let (first, second) =
+        (trained.raw("a.tsv", &unlabelled[..700]), trained.raw("b.tsv", &unlabelled[700..]));
+    trained.predict("two.csv", &[&first, &second]).with(SUCCESS);
+    assert!(trained.text("two.csv") == trained.text("raw.csv"), "labels change the predictions");
+
+    // The AUC of what was written is the one that `eval` tells.
+    let predictions = trained.predictions("raw.csv");
+    assert!(predictions.iter().map(|(row, _)| *row).eq(1..=EVAL as u64));
+    let labels: Vec<bool> = trained.rows[TRAIN..].iter().map(|row| row.starts_with('1')).collect();
+    let judged =
+        run(["eval", "--run", &trained.run_dir, "--data", &trained.data, "--json"]).with(SUCCESS).json();
+    assert_eq!(auc(&predictions, &labels), judged["auc"].as_f64().unwrap());
+
+    trained.predict("train.csv", &["--data", &trained.data, "--part", "train"]).with(SUCCESS);
+    assert_eq!(trained.predictions("train.csv").len(), TRAIN);
+}
+
+/// The share of pairs of both labels that are in order, ties counting half: pair by pair.
+fn auc(predictions: &[(u64, f64)], labels: &[bool]) -> f64 {
+    let of = |label: bool| {
+        let scored = predictions.iter().zip(labels);
+        scored.filter(move |(_, own)| **own == label).map(|((_, score), _)| *score).collect::<Vec<_>>()
+    };
+    let (positives, negatives) = (of(true), of(false));
+    let twice: u64 = positives
+        .iter()
+        .flat_map(|positive| negatives.iter().map(move |negative| positive.partial_cmp(negative)))
+        .map(|order| order.expect("no prediction is NaN") as i64 + 1)
+        .sum::<i64>() as u64;
+    twice as f64 / (2 * positives.len() * negatives.len()) as f64
+}
+
+#[test]
+fn bad_rows_end_a_prediction_or_leave_their_number_free() {
+    let trained = Trained::new(&[]);
+    let mut rows = trained.rows[TRAIN..].to_vec();
+    trained.predict("good.csv", &[&trained.raw("good.tsv", &rows)]).with(SUCCESS);
+    rows[9] = "1\ttoo few".into();
+    rows[600] = rows[600].replacen('\t', "\tx", 1);
+    let bad = trained.raw("bad.tsv", &rows);
+    let words = ["bad.tsv line 10", "2 fields instead of 40", "no predictions were written; --on-bad skip"];
+    trained.predict("bad.csv", &[&bad]).with(BAD_DATA).says(&words);
+    assert!(!trained.place.path("bad.csv").exists() && !trained.place.path("bad.csv.partial").exists());
+
+    let ended = trained.predict("bad.csv", &[&bad, "--on-bad", "skip"]).with(SUCCESS);
+    let told = ended.json();
+    assert_eq!(
+        (&told["read"], &told["predicted"], &told["bad"]),
+        (&EVAL.into(), &(EVAL - 2).into(), &2.into())
+    );
+    ended.says(&["bad.tsv line 10: 2 fields", "bad.tsv line 601, column I1"]);
+    let (good, left) = (trained.predictions("good.csv"), trained.predictions("bad.csv"));
+    let expected: Vec<u64> = (1..=EVAL as u64).filter(|row| ![10, 601].contains(row)).collect();
+    assert_eq!(left.iter().map(|(row, _)| *row).collect::<Vec<_>>(), expected);
+    for (row, probability) in left {
+        let before = good[row as usize - 1].1;
+        // Another place in a batch may round a product in another order.
+        assert!((probability - before).abs() < 1e-5, "row {row}: {probability}, not {before}");
+    }
+}
+
+#[test]
+fn unknown_categories_are_scored_refused_or_left_out() {
+    let trained = Trained::new(&["--min-count", "1"]);
+    let mut rows = trained.rows[..3].to_vec();
+    let with = |row: &str, field: usize, value: &str| {
+        let mut fields: Vec<_> = row.split('\t').collect();
+        fields[field] = value;
+        fields.join("\t")
+    };
+    rows.insert(1, with(&rows[0], 16, "ffffffff"));
+    rows.push(with(&rows[0], 16, "fffffffe"));
+    let log = trained.raw("new.tsv", &rows);
+    let counts = |told: &serde_json::Value| {
+        ["read", "predicted", "unknown_skipped"].map(|key| told[key].as_u64().unwrap())
+    };
+    let told = trained.predict("oov.csv", &[&log]).with(SUCCESS).json();
+    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 5, 0], &2.into()));
+    let all = trained.predictions("oov.csv");
+    assert_eq!(all[1].1, all[4].1, "all unknown categories are one");
+    assert_ne!(all[0].1, all[1].1);
+    let told = trained.predict("skip.csv", &[&log, "--unknown", "skip"]).with(SUCCESS).json();
+    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 3, 2], &2.into()));
+    let left: Vec<_> = trained.predictions("skip.csv").iter().map(|(row, _)| *row).collect();
+    assert_eq!(left, [1, 3, 4]);
+    let words = ["row 2 has a category in column C3", "--unknown oov", "--unknown skip"];
+    trained.predict("fail.csv", &[&log, "--unknown", "fail"]).with(BAD_DATA).says(&words);
+    assert!(!trained.place.path("fail.csv").exists());
+}
+
+#[test]
+fn what_cannot_be_scored_is_explained() {
+    let trained = Trained::new(&[]);
+    let log = trained.raw("good.tsv", &trained.rows[..5]);
+    trained.predict("out.csv", &[]).with(USAGE).says(&["--data"]);
+    trained.predict("out.csv", &[&log, "--data", &trained.data]).with(USAGE).says(&["cannot be used with"]);
+    trained.predict("out.csv", &["no/such.tsv"]).with(support::FAILED).says(&["no/such.tsv"]);
+    trained
+        .predict("no/such/out.csv", &[&log])
+        .with(support::FAILED)
+        .says(&["cannot write", "no/such/out.csv"]);
+
+    // A vocabulary that is not the training's.
+    let path = trained.place.path("run/model/vocabulary/C5.tsv");
+    let mut text = fs::read(&path).unwrap();
+    text.truncate(text.len() - 1);
+    fs::write(&path, text).unwrap();
+    trained.predict("out.csv", &[&log]).with(BAD_DATA).says(&["C5.tsv is damaged", "checksum"]);
+
+    let place = Place::new();
+    let data = generate(&place, SHAPE, 1000, 300);
+    train(&place, &job(&place), "run", &[]).with(SUCCESS);
+    let (run_dir, out) = (place.word("run"), place.word("out.csv"));
+    let ended = run(["predict", "--run", &run_dir, "--out", &out, &log]).with(USAGE);
+    ended.says(&["was trained on generated data", "--data"]);
+    let told = run(["predict", "--run", &run_dir, "--out", &out, "--data", &data]).with(SUCCESS).stdout;
+    assert!(told.contains("rows predicted   300\n"), "{told}");
+    assert_eq!(fs::read_to_string(&out).unwrap().lines().count(), 301);
+}
