@@ -12,6 +12,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value};
 
 use super::schedule::Schedule;
+use super::tests::jobs_in_configs;
 use super::typed::KIND;
 use super::{Job, Model, fs};
 
@@ -328,8 +329,7 @@ fn violation(value: &Value, schema: &Value, root: &Value) -> Option<String> {
 fn the_schema_admits_the_jobs_in_configs_and_no_wrong_ones() {
     let schema = schema();
     let json = |text: &str| serde_json::to_value(toml::from_str::<toml::Value>(text).unwrap()).unwrap();
-    for entry in fs::read_dir(docs().with_file_name("configs")).unwrap() {
-        let path = entry.unwrap().path();
+    for path in jobs_in_configs() {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(violation(&json(&text), &schema, &schema), None, "{}", path.display());
         // What the reader makes of it, with everything written out, too.
