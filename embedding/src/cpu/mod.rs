@@ -4,6 +4,7 @@
 //! sum is taken in a fixed order by one thread.
 
 mod deduplicate;
+mod memory;
 mod pool;
 mod table;
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::deduplicate::Route;
+use super::memory::Memory;
 use super::pool::Feature;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
@@ -25,7 +26,7 @@ pub struct Table {
     spec: TableSpec,
     optimizer: Optimizer,
     stride: usize,
-    data: Vec<f32>,
+    data: Memory,
 }
 
 impl Table {
@@ -33,7 +34,7 @@ impl Table {
     /// rows x (weights + state), 4 bytes each.
     pub fn zeroed(spec: TableSpec, optimizer: Optimizer) -> Self {
         let stride = stride(&spec, optimizer.rule);
-        let data = vec![0.0; spec.rows as usize * stride];
+        let data = Memory::zeroed(spec.rows as usize * stride);
         let mut table = Self { spec, optimizer, stride, data };
         let mut state = vec![0.0; optimizer.rule.state_elements(table.spec.dim)];
         optimizer.rule.initialize(&vec![0.0; table.spec.dim], &mut state);
@@ -48,7 +49,7 @@ impl Table {
     /// table number, row and column alone.
     pub fn initialized(spec: TableSpec, optimizer: Optimizer, seed: u64, number: u32) -> Self {
         let stride = stride(&spec, optimizer.rule);
-        let data = vec![0.0; spec.rows as usize * stride];
+        let data = Memory::zeroed(spec.rows as usize * stride);
         let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
         let mut table = Self { spec, optimizer, stride, data };
         table.fill(|row, weights| field.fill_row(row, bound, weights));

@@ -5,8 +5,11 @@ use rayon::prelude::*;
 use super::matmul::{Finish, Matrix, MatrixMut, Panels, product, transposed_product};
 use crate::model::{Layer, MlpSpec};
 
-/// Rows of a weight gradient that one task sums. The cut changes no result: each element is summed sample by sample.
-const WGRAD_ROWS: usize = 96;
+/// Rows of a weight gradient that one task sums: few for many threads, and a multiple of the kernels' rows. Each task
+/// reads and packs the layer's whole input. The cut changes no result: each element is summed sample by sample.
+fn wgrad_rows() -> usize {
+    (256 / rayon::current_num_threads()).next_multiple_of(6).clamp(48, 258)
+}
 
 /// The weights of a fully connected layer as its products read them: `y = x Wᵀ + b`, W `[outputs, inputs]`.
 #[derive(Debug, Clone, Default)]
@@ -142,14 +145,15 @@ pub(super) struct WgradTile<'a> {
 /// Sums a layer's gradients over all tiles, in order: `dW = sum dyᵀ x`, `db = sum dy`. `gradients` is the layer's piece
 /// of the dense gradients, W then b.
 pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients: &mut [f32]) {
+    let piece_rows = wgrad_rows();
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
     // Without a bias each piece of W has an empty piece of it.
-    let bias = bias.chunks_mut(WGRAD_ROWS).map(Some).chain(std::iter::repeat_with(|| None));
-    let bias = bias.take(layer.outputs.div_ceil(WGRAD_ROWS)).map(Option::unwrap_or_default);
+    let bias = bias.chunks_mut(piece_rows).map(Some).chain(std::iter::repeat_with(|| None));
+    let bias = bias.take(layer.outputs.div_ceil(piece_rows)).map(Option::unwrap_or_default);
     let bias: Vec<&mut [f32]> = bias.collect();
-    let pieces = weights.par_chunks_mut(WGRAD_ROWS * layer.inputs).zip(bias);
+    let pieces = weights.par_chunks_mut(piece_rows * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
-        let (first, rows) = (piece * WGRAD_ROWS, weights.len() / layer.inputs);
+        let (first, rows) = (piece * piece_rows, weights.len() / layer.inputs);
         bias.fill(0.0);
         let mut scratch = Panels::default();
         for (number, tile) in tiles.iter().enumerate() {

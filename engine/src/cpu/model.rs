@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::dense::DenseOptimizer;
 use super::loss::HeadLabels;
 use super::mlp::{WgradTile, weight_gradients};
+use super::tables::ModelTables;
 use super::tile::{Parts, Tile};
 use crate::model::{ModelSpec, TrainingRules};
 
@@ -19,6 +20,7 @@ const DENSE_STREAMS: u32 = 1 << 31;
 #[derive(Debug)]
 pub struct CpuModel {
     parts: Parts,
+    tables: ModelTables,
     dense_optimizer: DenseOptimizer,
     steps: u64,
     // What a step works in; the contents mean nothing between steps.
@@ -72,7 +74,8 @@ impl CpuModel {
             vector_gradients: Vec::new(),
             logit_gradients: Vec::new(),
             tiles: Vec::new(),
-            parts: Parts::new(spec, parameters, tables),
+            tables: ModelTables::new(&spec, tables),
+            parts: Parts::new(spec, parameters),
         }
     }
 
@@ -88,12 +91,12 @@ impl CpuModel {
 
     /// The tables of the spec, then those of first-order terms.
     pub fn tables(&self) -> impl Iterator<Item = &Table> {
-        self.parts.tables.all()
+        self.tables.all()
     }
 
     /// Whether every weight is a finite number.
     pub fn is_finite(&self) -> bool {
-        self.parameters().iter().all(|weight| weight.is_finite()) && self.parts.tables.is_finite()
+        self.parameters().iter().all(|weight| weight.is_finite()) && self.tables.is_finite()
     }
 
     /// One step of training on a global batch; returns its loss before the update: over the heads, the sum of each
@@ -106,18 +109,26 @@ impl CpuModel {
         let loss = self.forward_backward(batch);
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
-        self.dense_optimizer.update(&mut self.parts.parameters, &mut self.gradients, step);
-        self.parts.pack_weights();
-        self.parts.tables.update(batch, &self.vector_gradients, &self.logit_gradients, step);
+        let Self { parts, tables, dense_optimizer, gradients, tiles, .. } = self;
+        let (vector_gradients, logit_gradients) = (&self.vector_gradients, &self.logit_gradients);
+        // Neither needs the other: side by side, one barrier waits for both.
+        rayon::join(
+            || {
+                sum_weight_gradients(parts, batch, tiles, gradients);
+                dense_optimizer.update(&mut parts.parameters, gradients, step);
+                parts.pack_weights();
+            },
+            || tables.update(batch, vector_gradients, logit_gradients, step),
+        );
         loss
     }
 
-    /// The loss of a batch, and its gradients in the buffers.
+    /// The loss of a batch; what the gradients are summed from stays in tiles and buffers.
     fn forward_backward(&mut self, batch: &Samples) -> f64 {
         assert!(batch.len > 0, "a batch has at least one sample");
         self.lay_tiles(batch.len);
-        let Self { parts, tiles, gradients, vector_gradients, logit_gradients, .. } = self;
-        let (spec, parts) = (&parts.spec, &*parts);
+        let Self { parts, tables, tiles, vector_gradients, logit_gradients, .. } = self;
+        let (spec, parts, tables) = (&parts.spec, &*parts, &*tables);
         let heads: Vec<_> = spec.heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
         let (elements, tile_samples) = (spec.vector_elements(), tiles[0].samples.len());
         vector_gradients.resize(batch.len * elements, 0.0);
@@ -125,10 +136,9 @@ impl CpuModel {
         let of_tiles = vector_gradients.par_chunks_mut(tile_samples * elements);
         let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
         tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
-            parts.forward(batch, tile);
+            parts.forward(tables, batch, tile);
             parts.backward(&heads, tile, vector_gradients, logit_gradients);
         });
-        sum_weight_gradients(parts, batch, tiles, gradients);
         let loss_of = |(number, head): (usize, &HeadLabels<'_>)| {
             head.loss(tiles.iter().map(|tile| tile.loss_sums[number]).sum())
         };
@@ -138,8 +148,8 @@ impl CpuModel {
     /// Appends the logits of each sample, one a head.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
         self.lay_tiles(batch.len);
-        let Self { parts, tiles, .. } = self;
-        tiles.par_iter_mut().for_each(|tile| parts.forward(batch, tile));
+        let Self { parts, tables, tiles, .. } = self;
+        tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
         for tile in tiles {
             out.extend_from_slice(tile.logits());
         }

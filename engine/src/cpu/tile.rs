@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use rankine_embedding::cpu::Table;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
@@ -13,7 +12,7 @@ use super::mlp::{Mlp, MlpTile};
 use super::tables::ModelTables;
 use crate::model::ModelSpec;
 
-/// The parts of a model that a tile goes through.
+/// The layers of a model that a tile goes through.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) spec: ModelSpec,
@@ -23,7 +22,6 @@ pub(super) struct Parts {
     interaction: InteractionPart,
     top: Mlp,
     linear: Mlp,
-    pub(super) tables: ModelTables,
 }
 
 /// What one tile of samples keeps between the passes of a step.
@@ -45,8 +43,8 @@ pub(super) struct Tile {
 
 impl Parts {
     /// # Panics
-    /// Where parameters or tables are not those of the spec.
-    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
+    /// Where parameters are not those of the spec.
+    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>) -> Self {
         let layout = spec.dense_layout();
         assert_eq!(parameters.len(), layout.parameters());
         let mut parts = Self {
@@ -54,7 +52,6 @@ impl Parts {
             bottom: Mlp::new(layout.bottom),
             top: Mlp::new(layout.top),
             linear: Mlp::new(layout.linear),
-            tables: ModelTables::new(&spec, tables),
             parameters,
             spec,
         };
@@ -84,10 +81,10 @@ impl Parts {
     }
 
     /// From a batch's samples to their logits.
-    pub(super) fn forward(&self, batch: &Samples, tile: &mut Tile) {
+    pub(super) fn forward(&self, tables: &ModelTables, batch: &Samples, tile: &mut Tile) {
         let Tile { samples, bottom, vectors, interaction, top, linear, scratch, .. } = tile;
         let (len, heads) = (samples.len(), self.spec.heads.len());
-        self.tables.pool(batch, samples, vectors);
+        tables.pool(batch, samples, vectors);
         let dense = dense_of(batch, samples);
         bottom.forward(&self.bottom, &self.parameters, dense, len);
         let dense_vectors = bottom.outputs.last().map_or(dense, Vec::as_slice);
@@ -101,7 +98,7 @@ impl Parts {
         top.forward(&self.top, &self.parameters, top_input, len);
         let logits = top.outputs.last_mut().expect("the top MLP has a layer");
         self.interaction.add_to_logits(vectors, interaction, heads, logits);
-        self.tables.add_first_order(batch, samples, scratch, logits);
+        tables.add_first_order(batch, samples, scratch, logits);
         linear.forward(&self.linear, &self.parameters, dense, len);
         if let Some(terms) = linear.outputs.last() {
             logits.iter_mut().zip(terms).for_each(|(logit, term)| *logit += term);

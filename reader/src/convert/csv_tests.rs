@@ -287,6 +287,9 @@ fn bad_rows_are_named_with_their_line_and_reason() {
         ConvertOptions::new(vec![place.file("f.csv", "l,x\n0,65504\n1,65505\n")], place.path("half"));
     let refusal = convert_text(&options, schema).unwrap_err().to_string();
     assert!(refusal.contains("f.csv line 3, column x: '65505' is no number that f16 holds"), "{refusal}");
+    let standardized = schema.replace("\"x\"", "\"x\", transform = \"standardize\"");
+    convert_text(&options, &standardized).unwrap();
+    assert_eq!(samples_of(&options.out, Part::Train).dense, [-1.0, 1.0]);
 }
 
 #[test]

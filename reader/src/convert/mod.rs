@@ -151,7 +151,9 @@ fn convert_csv_within(
     let plan = schema.csv_plan(min_count, options.dense_dtype);
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
-    let source = csv::csv_source(format, &plan.draft, options.sources()?, limits, csv::Needed::All, refuse)?;
+    let target =
+        csv::CsvTarget { schema: &plan.draft, standardized: &plan.standardized, needed: csv::Needed::All };
+    let source = csv::csv_source(format, target, options.sources()?, limits, refuse)?;
     convert(options, &plan, &source, progress)
 }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::convert::bad::BadName;
-use crate::convert::csv::{MissingColumn, Needed, csv_source};
+use crate::convert::csv::{CsvTarget, MissingColumn, Needed, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
 use crate::convert::hugectr::RecordSource;
@@ -18,7 +18,7 @@ use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
-use crate::schema::Schema;
+use crate::schema::{Dense, DenseTransform, Schema};
 
 /// Some rows of a file, as a model takes them.
 pub struct RawChunk<'a> {
@@ -67,7 +67,11 @@ pub fn read_raw(
         }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
-            let source = csv_source(csv, schema, files, limits, Needed::Features, refuse)?;
+            let standardized =
+                |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
+            let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
+            let target = CsvTarget { schema, standardized: &standardized, needed: Needed::Features };
+            let source = csv_source(csv, target, files, limits, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
         RowFormat::HugectrRaw(raw) => {
