@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rankine_reader::convert::RowFormat;
+use rankine_reader::sealed;
 use support::{
     BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, numbers, run, summary, train,
 };
@@ -266,6 +268,19 @@ fn what_cannot_be_scored_is_explained() {
         .predict("no/such/out.csv", &[&log])
         .with(support::FAILED)
         .says(&["cannot write", "no/such/out.csv"]);
+
+    // A form of rows that is not the columns', sealed as if it were.
+    let path = trained.place.path("run/model/model.json");
+    let whole = fs::read(&path).unwrap();
+    let envelope: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    let mut content = envelope["content"].clone();
+    let format = rankine_reader::raw::RawFormat::new(rankine_reader::generate::Shape::load("dlrm").unwrap());
+    content["format"] = serde_json::to_value(RowFormat::HugectrRaw(format)).unwrap();
+    let version = envelope["format"].as_u64().unwrap() as u32;
+    fs::write(&path, sealed::to_json("rankine model", version, &content)).unwrap();
+    let record = trained.place.file("record.bin", [0; 160]);
+    trained.predict("out.csv", &[&record]).with(USAGE).says(&["do not have the columns of the schema"]);
+    fs::write(&path, whole).unwrap();
 
     // A vocabulary that is not the training's.
     let path = trained.place.path("run/model/vocabulary/C5.tsv");
