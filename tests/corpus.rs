@@ -4,14 +4,12 @@
 //! Each reader gets a file that is whole, many that were derived from it (cut short, bits flipped, lengths and numbers
 //! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::num::NonZeroUsize;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
+use hostile::{ALONE, read, read_variants, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{TrainOptions, train};
@@ -27,130 +25,9 @@ use rankine_reader::{Dataset, Vocabulary, sealed, verify};
 use serde_json::Value;
 use support::{Place, criteo_rows, files_below, numbers, root};
 
+#[path = "support/hostile.rs"]
+mod hostile;
 mod support;
-
-/// Counts what is allocated, and the most that was at once.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; only numbers are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        grown(layout.size());
-        // SAFETY: the caller keeps `alloc`'s contract, which is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        grown(layout.size());
-        // SAFETY: as above. Passed on as it is, lest pages that are never touched be written.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps `dealloc`'s contract, which is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-fn grown(bytes: usize) {
-    MOST.fetch_max(NOW.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Bytes that a reader may take whatever it reads: chunks, blocks and buffers of a bounded size.
-const BASE_BYTES: usize = 64 << 20;
-/// And so many for each byte that it reads.
-const FACTOR: usize = 16;
-
-/// One reader at a time: memory is counted for the process.
-static ALONE: Mutex<()> = Mutex::new(());
-
-/// Reads a case, and judges how: an error is as good as a result.
-fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -> Result<(), String>) {
-    let before = NOW.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
-    let outcome = catch_unwind(AssertUnwindSafe(work));
-    let most = MOST.load(Ordering::Relaxed).saturating_sub(before);
-    match outcome {
-        Err(_) => panic!("{reader}, {case}: it panics"),
-        Ok(Err(message)) => {
-            assert!(message.len() > 10, "{reader}, {case}: the error says nothing: {message:?}")
-        }
-        Ok(Ok(())) => {}
-    }
-    let limit = BASE_BYTES + FACTOR * bytes;
-    assert!(most <= limit, "{reader}, {case}: {most} bytes of memory for {bytes} of input");
-}
-
-/// Replaces one file of a place by each of its variants, and reads.
-fn read_variants(reader: &str, path: &Path, text: bool, work: impl Fn() -> Result<(), String>) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let whole = fs::read(path).unwrap();
-    work().unwrap_or_else(|error| panic!("{reader}: the whole file is read: {error}"));
-    for (case, bytes) in variants(&whole, text) {
-        fs::write(path, &bytes).unwrap();
-        read(reader, &case, bytes.len().max(whole.len()), &work);
-    }
-    fs::write(path, &whole).unwrap();
-}
-
-/// A file cut short, with bits flipped, with hostile lengths, doubled, and others in its place.
-fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
-    let mut next = numbers(whole.len() as u64);
-    let mut below = move |count: usize| next() as usize % count.max(1);
-    let mut variants = Vec::new();
-    let ends = (0..16).map(|part| whole.len() * part / 16);
-    for end in ends.chain((1..6).map(|less| whole.len().saturating_sub(less))) {
-        variants.push((format!("cut at {end}"), whole[..end].to_vec()));
-    }
-    for _ in 0..48 {
-        let (mut bytes, bit) = (whole.to_vec(), below(whole.len() * 8));
-        bytes[bit / 8] ^= 1 << (bit % 8);
-        variants.push((format!("bit {bit} flipped"), bytes));
-    }
-    let hostile: [&[u8]; 5] = [&[0xff; 4], &[0xff; 8], &[0xff, 0xff, 0xff, 0x7f], &[0, 0, 0, 0x80], &[0; 8]];
-    let early = (0..24).map(|word| word * 4);
-    let places: Vec<_> = early.chain((0..24).map(|_| below(whole.len()) & !3)).collect();
-    for (number, at) in places.into_iter().enumerate() {
-        let (mut bytes, word) = (whole.to_vec(), hostile[number % hostile.len()]);
-        if at + word.len() <= bytes.len() {
-            bytes[at..at + word.len()].copy_from_slice(word);
-            variants.push((format!("{word:02x?} at {at}"), bytes));
-        }
-    }
-    variants.push(("doubled".into(), whole.repeat(2)));
-    for len in [0, 1, 3, 8, 63, 4096, 70_000] {
-        variants.push((format!("{len} bytes of anything"), (0..len).map(|_| below(256) as u8).collect()));
-        variants.push((format!("{len} zeros"), vec![0; len]));
-    }
-    if text {
-        let number = |byte: &u8| byte.is_ascii_digit();
-        for hostile in ["99999999999999999999999", "-1", "1e999", "nan", "\"\"", "[", "{", "0"] {
-            for _ in 0..3 {
-                let start = below(whole.len());
-                let Some(at) = whole[start..].iter().position(number).map(|at| at + start) else { continue };
-                let end = at + whole[at..].iter().take_while(|byte| number(byte)).count();
-                let bytes = [&whole[..at], hostile.as_bytes(), &whole[end..]].concat();
-                variants.push((format!("{hostile} at {at}"), bytes));
-            }
-        }
-        for deep in ["[", "{\"a\":", "a = [", "[a.", "\"", "(", "'''"] {
-            variants.push((format!("a lot of {deep}"), deep.repeat(20_000).into_bytes()));
-        }
-    }
-    let corpus = files_below(&root().join("tests/corpus"));
-    assert!(corpus.len() > 5, "the files of tests/corpus are there");
-    for path in corpus {
-        variants.push((path.display().to_string(), fs::read(path).unwrap()));
-    }
-    variants
-}
 
 /// Every place of a JSON value in turn with something else in it.
 fn json_variants(whole: &Value) -> Vec<(String, Value)> {

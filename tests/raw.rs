@@ -194,7 +194,8 @@ fn converted_and_raw_files_train_the_same_model() {
             ("raw", ["--raw", &eval_file]),
             ("converted", ["--raw", &eval_file]),
         ] {
-            let args = [&[&*place.word(run)], &args[..]].concat();
+            let run = place.word(run);
+            let args = [&[&*run], &args[..]].concat();
             assert_eq!(eval(&args), eval(&[&place.word("converted")]), "{args:?}");
         }
     }

@@ -185,7 +185,6 @@ enum Source {
 /// Raw files as a dataset.
 #[derive(Debug, Clone)]
 struct RawDataset {
-    format: RawFormat,
     decoder: std::sync::Arc<RecordDecoder>,
     schema: Schema,
     block_samples: u32,
@@ -304,8 +303,7 @@ impl Dataset {
         let block_samples = format.block_samples()?;
         let first = train.iter().chain(eval).next();
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
-        let raw =
-            RawDataset { format: format.clone(), decoder: decoder.into(), schema, block_samples, parts };
+        let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
         Ok(Self { dir, source: Source::Raw(Box::new(raw)) })
     }
 
@@ -319,17 +317,6 @@ impl Dataset {
         match &self.source {
             Source::Folder(manifest) => Some(manifest),
             Source::Raw(_) => None,
-        }
-    }
-
-    /// How raw rows of its columns are read; generated data have none.
-    pub fn row_format(&self) -> Option<RowFormat> {
-        match &self.source {
-            Source::Folder(manifest) => match &manifest.origin {
-                Origin::Converted(conversion) => Some(conversion.format.clone()),
-                Origin::Generated(_) => None,
-            },
-            Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.format.clone())),
         }
     }
 

@@ -336,7 +336,7 @@ impl RowSource for ParquetSource {
             let values = &chunk.columns[leaf];
             let texts: Vec<_> = (values.of_row(bad.row as usize))
                 .take(3)
-                .map(|at| values.get(at).with_text(&mut Vec::new(), |text| excerpt(text)))
+                .map(|at| values.get(at).with_text(&mut Vec::new(), excerpt))
                 .collect();
             if texts.is_empty() { "null".to_owned() } else { texts.join(", ") }
         };
