@@ -1,11 +1,13 @@
-//! From click logs to a dataset: bad rows and what becomes of them, and that nothing but the rows decides the result.
+//! From raw rows to a dataset: bad rows and what becomes of them, and that nothing but the rows decides the result.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
+use std::process::Command;
 
 use support::{
-    BAD_DATA, Ended, Place, SUCCESS, USAGE, criteo_rows, job, json_file, json_lines, run, train, tree,
+    BAD_DATA, Ended, Place, SUCCESS, USAGE, criteo_rows, job, json_file, json_lines, rankine, run, train,
+    tree,
 };
 
 mod support;
@@ -209,4 +211,91 @@ fn a_model_judges_only_what_its_ids_mean() {
         convert(&place, out, &[&[&*log, "--split", "last:0.2"], args].concat()).with(SUCCESS);
         eval(out).with(USAGE).says(&["does not fit the model", words]);
     }
+}
+
+/// The file of this name in the guide's worked example.
+fn of_the_guide(info: &str) -> &'static str {
+    let guide = include_str!("../docs/conversion.md");
+    let begin = guide.find(&format!("\n```{info}\n")).unwrap() + info.len() + 5;
+    let text = &guide[begin..];
+    &text[..text.find("```").unwrap()]
+}
+
+#[test]
+fn the_worked_example_of_the_guide_converts() {
+    let place = Place::new();
+    let ratings = place.file("ratings.csv", of_the_guide("csv"));
+    let schema = place.file("films.toml", of_the_guide("toml"));
+    let out = place.word("films");
+    let ended = run(["convert", "csv", &ratings, "--schema", &schema, "--out", &out]).with(SUCCESS);
+    assert!(ended.stdout.starts_with("rows read   4\nrows kept   4 (4 train, 0 eval)\nrows bad    0\n"));
+    assert!(fs::read_to_string(place.path("films/vocabulary/film.tsv")).unwrap() == "\\*\t2\nHeat\t2\n");
+    assert!(fs::read_to_string(place.path("films/vocabulary/genres.tsv")).unwrap().lines().count() == 4);
+    let inspected = run(["inspect", &out, "--verify"]).with(SUCCESS);
+    assert!(inspected.stdout.contains("label rate 0.6667 (1 missing)"), "{}", inspected.stdout);
+
+    // A slip in the schema file is shown with its place, and a column that is not there.
+    let slip = of_the_guide("toml").replace("column = \"film\"", "column = \"flim\"");
+    let schema = place.file("slip.toml", slip);
+    run(["convert", "csv", &ratings, "--schema", &schema, "--out", &place.word("slip")]).with(USAGE).says(&[
+        "slip.toml:18:10: ",
+        "no column \"flim\" (did you mean \"film\"?)",
+        "^^^^^^",
+    ]);
+    let schema = place.file("typo.toml", of_the_guide("toml").replace("separator", "seperator"));
+    run(["convert", "csv", &ratings, "--schema", &schema, "--out", &place.word("typo")])
+        .with(USAGE)
+        .says(&["typo.toml:24:1: unknown field `seperator`", "did you mean `separator`?"]);
+}
+
+#[test]
+fn bad_rows_of_csv_are_kept_whatever_lines_they_take() {
+    let place = Place::new();
+    let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
+    let mut rows: Vec<String> = (0..200).map(|row| format!("{},\"a\n{}\"", row % 2, row % 7)).collect();
+    rows[50] = "2,\"two\nlines\"".into();
+    rows[120] = "1,\"x\" y".into();
+    let log = place.file("log.csv", format!("l,c\n{}", text(&rows)));
+    let args = ["convert", "csv", &log, "--schema", &schema, "--out"];
+    run(args.iter().copied().chain([&*place.word("failed")]))
+        .with(BAD_DATA)
+        .says(&["log.csv line 102, column l: '2' is no label: 0 or 1"]);
+    let out = place.word("out");
+    run(args.iter().copied().chain([&*out, "--on-bad", "quarantine", "--split", "last:0.1"])).with(SUCCESS);
+    let kept = fs::read_to_string(place.path("out/quarantine.csv")).unwrap();
+    assert_eq!(kept, "2,\"two\nlines\"\n1,\"x\" y\n");
+    let report = json_file(&place.path("out/conversion.json"));
+    let expected = serde_json::json!({ "read": 200, "kept": 198, "bad": 2, "train": 178, "eval": 20 });
+    assert_eq!(report["rows"], expected);
+    assert_eq!(report["bad_by_reason"], serde_json::json!({ "label": 1, "quote": 1 }));
+    run(["inspect", &out, "--verify"]).with(SUCCESS);
+}
+
+/// A small gzip file that holds a line of 600 MB is one bad row, and takes memory for some chunks of it.
+#[test]
+fn an_endless_line_takes_little_memory() {
+    let place = Place::new();
+    let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(b"l,c\n1,a\n0,\"").unwrap();
+    let zeros = vec![b'0'; 1 << 20];
+    (0..600).for_each(|_| gzip.write_all(&zeros).unwrap());
+    gzip.write_all(b"\n1,b\n").unwrap();
+    let log = place.file("bomb.csv.gz", gzip.finish().unwrap());
+    let program = rankine().get_program().to_owned();
+    // Address space is what a shell can limit; one arena, since malloc reserves 64 MiB of it for each.
+    let ended = Command::new("sh")
+        .env("MALLOC_ARENA_MAX", "1")
+        .args(["-c", "ulimit -v 450000 && exec \"$0\" \"$@\""])
+        .arg(program)
+        .args(["convert", "csv", &log, "--schema", &schema, "--out", &place.word("out"), "--threads", "1"])
+        .args(["--on-bad", "skip", "--bad-limit", "1"])
+        .output()
+        .unwrap();
+    let (stdout, stderr) =
+        (String::from_utf8(ended.stdout).unwrap(), String::from_utf8(ended.stderr).unwrap());
+    assert!(
+        stdout.contains("rows read   3\nrows kept   2 (2 train, 0 eval)\nrows bad    1\n"),
+        "{stdout}{stderr}"
+    );
 }

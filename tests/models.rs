@@ -1,5 +1,5 @@
-//! Everything that a job can say of a model and of how it learns: each kind, rule and schedule trains, and does what the
-//! job says.
+//! Everything that a job can say of a model and of how it learns: each kind, rule and schedule trains, and does what
+//! the job says.
 
 use std::fs;
 
@@ -247,6 +247,28 @@ train = {{ batch_size = 128 }}
     // A tenth of the labels is turned around: 0.9 is the best that there can be, about.
     assert!(auc("label1") > 0.85 && auc("label2") > 0.85, "{eval:#}");
     assert_eq!(eval["auc"], eval["heads"]["label1"]["auc"]);
+
+    // The records have a job of their own to begin with.
+    let begun = place.word("begun.toml");
+    let args = ["init", "--raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
+    run([&args[..], &["--out", &begun]].concat()).with(SUCCESS);
+    train(&place, &begun, "begun", &[]).with(SUCCESS);
+    assert_eq!(summary(&place, "begun")["name"], "train");
+    assert!(summary(&place, "begun")["eval"]["heads"]["label2"]["auc"].as_f64().unwrap() > 0.8);
+
+    // A probability a head, and of the same records the same, in whatever form they come.
+    let data = place.word("data");
+    let args =
+        ["convert", "hugectr-raw", &train_file, "--eval", &eval_file, "--shape", &shape, "--labels", "2"];
+    run([&args[..], &["--dense-dtype", "f32", "--out", &data]].concat()).with(SUCCESS);
+    let predict = |out: &str, rows: &[&str]| {
+        let (run_dir, out) = (place.word("both"), place.word(out));
+        run([&["predict", "--run", &run_dir, "--out", &out], rows].concat()).with(SUCCESS);
+        fs::read_to_string(out).unwrap()
+    };
+    let predicted = predict("raw.csv", &[&eval_file]);
+    assert!(predicted.starts_with("row,label1,label2\n1,0."), "{}", &predicted[..60]);
+    assert!(predicted == predict("data.csv", &["--data", &data]), "records are scored unlike their dataset");
 
     // The heads that are named are learnt, in their order and by their weight.
     let heads = "head=[{ label = 'label2' }, { label = 'label1', weight = 1e-6 }]";

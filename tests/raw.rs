@@ -189,10 +189,15 @@ fn converted_and_raw_files_train_the_same_model() {
         let eval = |args: &[&str]| {
             run([&["eval", "--json", "--run"], args].concat()).with(SUCCESS).json()["auc"].clone()
         };
-        assert_eq!(
-            eval(&[&place.word("raw"), "--data", &place.word("data")]),
-            eval(&[&place.word("converted")])
-        );
+        for (run, args) in [
+            ("raw", ["--data", &place.word("data")]),
+            ("raw", ["--raw", &eval_file]),
+            ("converted", ["--raw", &eval_file]),
+        ] {
+            let run = place.word(run);
+            let args = [&[&*run], &args[..]].concat();
+            assert_eq!(eval(&args), eval(&[&place.word("converted")]), "{args:?}");
+        }
     }
 }
 

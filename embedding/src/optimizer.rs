@@ -5,8 +5,6 @@
 //! gradients. Settings mean what they mean in PyTorch, and for [`UpdateRule::RowwiseAdagrad`] in FBGEMM, which keeps
 //! PyTorch's tables: they can be carried over as they are.
 
-use crate::vectorized;
-
 /// A rule by which parameters learn: `w` is a parameter, `g` its gradient, summed over the global batch, `lr` the
 /// learning rate of the step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -149,15 +147,11 @@ impl Optimizer {
 }
 
 impl Update {
-    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch.
+    /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch. It is compiled into its
+    /// callers, which know for which vector units they are (see [`crate::vectorized`]).
+    #[inline(always)]
     pub fn apply(&self, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
-        apply(*self, weights, state, gradient);
-    }
-}
-
-vectorized! {
-    fn apply(update: Update, weights: &mut [f32], state: &mut [f32], gradient: &[f32]) {
-        let Update { rule, weight_decay, rate, root_correction } = update;
+        let Self { rule, weight_decay, rate, root_correction } = *self;
         let decayed = |gradient: f32, weight: f32| gradient + weight_decay * weight;
         let (first, second) = state.split_at_mut(weights.len().min(state.len()));
         match rule {

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
 use rankine_reader::convert::{Encoder, RowFormat};
-use rankine_reader::dataset::{FileManifest, Origin};
+use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
 use rankine_reader::{Dataset, Schema};
@@ -78,7 +78,7 @@ pub struct SavedModel {
     pub spec: ModelSpec,
     /// The columns that it was trained on, with their transforms and vocabularies.
     pub schema: Schema,
-    /// How raw rows of its columns are read; absent where it was not trained on converted data.
+    /// How raw rows of its columns are read; absent where it was trained on generated data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<RowFormat>,
     /// Steps of training behind it.
@@ -110,10 +110,7 @@ pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Resu
     let saved = SavedModel {
         spec: model.spec().clone(),
         schema: dataset.schema().clone(),
-        format: match dataset.manifest().map(|manifest| &manifest.origin) {
-            Some(Origin::Converted(conversion)) => Some(conversion.format.clone()),
-            Some(Origin::Generated(_)) | None => None,
-        },
+        format: dataset.row_format(),
         steps,
         weights: write_weights(partial.path(), model)?,
         vocabularies,
@@ -228,7 +225,7 @@ impl SavedModel {
         Ok(())
     }
 
-    /// Reads the weights; optimizer state is fresh. Tensors are found by their names, wherever they lie in the file.
+    /// Reads the weights, as [`save`] wrote them; nothing is kept to learn with.
     ///
     /// # Errors
     /// [`SavedModelError::Damaged`] where a tensor is missing, of another shape, or of other bytes than were saved.
@@ -373,3 +370,6 @@ impl<R: Read> Read for HashingReader<R> {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests;

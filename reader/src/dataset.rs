@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::convert::Conversion;
+use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
 use crate::generate::Generation;
 use crate::raw::{RawFormat, RecordDecoder};
@@ -323,6 +323,17 @@ impl Dataset {
     /// The files beside the parts that its manifest lists; none where it is read from raw files.
     pub fn files(&self) -> &[FileManifest] {
         self.manifest().map_or(&[], |manifest| &manifest.files)
+    }
+
+    /// How raw rows of its columns are read; `None` where they were generated.
+    pub fn row_format(&self) -> Option<RowFormat> {
+        match &self.source {
+            Source::Folder(manifest) => match &manifest.origin {
+                Origin::Converted(conversion) => Some(conversion.format.clone()),
+                Origin::Generated(_) => None,
+            },
+            Source::Raw(raw) => Some(RowFormat::HugectrRaw(raw.decoder.format().clone())),
+        }
     }
 
     /// See [`Manifest::auc_achievable`].

@@ -65,16 +65,27 @@ impl TableStatistics {
 pub(crate) struct TableCounter {
     bags: AtomicU64,
     counts: Vec<AtomicU64>,
+    /// Whether counts are there from the start, and only bags are to be counted.
+    known: bool,
 }
 
 impl TableCounter {
     pub(crate) fn new(rows: u64) -> Self {
         // A zeroed allocation is made of untouched pages: rows that never occur cost no memory.
-        Self { bags: AtomicU64::new(0), counts: bytemuck::zeroed_vec(rows as usize) }
+        Self { bags: AtomicU64::new(0), counts: bytemuck::zeroed_vec(rows as usize), known: false }
+    }
+
+    /// A counter of look-ups that were counted before, row by row: whoever learnt a vocabulary has done so.
+    pub(crate) fn known(counts: &[u64]) -> Self {
+        let counts = counts.iter().map(|&count| AtomicU64::new(count)).collect();
+        Self { bags: AtomicU64::new(0), counts, known: true }
     }
 
     pub(crate) fn add(&self, bags: &Bags) {
         self.bags.fetch_add(bags.offsets.len() as u64 - 1, Ordering::Relaxed);
+        if self.known {
+            return;
+        }
         for &id in &bags.ids {
             self.counts[id as usize].fetch_add(1, Ordering::Relaxed);
         }

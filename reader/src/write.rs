@@ -247,6 +247,13 @@ impl<'a> DatasetWriter<'a> {
         Ok(Self { dir, encoder: Arc::new(encoder), parts: BTreeMap::new(), files: Vec::new() })
     }
 
+    /// Takes the look-ups of a categorical column's rows in the training part as they are known already, rather than
+    /// counting them. To be called before [`DatasetWriter::encoder`].
+    pub(crate) fn know_counts(&mut self, column: usize, counts: &[u64]) {
+        let encoder = Arc::get_mut(&mut self.encoder).expect("nobody has the encoder yet");
+        encoder.counters[column] = TableCounter::known(counts);
+    }
+
     /// What packs blocks, on any thread.
     pub fn encoder(&self) -> Arc<BlockEncoder> {
         Arc::clone(&self.encoder)

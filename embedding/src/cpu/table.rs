@@ -1,5 +1,7 @@
 //! A table's rows in host memory, and their update.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::deduplicate::Route;
@@ -8,6 +10,7 @@ use super::pool::Feature;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
 use crate::table::TableSpec;
+use crate::vectorized;
 
 /// Rows start at multiples of 16 bytes.
 const ALIGN_ELEMENTS: usize = 4;
@@ -121,14 +124,9 @@ struct UpdateTask<'a> {
 impl UpdateTask<'_> {
     /// Updates the distinct rows `range`; `data` holds the table from row `first_row` on. Distinct rows ascend, so that
     /// halves of a range lie in disjoint pieces of the table, which threads own one each.
-    fn run(&self, range: std::ops::Range<usize>, first_row: u64, data: &mut [f32]) {
+    fn run(&self, range: Range<usize>, first_row: u64, data: &mut [f32]) {
         if range.len() <= ROWS_PER_TASK {
-            let mut sums = vec![0.0; 2 * self.dim];
-            for index in range {
-                let start = (self.route.rows[index] - first_row) as usize * self.stride;
-                self.update_row(index, &mut data[start..start + self.stride], &mut sums);
-            }
-            return;
+            return update_rows(self, range, first_row, data);
         }
         let middle = range.start + range.len() / 2;
         let row = self.route.rows[middle];
@@ -139,6 +137,7 @@ impl UpdateTask<'_> {
         );
     }
 
+    #[inline(always)]
     fn update_row(&self, index: usize, row: &mut [f32], sums: &mut [f32]) {
         let (total, run_sum) = sums.split_at_mut(self.dim);
         total.fill(0.0);
@@ -156,6 +155,17 @@ impl UpdateTask<'_> {
         }
         let (weights, state) = row.split_at_mut(self.dim);
         self.update.apply(weights, &mut state[..self.state_elements], total);
+    }
+}
+
+vectorized! {
+    /// Updates some distinct rows, one after the other.
+    fn update_rows(task: &UpdateTask<'_>, range: Range<usize>, first_row: u64, data: &mut [f32]) {
+        let mut sums = vec![0.0; 2 * task.dim];
+        for index in range {
+            let start = (task.route.rows[index] - first_row) as usize * task.stride;
+            task.update_row(index, &mut data[start..start + task.stride], &mut sums);
+        }
     }
 }
 

@@ -7,8 +7,8 @@ use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::system;
 use rankine_reader::convert::{
-    self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
-    SchemaFile, Split, VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw,
+    self, BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, SchemaFile, Split,
+    VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
 
@@ -28,6 +28,7 @@ enum Format {
     CriteoTsv(CriteoTsv),
     Csv(Csv),
     HugectrRaw(HugectrRaw),
+    Parquet(Parquet),
 }
 
 /// Criteo's tab-separated logs: a label, 13 numbers and 26 hexadecimal categories a line
@@ -43,6 +44,9 @@ Examples:
 struct CriteoTsv {
     #[command(flatten)]
     common: Common,
+
+    #[command(flatten)]
+    counting: Counting,
 
     /// How often a category must occur in training to get a row of its own; rarer ones share row 0
     #[arg(long, value_name = "N", default_value = "1", value_parser = super::arguments::count)]
@@ -99,6 +103,56 @@ struct Csv {
     #[command(flatten)]
     common: Common,
 
+    #[command(flatten)]
+    named: Named,
+}
+
+/// Parquet, by a schema file that says what its columns are
+///
+/// The schema file is that of `convert csv`, without [format]. Lists become bags, null values are missing. The result
+/// does not depend on the number of threads, nor on the memory allowed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine convert parquet ratings.parquet --schema films.toml --out data/films --split last:0.2
+  rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads")]
+struct Parquet {
+    #[command(flatten)]
+    common: Common,
+
+    #[command(flatten)]
+    named: Named,
+}
+
+/// HugeCTR's and MLPerf's raw files: records of labels, numbers and ids, four bytes each
+///
+/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian.
+/// Ids stay what they are; one that is no row of its table makes the record a bad one.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine convert hugectr-raw train.bin --eval test.bin --shape dlrm-dcnv2 --out data/terabyte
+  rankine convert hugectr-raw day_*.bin --shape dlrm --dense int --split last:0.04 --out data/terabyte
+  rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine")]
+struct HugectrRaw {
+    #[command(flatten)]
+    common: Common,
+
+    /// What the records are: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE")]
+    shape: String,
+
+    #[command(flatten)]
+    records: RecordArgs,
+
+    /// How numbers are stored: f16 or f32
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    dense_dtype: DenseDtype,
+}
+
+/// What forms of named columns are asked for.
+#[derive(Debug, clap::Args)]
+struct Named {
     /// What the columns are, and what becomes of them
     #[arg(long, value_name = "FILE")]
     schema: PathBuf,
@@ -111,6 +165,17 @@ struct Csv {
     /// How numbers are stored: f16 or f32
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     dense_dtype: DenseDtype,
+
+    #[command(flatten)]
+    counting: Counting,
+}
+
+/// What forms of logs with categories are asked for.
+#[derive(Debug, clap::Args)]
+struct Counting {
+    /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts go to disk for a while
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
+    memory: u64,
 }
 
 /// What all forms of logs are asked for.
@@ -140,10 +205,6 @@ struct Common {
     #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
     bad_limit: BadLimit,
 
-    /// Memory for counting categories, such as 512MiB or 2GiB; beyond it, counts go to disk for a while
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = super::arguments::bytes)]
-    memory: u64,
-
     /// CPU threads [default: all that this process may use]
     #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
     threads: Option<ThreadCount>,
@@ -152,73 +213,19 @@ struct Common {
 impl Common {
     fn options(self, dense_dtype: DenseDtype) -> ConvertOptions {
         ConvertOptions {
-            files: self.files,
-            out: self.out,
             split: self.split,
             eval: self.eval,
             on_bad: self.on_bad,
             bad_limit: self.bad_limit,
             threads: system::thread_count(self.threads),
             dense_dtype,
-            memory: self.memory,
+            ..ConvertOptions::new(self.files, self.out)
         }
     }
 }
 
-/// HugeCTR's and MLPerf's raw files: records of labels, numbers and ids, four bytes each
-///
-/// A record has labels, dense values, and as many ids for each table as the shape's hotness says, all little-endian.
-/// Ids stay what they are; one that is no row of its table makes the record a bad one.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Examples:
-  rankine convert hugectr-raw train.bin --eval test.bin --shape dlrm-dcnv2 --out data/terabyte
-  rankine convert hugectr-raw day_*.bin --shape dlrm --dense int --split last:0.04 --out data/terabyte
-  rankine convert hugectr-raw train.bin --shape shapes/mine.toml --ids global-offset --out data/mine")]
-struct HugectrRaw {
-    /// The files
-    #[arg(value_name = "FILE", required = true)]
-    files: Vec<PathBuf>,
-
-    /// What the records are: dlrm, dlrm-dcnv2, or the path of a shape file
-    #[arg(long, value_name = "SHAPE")]
-    shape: String,
-
-    #[command(flatten)]
-    records: RecordArgs,
-
-    /// The dataset's folder, which must not be there yet
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-
-    /// Which records are for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a tenth drawn at random, or
-    /// none
-    #[arg(long, value_name = "SPLIT", default_value = "none", conflicts_with = "eval")]
-    split: Split,
-
-    /// Files whose records are all for evaluation; name the other files before them
-    #[arg(long, value_name = "FILE", num_args = 1..)]
-    eval: Vec<PathBuf>,
-
-    /// What becomes of records that are none: fail, skip, or quarantine (skip, and keep them in a file)
-    #[arg(long, value_name = "WHAT", default_value = "fail")]
-    on_bad: OnBad,
-
-    /// How many bad records are too many: a number, or a share such as 0.1%
-    #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
-    bad_limit: BadLimit,
-
-    /// How numbers are stored: f16 or f32
-    #[arg(long, value_name = "TYPE", default_value = "f16")]
-    dense_dtype: DenseDtype,
-
-    /// CPU threads [default: all that this process may use]
-    #[arg(long, value_name = "N", value_parser = super::arguments::threads)]
-    threads: Option<ThreadCount>,
-}
-
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let bars = Bars(Mutex::new(None));
+    let bars = Bars::default();
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
             let columns = CriteoColumns {
@@ -227,15 +234,23 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
                 vocabulary: args.vocabulary,
                 columns: args.columns,
             };
-            let options = args.common.options(args.dense_dtype);
+            let options = args.common.options(args.dense_dtype).with_memory(args.counting.memory);
             (convert_criteo(&options, &columns, &bars)?, options.out)
         }
-        Format::Csv(args) => {
-            let schema = SchemaFile::load(&args.schema)?;
-            let options = args.common.options(args.dense_dtype);
-            (convert_csv(&options, &schema, args.min_count.get(), &bars)?, options.out)
+        Format::Csv(Csv { common, named }) => {
+            let schema = SchemaFile::load(&named.schema)?;
+            let options = common.options(named.dense_dtype).with_memory(named.counting.memory);
+            (convert_csv(&options, &schema, named.min_count.get(), &bars)?, options.out)
         }
-        Format::HugectrRaw(args) => run_hugectr(args, &bars)?,
+        Format::HugectrRaw(args) => {
+            let options = args.common.options(args.dense_dtype);
+            (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
+        }
+        Format::Parquet(Parquet { common, named }) => {
+            let schema = SchemaFile::load(&named.schema)?;
+            let options = common.options(named.dense_dtype).with_memory(named.counting.memory);
+            (convert_parquet(&options, &schema, named.min_count.get(), &bars)?, options.out)
+        }
     };
     drop(bars);
     let rows = &report.conversion.rows;
@@ -248,20 +263,6 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         rows.bad,
         out.display()
     ))
-}
-
-fn run_hugectr(args: HugectrRaw, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
-    let options = ConvertOptions {
-        split: args.split,
-        eval: args.eval,
-        on_bad: args.on_bad,
-        bad_limit: args.bad_limit,
-        threads: system::thread_count(args.threads),
-        dense_dtype: args.dense_dtype,
-        ..ConvertOptions::new(args.files, args.out)
-    };
-    let report = convert_hugectr_raw(&options, &args.records.format(&args.shape)?, bars)?;
-    Ok((report, options.out))
 }
 
 /// A bar for each pass over the logs, and the pass that it belongs to.

@@ -1,11 +1,12 @@
 //! `rankine eval`: how good is a trained model?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
+use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DATASET")]
     data: Option<PathBuf>,
 
-    /// Raw files to judge by, of the records that the run's job describes
+    /// Raw files to judge by, of such records as the model was trained on, converted or not
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["data", "part"])]
     raw: Vec<PathBuf>,
 
@@ -61,7 +62,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model_dir = RunDir::model_path(&args.run);
     let saved = SavedModel::open(&model_dir)?;
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
-    let dataset = dataset(&args, &job)?;
+    let dataset = dataset(&args, &job, &saved)?;
     saved.check_dataset(&dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
@@ -83,20 +84,21 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// The dataset that the arguments name, or that of the run's job.
-fn dataset(args: &Args, job: &Job) -> Result<Dataset, CommandError> {
-    let of_job = |raw| training::raw_format(raw).map_err(CommandError::from);
-    match (&args.data, &job.data.raw) {
-        (Some(dir), _) => Ok(Dataset::open(dir)?),
-        (None, Some(raw)) if args.raw.is_empty() => Ok(Dataset::raw(&of_job(raw)?, &raw.train, &raw.eval)?),
-        (None, Some(raw)) => Ok(Dataset::raw(&of_job(raw)?, &[], &args.raw)?),
-        (None, None) if args.raw.is_empty() => {
-            Ok(Dataset::open(job.data.folder().unwrap_or(std::path::Path::new("")))?)
+fn dataset(args: &Args, job: &Job, saved: &SavedModel) -> Result<Dataset, CommandError> {
+    if let Some(dir) = &args.data {
+        return Ok(Dataset::open(dir)?);
+    }
+    match (&saved.format, &job.data.raw) {
+        (Some(RowFormat::HugectrRaw(format)), _) if !args.raw.is_empty() => {
+            Ok(Dataset::raw(format, &[], &args.raw)?)
         }
-        (None, None) => Err(CommandError::new(
+        _ if !args.raw.is_empty() => Err(CommandError::new(
             Exit::Usage,
-            "the run was not trained on raw files, so what --raw files hold is not known: convert them with `rankine \
-             convert hugectr-raw`, and name the dataset with --data",
+            "the run was not trained on raw records, so what --raw files hold is not known: convert them with \
+             `rankine convert hugectr-raw`, and name the dataset with --data",
         )),
+        (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),
+        (_, None) => Ok(Dataset::open(job.data.folder().unwrap_or(Path::new("")))?),
     }
 }
 

@@ -2,27 +2,45 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rankine::job::Model;
-use rankine::training::{starter_job, starter_kind};
+use rankine::training::{StarterData, starter_job};
 use rankine_reader::Dataset;
 
+use super::raw::RecordArgs;
 use super::{CommandError, Exit, output};
 
 /// Write a job file for a dataset, to begin with
 ///
 /// Sizes and rates suit the dataset's columns and samples. Options stand beside them, commented out.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("samples").required(true))]
 #[command(after_help = "\
 Examples:
   rankine init --data data/criteo
   rankine init --data data/criteo --model dcnv2 --out dcnv2.toml
+  rankine init --raw train_data.bin --eval val_data.bin --shape dlrm-dcnv2 --model dcnv2
   rankine train dcnv2.toml")]
 pub(crate) struct Args {
     /// The dataset's folder
-    #[arg(long, value_name = "DATASET")]
-    data: PathBuf,
+    #[arg(long, value_name = "DATASET", group = "samples")]
+    data: Option<PathBuf>,
+
+    /// Raw files of HugeCTR and MLPerf in place of a dataset
+    #[arg(long, value_name = "FILE", num_args = 1.., group = "samples", requires = "shape")]
+    raw: Vec<PathBuf>,
+
+    /// Raw files to evaluate with
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "raw")]
+    eval: Vec<PathBuf>,
+
+    /// What the records of raw files are: dlrm, dlrm-dcnv2, or the path of a shape file
+    #[arg(long, value_name = "SHAPE", requires = "raw")]
+    shape: Option<String>,
+
+    #[command(flatten)]
+    records: RecordArgs,
 
     /// The kind of the model [default: dlrm, or wide-deep where there is one column alone]
     #[arg(long, value_name = "KIND", value_parser = Model::KINDS)]
@@ -34,9 +52,19 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let dataset = Dataset::open(&args.data)?;
-    let kind = args.model.as_deref().unwrap_or_else(|| starter_kind(dataset.schema()));
-    let text = starter_job(&dataset, &args.data, kind);
+    let kind = args.model.as_deref();
+    let text = match (&args.data, &args.shape) {
+        (None, Some(shape)) => {
+            let format = args.records.format(shape)?;
+            let dataset = Dataset::raw(&format, &args.raw, &args.eval)?;
+            let data = StarterData::Raw { shape, format: &format, train: &args.raw, eval: &args.eval };
+            starter_job(&dataset, data, kind)
+        }
+        (data, _) => {
+            let dir = data.as_deref().unwrap_or(Path::new(""));
+            starter_job(&Dataset::open(dir)?, StarterData::Folder(dir), kind)
+        }
+    };
     let written = File::create_new(&args.out).and_then(|mut file| file.write_all(text.as_bytes()));
     let out = args.out.display();
     written.map_err(|error| match error.kind() {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rankine::job::{Job, Raw};
+use rankine::job::Job;
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
 use rankine::saved::SavedModel;
 use rankine::system;
@@ -107,44 +107,28 @@ fn predict(
     predictions: &mut Predictions<'_>,
 ) -> Result<(), CommandError> {
     let batch_size = job.eval.batch_size.get() as usize;
-    let skip_bad = args.on_bad == "skip";
-    let of_part = |predictions: &mut Predictions<'_>, dataset: &Dataset| {
-        saved.check_dataset(dataset)?;
+    if let Some(data) = &args.data {
+        let dataset = Dataset::open(data)?;
+        saved.check_dataset(&dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), false);
-        predict_part(predictions, dataset, args.part, &options, &mut |rows| progress.at(rows))?;
-        Ok(())
-    };
-    match (&args.data, &saved.format, &job.data.raw) {
-        (Some(data), ..) => of_part(predictions, &Dataset::open(data)?),
-        (None, Some(format), _) => {
-            let encoder = saved.encoder(&RunDir::model_path(&args.run))?;
-            let threads = system::thread_count(job.device.threads);
-            let options = RowOptions { batch_size, threads, skip_bad };
-            let bars = Bars::default();
-            Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &bars)?)
-        }
-        (None, None, Some(raw)) => of_part(predictions, &records(args, raw, skip_bad)?),
-        (None, None, None) => Err(CommandError::new(
-            Exit::Usage,
-            format!(
-                "the model of {} was trained on generated data, of which there are no raw rows: name a dataset with \
-                 --data",
-                args.run.display()
-            ),
-        )),
+        predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
+        return Ok(());
     }
-}
-
-/// Raw records, which are a dataset as they are.
-fn records(args: &Args, raw: &Raw, skip_bad: bool) -> Result<Dataset, CommandError> {
-    if skip_bad {
+    let Some(format) = &saved.format else {
+        let run = args.run.display();
         return Err(CommandError::new(
             Exit::Usage,
-            "records of raw files are scored as they are: rankine convert hugectr-raw leaves bad ones out",
+            format!(
+                "the model of {run} was trained on generated data, of which there are no raw rows: name a dataset with \
+                 --data"
+            ),
         ));
-    }
-    Ok(Dataset::raw(&training::raw_format(raw)?, &[], &args.files)?)
+    };
+    let encoder = saved.encoder(&RunDir::model_path(&args.run))?;
+    let threads = system::thread_count(job.device.threads);
+    let options = RowOptions { batch_size, threads, skip_bad: args.on_bad == "skip" };
+    Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::default())?)
 }
 
 /// Says on stderr how fast it was, and what the model did not know.

@@ -1,6 +1,6 @@
 //! The update of the dense parameters.
 
-use rankine_embedding::{Optimizer, Step, UpdateRule, vectorized};
+use rankine_embedding::{Optimizer, Step, Update, UpdateRule, vectorized};
 use rayon::prelude::*;
 
 /// Dense parameters that one task updates.
@@ -38,11 +38,23 @@ impl DenseOptimizer {
         let parameters = parameters.par_chunks_mut(PARAMETERS_PER_TASK);
         let gradients = gradients.par_chunks_mut(PARAMETERS_PER_TASK);
         parameters.zip(gradients).zip(&mut self.state).for_each(|((parameters, gradients), state)| {
-            if scale != 1.0 {
-                gradients.iter_mut().for_each(|gradient| *gradient *= scale);
-            }
-            update.apply(parameters, state, gradients);
+            update_piece(update, scale, parameters, state, gradients);
         });
+    }
+}
+
+vectorized! {
+    fn update_piece(
+        update: Update,
+        scale: f32,
+        parameters: &mut [f32],
+        state: &mut [f32],
+        gradients: &mut [f32],
+    ) {
+        if scale != 1.0 {
+            gradients.iter_mut().for_each(|gradient| *gradient *= scale);
+        }
+        update.apply(parameters, state, gradients);
     }
 }
 

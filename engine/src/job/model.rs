@@ -149,8 +149,8 @@ impl Model {
     }
 }
 
-/// `[[table]]`: what the table of some columns has of its own. Columns that no `[[table]]` names have a table each, with
-/// the model's `embedding_dim` and the rule of `optimizer.sparse`.
+/// `[[table]]`: what the table of some columns has of its own. Columns that no `[[table]]` names have a table each,
+/// with the model's `embedding_dim` and the rule of `optimizer.sparse`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -181,8 +181,8 @@ impl Table {
     }
 }
 
-/// `[[head]]`: a label that is learnt. Without any head, all labels of the dataset are, with weight 1. The first head is
-/// the one by whose AUC a model is judged.
+/// `[[head]]`: a label that is learnt. Without any head, all labels of the dataset are, with weight 1. The first head
+/// is the one by whose AUC a model is judged.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]

@@ -1,8 +1,8 @@
-//! Scores of a trained model, row by row, in the order of the rows: from a dataset, or from raw rows that are encoded by
-//! the very code, vocabularies and transforms that made the training's dataset.
+//! Scores of a trained model, row by row, in the order of the rows: from a dataset, or from raw rows that are encoded
+//! by the very code, vocabularies and transforms that made the training's dataset.
 //!
-//! [`Predictions`] scores samples wherever they come from, counts the categories that the model never learnt, and writes
-//! a CSV that appears only when it is whole.
+//! [`Predictions`] scores samples wherever they come from, counts the categories that the model never learnt, and
+//! writes a CSV that appears only when it is whole.
 
 mod file;
 mod rows;
@@ -83,8 +83,9 @@ pub enum PredictError {
     },
     /// A category has no row of its own, and none such was to be scored.
     #[error(
-        "row {row} has a category in column {column} that the model has no row for: it was too rare in training, or not \
-         there. --unknown oov scores such rows with the row that these categories share, --unknown skip leaves them out"
+        "row {row} has a category in column {column} that the model has no row for: it was too rare in training, or \
+         not there. --unknown oov scores such rows with the row that these categories share, --unknown skip leaves \
+         them out"
     )]
     Unknown {
         /// The number of the row, the first being 1.

@@ -20,7 +20,7 @@ pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
-pub use starter::{starter_job, starter_kind};
+pub use starter::{StarterData, starter_job};
 pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
 pub use translate::translate;
 

@@ -2,53 +2,99 @@
 //!
 //! The text is for people to change: what is commented out holds as it stands once the mark is removed.
 
-use std::fmt::{self, Write};
-use std::path::Path;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
 
+use rankine_reader::raw::RawFormat;
+use rankine_reader::schema::Categorical;
 use rankine_reader::{Dataset, Part, Schema};
 
 use super::translate::translate;
 use crate::job::{Job, JobName, Model};
 use crate::system;
 
-/// Writes a job for a dataset; `data` is its folder, as the job shall name it, and `kind` the model's kind.
-pub fn starter_job(dataset: &Dataset, data: &Path, kind: &str) -> String {
-    let starter = Starter {
-        schema: dataset.schema(),
-        data,
-        kind,
-        train_samples: dataset.samples(Part::Train),
-        eval_samples: dataset.samples(Part::Eval),
-    };
-    let mut text = String::new();
+/// What a job to begin with is for.
+#[derive(Debug, Clone, Copy)]
+pub enum StarterData<'a> {
+    /// A dataset's folder, as the job shall name it.
+    Folder(&'a Path),
+    /// Raw files.
+    Raw {
+        /// Their shape, as the job shall name it: a built-in one, or a file.
+        shape: &'a str,
+        /// The rest of what their records are.
+        format: &'a RawFormat,
+        /// The files to train on.
+        train: &'a [PathBuf],
+        /// The files to evaluate with.
+        eval: &'a [PathBuf],
+    },
+}
+
+/// Writes a job for a dataset, which was opened from `data`; `kind` is the model's kind, by default one that suits the
+/// columns.
+pub fn starter_job(dataset: &Dataset, data: StarterData<'_>, kind: Option<&str>) -> String {
+    let samples = |part| dataset.samples(part);
+    let starter = Starter::new(dataset.schema(), data, kind, samples(Part::Train), samples(Part::Eval));
     // Half of the memory is left to whatever else runs.
     let bytes_max = system::memory().map_or(u64::MAX, |memory| memory.usable_bytes() / 2);
-    for dim in starter.dims() {
-        text.clear();
-        starter.write(&mut text, dim).expect("a string takes whatever is written");
-        if starter.table_bytes(&text).is_none_or(|bytes| bytes <= bytes_max) {
+    let fits = |text: &String| starter.table_bytes(text).is_none_or(|bytes| bytes <= bytes_max);
+    let texts = starter.dims().map(|dim| starter.text(dim));
+    let mut last = String::new();
+    for text in texts {
+        last = text;
+        if fits(&last) {
             break;
         }
     }
-    text
-}
-
-/// The kind of model to begin with, where nobody names one.
-pub fn starter_kind(schema: &Schema) -> &'static str {
-    let vectors = schema.categorical.len() + usize::from(!schema.dense.is_empty());
-    // Dot products need two vectors.
-    if vectors > 1 { "dlrm" } else { "wide-deep" }
+    last
 }
 
 struct Starter<'a> {
     schema: &'a Schema,
-    data: &'a Path,
+    data: StarterData<'a>,
     kind: &'a str,
     train_samples: u64,
     eval_samples: u64,
 }
 
-impl Starter<'_> {
+/// The text as it grows. Remarks stand in a column of their own.
+struct Lines(String);
+
+impl Lines {
+    const REMARK_COLUMN: usize = 32;
+
+    fn line(&mut self, line: &str) {
+        self.0 += line;
+        self.0.push('\n');
+    }
+
+    fn remarked(&mut self, line: &str, remark: &str) {
+        writeln!(self.0, "{line:width$}# {remark}", width = Self::REMARK_COLUMN)
+            .expect("a string takes whatever is written");
+    }
+
+    /// A table's header, behind an empty line.
+    fn table(&mut self, header: &str) {
+        self.line("");
+        self.line(header);
+    }
+}
+
+impl<'a> Starter<'a> {
+    fn new(
+        schema: &'a Schema,
+        data: StarterData<'a>,
+        kind: Option<&'a str>,
+        train_samples: u64,
+        eval_samples: u64,
+    ) -> Self {
+        let vectors = schema.categorical.len() + usize::from(!schema.dense.is_empty());
+        // Dot products need two vectors.
+        let suited = if vectors > 1 { "dlrm" } else { "wide-deep" };
+        Self { schema, data, kind: kind.unwrap_or(suited), train_samples, eval_samples }
+    }
+
     /// Sizes of embeddings, the one that suits the samples first, then smaller ones.
     fn dims(&self) -> impl Iterator<Item = usize> {
         let dim: usize = match self.train_samples {
@@ -56,6 +102,8 @@ impl Starter<'_> {
             50_000_000..1_000_000_000 => 32,
             _ => 128,
         };
+        // The factorization machine adds each product to the logit as it is, and overfits sooner.
+        let dim = if self.kind == "deepfm" { dim / 2 } else { dim };
         std::iter::successors(Some(dim), |&dim| (dim > 4).then_some(dim / 2))
     }
 
@@ -71,162 +119,266 @@ impl Starter<'_> {
         Some(rules.table_bytes(&spec))
     }
 
-    fn write(&self, out: &mut String, dim: usize) -> fmt::Result {
-        let Self { schema, data, kind, train_samples, eval_samples } = self;
-        let (batch_size, steps) = (self.batch_size(), train_samples.div_ceil(self.batch_size()));
-        let rows: u64 = schema.categorical.iter().map(|column| column.rows).sum();
-        writeln!(
-            out,
-            "# A {kind} for {}: {train_samples} samples to train on and {eval_samples} to evaluate with,\n\
-             # {} dense columns, {} categorical ones with {rows} rows in all.\n\
-             #\n\
-             # What is commented out is an option; docs/job-reference.md has all of them.\n\
-             name = {}\n\
-             seed = 1\n\
-             \n\
-             [data]\n\
-             dir = {}",
-            data.display(),
-            schema.dense.len(),
-            schema.categorical.len(),
-            quoted(&self.name()),
-            quoted(&data.to_string_lossy()),
-        )?;
-        self.write_model(out, dim)?;
-        self.write_tables(out)?;
-        self.write_heads(out)?;
-        self.write_optimizers(out, steps)?;
-        writeln!(
-            out,
-            "\n[train]\n\
-             batch_size = {batch_size}\n\
-             epochs = 1\n\
-             # max_steps = {steps}              # end earlier"
-        )?;
-        let every_steps = (steps / 10).max(1);
-        if *eval_samples == 0 {
-            return writeln!(out, "\n# The dataset has no evaluation part, so nothing is evaluated.");
-        }
-        writeln!(
-            out,
-            "\n[eval]\n\
-             every_steps = {every_steps}             # and always at the end\n\
-             # target_auc = 0.8           # stop at the first evaluation that reaches it"
-        )
+    fn text(&self, dim: usize) -> String {
+        let mut out = Lines(String::new());
+        self.begin(&mut out);
+        self.data(&mut out);
+        self.model(&mut out, dim);
+        self.tables(&mut out);
+        self.heads(&mut out);
+        self.optimizers(&mut out);
+        self.train(&mut out);
+        out.0
     }
 
-    fn write_model(&self, out: &mut String, dim: usize) -> fmt::Result {
+    fn begin(&self, out: &mut Lines) {
+        let Schema { dense, categorical, .. } = self.schema;
+        let rows: u64 = categorical.iter().map(|column| column.rows).sum();
+        out.line(&format!(
+            "# A job to begin with: {} samples to train on and {} to evaluate with, {} dense columns,\n\
+             # {} categorical ones with {rows} rows in all. What is commented out is an option;\n\
+             # docs/job-reference.md has all of them.",
+            self.train_samples,
+            self.eval_samples,
+            dense.len(),
+            categorical.len()
+        ));
+        out.line(&format!("name = {}\nseed = 1", quoted(&self.name())));
+    }
+
+    fn data(&self, out: &mut Lines) {
+        match self.data {
+            StarterData::Folder(dir) => {
+                out.table("[data]");
+                out.line(&format!("dir = {}", quoted(&dir.to_string_lossy())));
+            }
+            StarterData::Raw { shape, format, train, eval } => {
+                out.table("[data.raw]");
+                out.line(&format!("shape = {}", quoted(shape)));
+                if let Some(cap) = format.rows_cap {
+                    out.line(&format!("rows_cap = {cap}"));
+                }
+                out.line(&format!("train = {}\neval = {}", list(train), list(eval)));
+                let RawFormat { labels, dense, ids, .. } = format;
+                out.line(&format!("labels = {labels}\ndense = \"{dense}\"\nids = \"{ids}\""));
+            }
+        }
+    }
+
+    fn model(&self, out: &mut Lines, dim: usize) {
         let large = self.train_samples >= 10_000_000;
         let (hidden, top_mlp) = if large { ("256, 64", "[512, 256]") } else { ("64", "[128, 64]") };
         let has_dense = !self.schema.dense.is_empty();
-        let bottom_mlp = if has_dense { format!("[{hidden}, {dim}]") } else { "[]".into() };
-        let kinds: Vec<_> = Model::KINDS.into_iter().filter(|kind| *kind != self.kind).collect();
-        writeln!(out, "\n[model]\nkind = \"{}\"               # or {}", self.kind, kinds.join(", "))?;
-        writeln!(out, "embedding_dim = {dim}")?;
+        let bottom_mlp = format!("bottom_mlp = [{hidden}, {dim}]");
+        let others: Vec<_> = Model::KINDS.into_iter().filter(|kind| *kind != self.kind).collect();
+        out.table("[model]");
+        out.remarked(&format!("kind = \"{}\"", self.kind), &format!("or {}", others.join(", ")));
+        out.line(&format!("embedding_dim = {dim}"));
         match self.kind {
-            "dcnv2" => {
-                let elements = dim * (self.schema.categorical.len() + usize::from(has_dense));
-                let rank = (elements / 4).next_power_of_two().clamp(16, 512);
-                writeln!(out, "bottom_mlp = {bottom_mlp}          # over the dense columns")?;
-                writeln!(
-                    out,
-                    "cross_layers = 3\ncross_rank = {rank}             # without it: full matrices"
-                )?;
+            _ if !has_dense => (),
+            "dlrm" | "deepfm" => out.remarked(&bottom_mlp, "over the dense columns; ends with embedding_dim"),
+            "wide-deep" => {
+                out.remarked(&format!("# {bottom_mlp}"), "without it the dense columns are used as they are");
             }
-            "wide-deep" if has_dense => {
-                writeln!(
-                    out,
-                    "# bottom_mlp = {bottom_mlp}        # without it the dense columns are used as they are"
-                )?;
-            }
-            "wide-deep" => (),
-            _ if has_dense => {
-                writeln!(
-                    out,
-                    "bottom_mlp = {bottom_mlp}          # over the dense columns; ends with embedding_dim"
-                )?;
-            }
-            _ => (),
+            _ => out.remarked(&bottom_mlp, "over the dense columns"),
         }
-        writeln!(out, "top_mlp = {top_mlp}          # the last layer, to the logits, is implied")
+        if self.kind == "dcnv2" {
+            let elements = dim * (self.schema.categorical.len() + usize::from(has_dense));
+            let rank = (elements / 4).next_power_of_two().clamp(16, 512);
+            out.line("cross_layers = 3");
+            out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full ones");
+        }
+        out.remarked(&format!("top_mlp = {top_mlp}"), "the last layer, to the logits, is implied");
     }
 
     /// Columns that share a vocabulary may share a table.
-    fn write_tables(&self, out: &mut String) -> fmt::Result {
-        for owner in &self.schema.categorical {
-            let shares = |column: &&rankine_reader::schema::Categorical| {
+    fn tables(&self, out: &mut Lines) {
+        let columns = &self.schema.categorical;
+        for owner in columns {
+            let shares = |column: &&Categorical| {
                 column.name == owner.name || column.shares.as_ref() == Some(&owner.name)
             };
-            let columns: Vec<_> = self
-                .schema
-                .categorical
-                .iter()
-                .filter(shares)
-                .map(|column| quoted(&column.name).to_string())
-                .collect();
-            if columns.len() > 1 {
-                writeln!(
-                    out,
-                    "\n# [[table]]                  # they have one vocabulary, and may have one table"
-                )?;
-                writeln!(out, "# columns = [{}]", columns.join(", "))?;
+            let names: Vec<_> =
+                columns.iter().filter(shares).map(|column| quoted(&column.name).to_string()).collect();
+            if names.len() > 1 {
+                out.line("");
+                out.remarked("# [[table]]", "these columns have one vocabulary, and may have one table");
+                out.line(&format!("# columns = [{}]", names.join(", ")));
             }
         }
-        Ok(())
     }
 
-    fn write_heads(&self, out: &mut String) -> fmt::Result {
+    fn heads(&self, out: &mut Lines) {
         let labels: Vec<_> = self.schema.labels.iter().map(|label| quoted(&label.name).to_string()).collect();
         if labels.len() > 1 {
-            writeln!(
-                out,
-                "\n# All labels are learnt, {}; with heads, those that are named.",
-                labels.join(", ")
-            )?;
-            writeln!(out, "# [[head]]\n# label = {}\n# weight = 1.0", labels[0])?;
+            out.line("");
+            out.remarked("# [[head]]", &format!("without any, all labels are learnt: {}", labels.join(", ")));
+            out.line(&format!("# label = {}\n# weight = 1.0", labels[0]));
         }
-        Ok(())
     }
 
-    fn write_optimizers(&self, out: &mut String, steps: u64) -> fmt::Result {
-        writeln!(
-            out,
-            "\n[optimizer.dense]\n\
-             kind = \"adagrad\"            # or sgd, momentum, adam, ftrl\n\
-             learning_rate = 0.02\n\
-             # weight_decay = 1e-6\n\
-             \n\
-             [optimizer.sparse]\n\
-             kind = \"adagrad\"            # or sgd, momentum, rowwise-adagrad (least memory), adam, ftrl\n\
-             learning_rate = 0.02"
-        )?;
+    fn optimizers(&self, out: &mut Lines) {
+        out.table("[optimizer.dense]");
+        out.remarked("kind = \"adagrad\"", "or sgd, momentum, adam, ftrl");
+        out.line("learning_rate = 0.02");
+        out.remarked("# weight_decay = 1e-6", "every kind has it");
+        out.table("[optimizer.sparse]");
+        out.remarked("kind = \"adagrad\"", "or sgd, momentum, rowwise-adagrad (little memory), adam, ftrl");
+        out.line("learning_rate = 0.02");
+        out.remarked(
+            "# weight_decay = 1e-3",
+            "of the rows in a batch; against rare categories learnt by heart",
+        );
         if matches!(self.kind, "deepfm" | "wide-deep") {
-            writeln!(
-                out,
-                "\n# [optimizer.wide]           # by default that of optimizer.sparse\n\
-                 # kind = \"ftrl\"\n\
-                 # learning_rate = 0.02\n\
-                 # l1 = 0.1"
-            )?;
+            out.line("");
+            out.remarked("# [optimizer.wide]", "the weights of categories; without it as optimizer.sparse");
+            out.line("# kind = \"ftrl\"\n# learning_rate = 0.1");
+            out.remarked("# l1 = 1e-4", "makes weights of little use exactly 0");
         }
-        writeln!(
-            out,
-            "\n# [optimizer.schedule]       # by default constant\n\
-             # kind = \"cosine\"            # or step, warmup-polynomial\n\
-             # warmup_steps = {}\n\
-             # decay_steps = {}",
-            steps.div_ceil(20),
-            (steps - steps.div_ceil(20)).max(1)
-        )
+        let warmup = self.steps().div_ceil(20);
+        out.line("");
+        out.remarked("# [optimizer.schedule]", "without it rates are constant");
+        out.remarked("# kind = \"cosine\"", "or step, warmup-polynomial");
+        out.line(&format!("# warmup_steps = {warmup}\n# decay_steps = {}", (self.steps() - warmup).max(1)));
     }
 
-    /// The dataset's own name, where a job can be called so.
+    fn steps(&self) -> u64 {
+        self.train_samples.div_ceil(self.batch_size()).max(1)
+    }
+
+    fn train(&self, out: &mut Lines) {
+        out.table("[train]");
+        out.remarked(
+            &format!("batch_size = {}", self.batch_size()),
+            &format!("{} steps an epoch", self.steps()),
+        );
+        out.line("epochs = 1");
+        out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
+        if self.eval_samples == 0 {
+            out.table("# There is nothing to evaluate with: give convert or generate an evaluation part.");
+            return;
+        }
+        out.table("[eval]");
+        out.remarked(&format!("every_steps = {}", (self.steps() / 10).max(1)), "and always at the end");
+        out.remarked("# target_auc = 0.8", "ends the training once it is reached");
+    }
+
+    /// The name of the dataset's folder, or of the first raw file, where a job can be called so.
     fn name(&self) -> String {
-        let name = self.data.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = match self.data {
+            StarterData::Folder(dir) => dir.file_name(),
+            StarterData::Raw { train, .. } => train.first().and_then(|file| file.file_stem()),
+        };
+        let name = name.map(|name| name.to_string_lossy().into_owned());
         name.filter(|name| name.parse::<JobName>().is_ok()).unwrap_or_else(|| "job".into())
     }
 }
 
 fn quoted(text: &str) -> toml::Value {
     toml::Value::String(text.to_owned())
+}
+
+fn list(paths: &[PathBuf]) -> toml::Value {
+    toml::Value::Array(paths.iter().map(|path| quoted(&path.to_string_lossy())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::schema::{
+        Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+    };
+
+    use super::*;
+
+    fn schema(dense: usize, columns: usize) -> Schema {
+        let label = |name: &str| Label { name: name.into() };
+        let number = |number: usize| Dense {
+            name: format!("I{number}"),
+            transform: DenseTransform::plain(DenseFunction::None),
+        };
+        let column = |number: usize| Categorical {
+            name: format!("C{number}"),
+            rows: 1000,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary: VocabularyKind::Exact { min_count: 1 },
+            shares: (number == 1).then(|| "C0".into()),
+        };
+        Schema {
+            labels: vec![label("click"), label("buy")],
+            weight: None,
+            dense: (0..dense).map(number).collect(),
+            dense_dtype: DenseDtype::F16,
+            categorical: (0..columns).map(column).collect(),
+        }
+    }
+
+    /// Whether a job holds for the columns, as it is and with every option.
+    #[track_caller]
+    fn assert_sound(text: &str, schema: &Schema) {
+        let is_option = |rest: &str| {
+            rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '))
+        };
+        let all: Vec<_> = text
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| is_option(rest)).unwrap_or(line))
+            .collect();
+        let all = all.join("\n");
+        assert_ne!(all, text);
+        for text in [text, &all] {
+            let job =
+                Job::from_toml("job.toml", text, &[] as &[&str]).unwrap_or_else(|error| panic!("{error}"));
+            translate(&job, schema).unwrap_or_else(|conflicts| panic!("{conflicts:?}\n{text}"));
+        }
+    }
+
+    #[test]
+    fn jobs_and_their_options_hold_for_all_columns_and_sizes() {
+        let data = StarterData::Folder(Path::new("data/a \"b\""));
+        for kind in [None].into_iter().chain(Model::KINDS.map(Some)) {
+            for (dense, columns) in [(3, 4), (0, 4), (1, 1), (3, 0), (0, 2)] {
+                let schema = schema(dense, columns);
+                let few = dense.min(1) + columns < 2;
+                if few && matches!(kind, Some("dlrm" | "deepfm")) {
+                    continue;
+                }
+                for samples in [1, 12_000, 1_000_000_000] {
+                    let starter = Starter::new(&schema, data, kind, samples, samples / 2);
+                    starter.dims().for_each(|dim| assert_sound(&starter.text(dim), &schema));
+                }
+            }
+        }
+        let shared = Starter::new(&schema(0, 3), data, None, 10, 0).text(8);
+        assert!(shared.contains("# columns = [\"C0\", \"C1\"]"), "{shared}");
+    }
+
+    #[test]
+    fn sizes_follow_the_samples() {
+        let schema = schema(3, 4);
+        let data = StarterData::Folder(Path::new("data/clicks"));
+        let of = |samples| {
+            let starter = Starter::new(&schema, data, None, samples, 0);
+            (starter.batch_size(), starter.dims().next())
+        };
+        assert_eq!(of(1), (64, Some(16)));
+        assert_eq!(of(12_000), (128, Some(16)));
+        assert_eq!(of(40_000_000), (8192, Some(16)));
+        assert_eq!(of(4_195_197_692), (65_536, Some(128)));
+        assert_eq!(Starter::new(&schema, data, None, 1, 0).name(), "clicks");
+    }
+
+    #[test]
+    fn raw_files_are_named_with_all_that_their_records_are() {
+        let shape = rankine_reader::generate::Shape::load("dlrm").unwrap();
+        let format = RawFormat { rows_cap: Some(99), labels: 2, ..RawFormat::new(shape) };
+        let train = ["day_0.bin".into(), "day \"1\".bin".into()];
+        let data = StarterData::Raw { shape: "dlrm", format: &format, train: &train, eval: &[] };
+        let schema = format.schema(DenseDtype::F32);
+        let text = Starter::new(&schema, data, None, 1000, 0).text(8);
+        assert_sound(&text, &schema);
+        let job = Job::from_toml("job.toml", &text, &[] as &[&str]).unwrap();
+        let raw = job.data.raw.unwrap();
+        assert_eq!((raw.train, raw.eval, raw.labels.get()), (train.to_vec(), vec![], 2));
+        assert_eq!((raw.rows_cap.map(|cap| cap.get()), job.name.as_str()), (Some(99), "day_0"));
+    }
 }

@@ -1,14 +1,13 @@
 //! From a job to its model: what the job says, for the columns that a dataset has.
 
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
-use rankine_reader::Schema;
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
+use rankine_reader::{Schema, nearest};
 
 use super::TrainError;
 use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
-use rankine_reader::nearest;
 
 /// The model of a job for a dataset's columns, and the rules by which it learns.
 ///

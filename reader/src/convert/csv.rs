@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use memchr::memmem::Finder;
+
 use crate::convert::bad::{BadReason, Fault};
-use crate::convert::format::{ColumnSources, CsvFormat, LabelRule};
+use crate::convert::format::{CsvFormat, LabelRule};
 use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
-use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::text::{LineParser, TextSource};
 use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, Result};
@@ -33,8 +35,8 @@ struct CsvParser {
     names: Vec<String>,
     fields: FieldRules,
     line_bytes_max: usize,
-    /// What is done with fields, in their order; one may be used more than once.
-    actions: Vec<Action>,
+    /// What is done with each field; one may be used more than once.
+    targets: Vec<Vec<Target>>,
     /// Labels that the file lacks, by their number.
     labels_absent: Vec<usize>,
     /// Whether the schema has a weight and the file has not.
@@ -42,18 +44,12 @@ struct CsvParser {
 }
 
 #[derive(Debug)]
-struct Action {
-    field: usize,
-    target: Target,
-}
-
-#[derive(Debug)]
 enum Target {
     Label { number: usize, rule: LabelRule, may_be_missing: bool },
     Weight,
     Dense { number: usize, largest: f64 },
-    Keys { number: usize, separator: Option<String> },
-    Rows { number: usize, rows: u64, separator: Option<String> },
+    Keys { number: usize, separator: Option<Finder<'static>> },
+    Rows { number: usize, rows: u64, separator: Option<Finder<'static>> },
 }
 
 /// How fields are told.
@@ -73,19 +69,28 @@ pub(crate) struct MissingColumn {
     pub(crate) why: String,
 }
 
-/// Files of CSV for a schema. `refuse` turns what a file lacks into an error.
+/// What the files of a conversion, or a prediction, are read for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CsvTarget<'a> {
+    /// The columns.
+    pub(crate) schema: &'a Schema,
+    /// For each dense column, whether it is standardized, now or later.
+    pub(crate) standardized: &'a [bool],
+    pub(crate) needed: Needed,
+}
+
+/// Files of CSV. `refuse` turns what a file lacks into an error.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Invalid`] for a format that cannot be, a file without a header, or what `refuse` says.
 pub(crate) fn csv_source(
     format: &CsvFormat,
-    schema: &Schema,
+    target: CsvTarget<'_>,
     files: Vec<Source>,
     limits: Limits,
-    needed: Needed,
     refuse: impl Fn(MissingColumn) -> Error,
 ) -> Result<TextSource> {
-    check(format, schema)?;
+    check(format, target.schema)?;
     let fields = FieldRules { delimiter: format.delimiter as u8, quote: format.quote, trim: format.trim };
     let quoting = Quoting { delimiter: fields.delimiter, trim: fields.trim };
     let rules = LineRules {
@@ -95,12 +100,12 @@ pub(crate) fn csv_source(
     };
     let mut parsers: Vec<Arc<CsvParser>> = Vec::with_capacity(files.len());
     for file in &files {
-        let names = column_names(format, file, rules, fields, limits, needed)?;
+        let names = column_names(format, file, rules, fields, limits, target.needed)?;
         let same = parsers.last().filter(|last| last.names == names).map(Arc::clone);
         parsers.push(match same {
             Some(same) => same,
             None => {
-                let parser = CsvParser::new(format, schema, names, fields, limits, needed);
+                let parser = CsvParser::new(format, target, names, fields, limits);
                 let lacking = |what: MissingColumn| {
                     let why = format!("{}{}", file.path.display(), what.why);
                     refuse(MissingColumn { why, ..what })
@@ -121,10 +126,7 @@ pub(crate) fn csv_source(
 
 /// A format may come from a file that anyone wrote.
 fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
-    let ColumnSources { labels, weight, dense, categorical } = &format.sources;
-    let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
-    let columns =
-        [schema.labels.len(), schema.weight.iter().len(), schema.dense.len(), schema.categorical.len()];
+    let categorical = &format.sources.categorical;
     let one_or_ragged =
         |(source, column): (&crate::convert::CategorySource, &crate::schema::Categorical)| match (
             &source.separator,
@@ -138,7 +140,7 @@ fn check(format: &CsvFormat, schema: &Schema) -> Result<()> {
     if !delimiter.is_ascii() || matches!(delimiter, '"' | '\n' | '\r') {
         return Err(Error::invalid(format!("{delimiter:?} cannot stand between fields of CSV")));
     }
-    if sizes != columns || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
+    if !format.sources.fits(schema) || !categorical.iter().zip(&schema.categorical).all(one_or_ragged) {
         return Err(Error::invalid("the CSV's form does not give the columns of the schema"));
     }
     Ok(())
@@ -188,11 +190,10 @@ impl CsvParser {
     /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
     fn new(
         format: &CsvFormat,
-        schema: &Schema,
+        CsvTarget { schema, standardized, needed }: CsvTarget<'_>,
         names: Vec<String>,
         fields: FieldRules,
         limits: Limits,
-        needed: Needed,
     ) -> std::result::Result<Self, MissingColumn> {
         let find = |column: &String| -> std::result::Result<Option<usize>, MissingColumn> {
             let mut places = (0..names.len()).filter(|&field| names[field] == *column);
@@ -217,64 +218,61 @@ impl CsvParser {
             place => Ok(place),
         };
 
-        let mut actions = Vec::new();
+        let mut targets: Vec<Vec<Target>> = names.iter().map(|_| Vec::new()).collect();
         let mut labels_absent = Vec::new();
         for (number, label) in format.sources.labels.iter().enumerate() {
             let may_be_missing = label.mask_missing || needed == Needed::Features;
             match target(&label.column)? {
-                Some(field) => actions.push(Action {
-                    field,
-                    target: Target::Label { number, rule: label.rule.clone(), may_be_missing },
-                }),
+                Some(field) => {
+                    let rule = label.rule.clone();
+                    targets[field].push(Target::Label { number, rule, may_be_missing });
+                }
                 None => labels_absent.push(number),
             }
         }
         let mut weight_absent = false;
         if let Some(column) = &format.sources.weight {
             match target(column)? {
-                Some(field) => actions.push(Action { field, target: Target::Weight }),
+                Some(field) => targets[field].push(Target::Weight),
                 None => weight_absent = true,
             }
         }
         for (number, column) in format.sources.dense.iter().enumerate() {
-            let function = schema.dense[number].transform.function;
-            let largest = largest_number(function, schema.dense_dtype);
-            actions.push(Action { field: feature(column)?, target: Target::Dense { number, largest } });
+            // What is standardized need not fit its storage before it is.
+            let dtype = if standardized[number] { DenseDtype::F32 } else { schema.dense_dtype };
+            let largest = largest_number(schema.dense[number].transform.function, dtype);
+            targets[feature(column)?].push(Target::Dense { number, largest });
         }
         for (number, source) in format.sources.categorical.iter().enumerate() {
-            let (column, separator) = (&schema.categorical[number], source.separator.clone());
+            let (column, separator) = (&schema.categorical[number], source.separator.as_ref());
+            let separator = separator.map(|separator| Finder::new(separator).into_owned());
             let target = match column.vocabulary {
                 VocabularyKind::Exact { .. } | VocabularyKind::Hash => Target::Keys { number, separator },
                 VocabularyKind::Identity => Target::Rows { number, rows: column.rows, separator },
             };
-            actions.push(Action { field: feature(&source.column)?, target });
+            targets[feature(&source.column)?].push(target);
         }
-        actions.sort_by_key(|action| action.field);
         let line_bytes_max = limits.line_bytes_max;
-        Ok(Self { names, fields, line_bytes_max, actions, labels_absent, weight_absent })
+        Ok(Self { names, fields, line_bytes_max, targets, labels_absent, weight_absent })
     }
 
-    /// Appends parts of a row, up to the first fault; returns the number of the line's fields.
-    fn push_fields<'l>(
+    /// Appends a row, or parts of it up to the first fault.
+    #[inline]
+    fn push_fields<F: AsRef<[u8]>>(
         &self,
         line: &[u8],
-        mut fields: impl Iterator<Item = Option<Cow<'l, [u8]>>>,
+        mut fields: impl Iterator<Item = Option<F>>,
         rows: &mut RawRows,
     ) -> Result<(), Fault> {
         let fault = |reason, field| Err(Fault { reason, field });
-        let mut actions = &self.actions[..];
-        for number in 0..self.names.len() {
+        for (number, targets) in self.targets.iter().enumerate() {
             let Some(field) = fields.next() else { return fault(BadReason::FieldCount, None) };
             let Some(field) = field else { return fault(BadReason::Quote, None) };
-            while let [action, rest @ ..] = actions {
-                if action.field != number {
-                    break;
-                }
-                actions = rest;
-                if let Err(reason) = self.push_field(&action.target, &field, rows) {
+            for target in targets {
+                if let Err(reason) = self.push_field(target, field.as_ref(), rows) {
                     return match self.fields.all(line) {
                         None => fault(BadReason::Quote, None),
-                        Some(all) if all.len() != self.names.len() => fault(BadReason::FieldCount, None),
+                        Some(all) if all.len() != self.targets.len() => fault(BadReason::FieldCount, None),
                         Some(_) => fault(reason, Some(number as u32)),
                     };
                 }
@@ -287,7 +285,7 @@ impl CsvParser {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push_field(&self, target: &Target, field: &[u8], rows: &mut RawRows) -> Result<(), BadReason> {
         match target {
             Target::Label { number, rule, may_be_missing } => {
@@ -312,59 +310,67 @@ impl CsvParser {
             }
             Target::Keys { number, separator } => {
                 let column = &mut rows.categories[*number];
-                self.each_category(field, separator.as_deref(), column, |category, values| match values {
-                    RawValues::Keys(keys) => {
-                        keys.push(category);
-                        Ok(())
+                let RawValues::Keys(keys) = &mut column.values else {
+                    unreachable!("rows are made for the schema of the parser")
+                };
+                match separator {
+                    None => keys.push(field),
+                    Some(separator) => {
+                        self.each_category(field, separator, |category| {
+                            keys.push(category);
+                            Ok(())
+                        })?;
+                        column.end_bag();
                     }
-                    RawValues::Rows(_) => unreachable!("rows are made for the schema of the parser"),
-                })?;
+                }
             }
             Target::Rows { number, rows: below, separator } => {
                 let column = &mut rows.categories[*number];
-                self.each_category(field, separator.as_deref(), column, |category, values| {
-                    let row = number::parse_row(category, *below).ok_or(BadReason::RowNumber)?;
-                    match values {
-                        RawValues::Rows(ids) => ids.push(row),
-                        RawValues::Keys(_) => unreachable!("rows are made for the schema of the parser"),
-                    }
+                let RawValues::Rows(ids) = &mut column.values else {
+                    unreachable!("rows are made for the schema of the parser")
+                };
+                let mut push = |category: &[u8]| {
+                    ids.push(number::parse_row(category, *below).ok_or(BadReason::RowNumber)?);
                     Ok(())
-                })?;
+                };
+                match separator {
+                    None => push(field)?,
+                    Some(separator) => {
+                        self.each_category(field, separator, push)?;
+                        column.end_bag();
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Appends the categories of a field and ends their bag.
-    #[inline]
+    /// Hands out the categories of a field.
     fn each_category(
         &self,
         field: &[u8],
-        separator: Option<&str>,
-        column: &mut RawCategories,
-        push: impl Fn(&[u8], &mut RawValues) -> Result<(), BadReason>,
+        separator: &Finder<'static>,
+        mut push: impl FnMut(&[u8]) -> Result<(), BadReason>,
     ) -> Result<(), BadReason> {
-        let Some(separator) = separator else { return push(field, &mut column.values) };
-        if !field.is_empty() {
-            let mut from = 0;
-            let ends = memchr::memmem::find_iter(field, separator).chain(std::iter::once(field.len()));
-            for (count, end) in (0..).zip(ends) {
-                if count == BAG_MAX {
-                    return Err(BadReason::Bag);
-                }
-                let category = &field[from..end];
-                push(if self.fields.trim { category.trim_ascii() } else { category }, &mut column.values)?;
-                from = end + separator.len();
-            }
+        if field.is_empty() {
+            return Ok(());
         }
-        column.end_bag();
+        let mut from = 0;
+        for (count, end) in (0..).zip(separator.find_iter(field).chain(std::iter::once(field.len()))) {
+            if count == BAG_MAX {
+                return Err(BadReason::Bag);
+            }
+            let category = &field[from..end];
+            push(if self.fields.trim { category.trim_ascii() } else { category })?;
+            from = end + separator.needle().len();
+        }
         Ok(())
     }
 }
 
-/// What a raw number of a column may be at most, either way: a column that is not standardized must fit its storage as
-/// it is, and squares of all others must be finite.
-fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
+/// What a raw number of a column that is stored as `dtype` may be at most, either way: one that is not transformed must
+/// fit as it is, and squares of all others must be finite.
+pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
     match function {
         DenseFunction::None => f64::from(dtype.largest()),
         DenseFunction::SignedLog1p | DenseFunction::MlperfLog => f64::from(f32::MAX),
@@ -384,7 +390,7 @@ impl LineParser for CsvParser {
         let pushed = match self.fields.is_plain(line) {
             true => {
                 let fields = Plain::new(line, self.fields.delimiter);
-                self.push_fields(line, fields.map(|field| Some(Cow::Borrowed(field))), rows)
+                self.push_fields(line, fields.map(Some), rows)
             }
             false => self.push_fields(line, Fields::new(line, self.fields), rows),
         };
@@ -404,8 +410,8 @@ impl LineParser for CsvParser {
         let field = fault.field.and_then(|field| fields.get(field as usize));
         let shown = excerpt(field.map_or(line, |field| field));
         let targets = || {
-            let own = self.actions.iter().filter(|action| Some(action.field as u32) == fault.field);
-            own.map(|action| &action.target)
+            let own = fault.field.and_then(|field| self.targets.get(field as usize));
+            own.into_iter().flatten()
         };
         match fault.reason {
             BadReason::LineTooLong => {
@@ -453,7 +459,7 @@ impl LineParser for CsvParser {
 impl FieldRules {
     /// Whether a line is cut at every delimiter, and nothing is taken off its fields.
     fn is_plain(self, line: &[u8]) -> bool {
-        !self.trim && !(self.quote && memchr::memchr(b'"', line).is_some())
+        !(self.trim || self.quote && memchr::memchr(b'"', line).is_some())
     }
 
     /// All fields of a line; `None` where a quoted one is not closed, or goes on behind its quote.
@@ -590,5 +596,22 @@ impl<'l> Iterator for Plain<'l> {
         let field = &self.line[self.begin..end];
         self.begin = end + 1;
         Some(field)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn plain_fields_are_what_is_between_delimiters(
+            line in prop::collection::vec(prop::sample::select(&b",,ab\x2b\x2d\xac\xff\0"[..]), 0..60),
+            delimiter in prop::sample::select(&b",\0a"[..]),
+        ) {
+            let fields: Vec<_> = Plain::new(&line, delimiter).collect();
+            prop_assert_eq!(fields, line.split(|&byte| byte == delimiter).collect::<Vec<_>>());
+        }
     }
 }

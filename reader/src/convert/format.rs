@@ -17,6 +17,8 @@ pub enum RowFormat {
     Csv(CsvFormat),
     /// HugeCTR's and MLPerf's records of fixed length.
     HugectrRaw(RawFormat),
+    /// Parquet's named columns.
+    Parquet(ColumnSources),
 }
 
 /// The form of CSV, and which of its columns the schema's come from.
@@ -92,15 +94,27 @@ impl RowFormat {
             Self::CriteoTsv => "criteo-tsv",
             Self::Csv(_) => "csv",
             Self::HugectrRaw(_) => "hugectr-raw",
+            Self::Parquet(_) => "parquet",
         }
     }
 
     /// Samples of the blocks that are written.
     pub(crate) fn block_samples(&self, schema: &Schema) -> Result<u32> {
         match self {
-            Self::CriteoTsv | Self::Csv(_) => Ok(schema.default_block_samples()),
+            Self::CriteoTsv | Self::Csv(_) | Self::Parquet(_) => Ok(schema.default_block_samples()),
             Self::HugectrRaw(raw) => raw.block_samples(),
         }
+    }
+}
+
+impl ColumnSources {
+    /// Whether there is an entry for each of a schema's columns.
+    pub(crate) fn fits(&self, schema: &Schema) -> bool {
+        let Self { labels, weight, dense, categorical } = self;
+        let sizes = [labels.len(), weight.iter().len(), dense.len(), categorical.len()];
+        let columns =
+            [schema.labels.len(), schema.weight.iter().len(), schema.dense.len(), schema.categorical.len()];
+        sizes == columns
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 
 use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
+use crate::convert::csv::largest_number;
 use crate::convert::format::RowFormat;
 use crate::convert::lines::Source;
 use crate::convert::options::ConvertOptions;
@@ -14,7 +15,8 @@ use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::source::{PartRows, RowSource, Span};
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
-use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
+use crate::raw::{RawDense, RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
+use crate::schema::{DenseDtype, DenseFunction};
 
 /// Records are read in pieces of about so many bytes.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -32,7 +34,7 @@ pub fn convert_hugectr_raw(
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
     options.validate()?;
-    let source = RecordSource::new(format, options.sources()?)?;
+    let source = RecordSource::new(format, options.dense_dtype, options.sources()?)?;
     let draft = format.schema(options.dense_dtype);
     let plan = Plan {
         standardized: vec![false; draft.dense.len()],
@@ -47,6 +49,8 @@ pub fn convert_hugectr_raw(
 pub(crate) struct RecordSource {
     files: Vec<Source>,
     decoder: RecordDecoder,
+    /// What a dense value may be at most, either way, so that it can be stored.
+    largest: f64,
 }
 
 /// Some records of one file.
@@ -66,14 +70,25 @@ impl RecordSource {
     /// # Errors
     /// [`Error::Invalid`] where the format has no fixed record, [`Error::BadRows`] where a file's length does not suit
     /// it.
-    pub(crate) fn new(format: &RawFormat, files: Vec<Source>) -> Result<Self> {
+    pub(crate) fn new(format: &RawFormat, dense_dtype: DenseDtype, files: Vec<Source>) -> Result<Self> {
         let decoder = RecordDecoder::new(format)?;
         for file in &files {
             format.records_of(file.bytes).map_err(|what| {
                 Error::BadRows(format!("cannot convert {}: its {what}", file.path.display()))
             })?;
         }
-        Ok(Self { files, decoder })
+        let function = match format.dense {
+            RawDense::Float => DenseFunction::None,
+            RawDense::Int => DenseFunction::MlperfLog,
+        };
+        Ok(Self { files, decoder, largest: largest_number(function, dense_dtype) })
+    }
+
+    /// # Errors
+    /// The first fault of a record.
+    fn check(&self, record: &[u8]) -> Result<(), RecordFault> {
+        self.decoder.check(record)?;
+        self.decoder.check_numbers(record, self.largest)
     }
 
     fn push(&self, record: &[u8], rows: &mut RawRows) {
@@ -118,7 +133,7 @@ impl RowSource for RecordSource {
         let record_bytes = self.decoder.record_bytes();
         let mut bad = Vec::new();
         for (number, record) in (0..).zip(chunk.bytes.chunks_exact(record_bytes)) {
-            match self.decoder.check(record) {
+            match self.check(record) {
                 Ok(()) => self.push(record, rows.of(selection.part(u64::from(number)))),
                 Err(fault) => {
                     let start = number * record_bytes as u32;
@@ -137,7 +152,7 @@ impl RowSource for RecordSource {
     }
 
     fn name(&self, chunk: &RecordChunk, bad: &BadRow) -> BadName {
-        let fault = self.decoder.check(self.record(chunk, bad)).err();
+        let fault = self.check(self.record(chunk, bad)).err();
         let describe = |fault: &RecordFault| self.decoder.describe(fault);
         BadName {
             file: self.files[chunk.file].path.to_string_lossy().into_owned(),
@@ -175,7 +190,7 @@ impl From<RecordFaultKind> for BadReason {
     fn from(kind: RecordFaultKind) -> Self {
         match kind {
             RecordFaultKind::Label => Self::Label,
-            RecordFaultKind::Number => Self::Number,
+            RecordFaultKind::Number | RecordFaultKind::Large => Self::Number,
             RecordFaultKind::Id => Self::RowNumber,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
+use crate::convert::pass::Pool;
 use crate::error::{Error, IoContext, Result};
 
 /// The first bytes of a gzip file.
@@ -110,11 +111,19 @@ struct Input {
 }
 
 impl Input {
-    fn fill(&mut self, path: &Path, bytes: &mut Vec<u8>, chunk_bytes: usize) -> Result<()> {
-        bytes.reserve_exact(chunk_bytes - bytes.len());
-        let missing = (chunk_bytes - bytes.len()) as u64;
-        match self.text.by_ref().take(missing).read_to_end(bytes) {
-            Ok(_) => Ok(()),
+    /// Fills a buffer from `from` on, as far as there is something; returns where what it holds ends.
+    fn fill(&mut self, path: &Path, bytes: &mut [u8], from: usize) -> Result<usize> {
+        let mut end = from;
+        let outcome = loop {
+            match self.text.read(&mut bytes[end..]) {
+                Ok(0) => break Ok(end),
+                Ok(read) => end += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => break Err(error),
+            }
+        };
+        match outcome {
+            Ok(end) => Ok(end),
             Err(error)
                 if self.gzip
                     && matches!(
@@ -217,7 +226,7 @@ pub(crate) fn closing_quote(bytes: &[u8], mut from: usize) -> Option<usize> {
 pub(crate) struct Chunk {
     /// The number of its source.
     pub(crate) source: usize,
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Recycled,
     /// Bytes at the front that belong to no row that begins here: the rest of an earlier chunk's line, or a header.
     pub(crate) skipped_bytes: usize,
     /// Whether the last line goes on in the next chunk.
@@ -230,6 +239,28 @@ pub(crate) struct Chunk {
     pub(crate) rows: u64,
     /// Bytes of all sources that had been read from disk when this chunk was whole.
     pub(crate) bytes_done: u64,
+}
+
+/// A buffer that goes back to where it came from: memory that is fresh from the system for each chunk costs more time
+/// than finding the lines in it.
+#[derive(Debug)]
+pub(crate) struct Recycled {
+    bytes: Vec<u8>,
+    spare: Arc<Pool<Vec<u8>>>,
+}
+
+impl Drop for Recycled {
+    fn drop(&mut self) {
+        self.spare.put(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl std::ops::Deref for Recycled {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// A row's place in its chunk.
@@ -322,6 +353,7 @@ pub(crate) struct Chunks<'a> {
     next_line: u64,
     next_row: u64,
     taken: Arc<AtomicU64>,
+    spare: Arc<Pool<Vec<u8>>>,
 }
 
 impl<'a> Chunks<'a> {
@@ -338,6 +370,7 @@ impl<'a> Chunks<'a> {
             next_line: 1,
             next_row: 0,
             taken: Arc::default(),
+            spare: Arc::default(),
         }
     }
 
@@ -349,9 +382,13 @@ impl<'a> Chunks<'a> {
                 Some(input) => input,
                 none => none.insert(source.open(&self.taken)?),
             };
-            let mut bytes = std::mem::take(&mut self.carry);
-            input.fill(&source.path, &mut bytes, self.limits.chunk_bytes)?;
-            let at_end = bytes.len() < self.limits.chunk_bytes;
+            let mut bytes = self.spare.take().unwrap_or_default();
+            bytes.resize(self.limits.chunk_bytes, 0);
+            bytes[..self.carry.len()].copy_from_slice(&self.carry);
+            let end = input.fill(&source.path, &mut bytes, self.carry.len())?;
+            self.carry.clear();
+            bytes.truncate(end);
+            let at_end = end < self.limits.chunk_bytes;
             let chunk = self.chunk(bytes, at_front, at_end);
             if at_end {
                 self.source += 1;
@@ -380,7 +417,9 @@ impl<'a> Chunks<'a> {
             // Where no row ends, what is skipped is handed out alone, or the line in pieces.
             let whole = self.rules.whole_rows(&bytes[skipped_bytes..], line_bytes_max);
             let no_row = if skipped_bytes > 0 { skipped_bytes } else { bytes.len() };
-            self.carry = bytes.split_off(whole.map_or(no_row, |whole| skipped_bytes + whole));
+            let cut = whole.map_or(no_row, |whole| skipped_bytes + whole);
+            self.carry.extend_from_slice(&bytes[cut..]);
+            bytes.truncate(cut);
         }
         let rows = self.rules.count_rows(&bytes[skipped_bytes..], line_bytes_max) as u64;
         let holds_line = skipped_bytes < bytes.len() || self.within_line || (at_front && self.rules.header);
@@ -392,7 +431,7 @@ impl<'a> Chunks<'a> {
             first_line: self.next_line,
             first_row: self.next_row,
             rows,
-            bytes,
+            bytes: Recycled { bytes, spare: Arc::clone(&self.spare) },
             bytes_done: self.taken.load(Ordering::Relaxed),
         };
         let lines = match self.rules.quoting {

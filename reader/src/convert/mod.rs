@@ -3,7 +3,7 @@
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
 //! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
-//! `csv` reading the rows of a file, and `hugectr` for raw records. They fill `rows`, from which all else goes on alike: `learn` (counting within a
+//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all else goes on alike: `learn` (counting within a
 //! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
 //! `docs/conversion.md` is the guide for users.
 
@@ -11,6 +11,8 @@ mod bad;
 mod count;
 mod criteo;
 mod csv;
+#[cfg(test)]
+mod csv_tests;
 mod encode;
 mod format;
 mod hugectr;
@@ -19,6 +21,8 @@ mod lines;
 mod moments;
 mod number;
 mod options;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pass;
 mod plan;
 mod predict;
@@ -147,8 +151,51 @@ fn convert_csv_within(
     let plan = schema.csv_plan(min_count, options.dense_dtype);
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
-    let source = csv::csv_source(format, &plan.draft, options.sources()?, limits, csv::Needed::All, refuse)?;
+    let target =
+        csv::CsvTarget { schema: &plan.draft, standardized: &plan.standardized, needed: csv::Needed::All };
+    let source = csv::csv_source(format, target, options.sources()?, limits, refuse)?;
     convert(options, &plan, &source, progress)
+}
+
+/// Converts Parquet to a dataset, by what a schema file says of its columns, as [`convert_csv`] does with CSV.
+///
+/// # Errors
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads none.
+pub fn convert_parquet(
+    options: &ConvertOptions,
+    schema: &SchemaFile,
+    min_count: u64,
+    progress: &dyn Progress,
+) -> Result<ConversionReport> {
+    options.validate()?;
+    if min_count == 0 {
+        return Err(options::no_min_count());
+    }
+    #[cfg(feature = "parquet")]
+    {
+        let files = options.sources()?;
+        let lists = parquet::lists(&files[0], schema.categories())?;
+        let plan = schema.parquet_plan(min_count, options.dense_dtype, &lists)?;
+        let RowFormat::Parquet(sources) = &plan.format else {
+            unreachable!("a plan for Parquet reads Parquet")
+        };
+        let refuse = |column: &str, why| schema.column_problem(column, why);
+        let source = parquet::parquet_source(sources, &plan.draft, files, csv::Needed::All, refuse)?;
+        convert(options, &plan, &source, progress)
+    }
+    #[cfg(not(feature = "parquet"))]
+    {
+        let _ = (schema, progress);
+        Err(no_parquet())
+    }
+}
+
+/// What is said where Parquet is to be read and cannot.
+#[cfg(not(feature = "parquet"))]
+fn no_parquet() -> Error {
+    Error::invalid(
+        "this build of Rankine reads no Parquet: build it with `cargo build --release --features parquet`",
+    )
 }
 
 /// Criteo's files; `labelled` says of each whether its lines have a label.
@@ -225,10 +272,15 @@ fn write_vocabularies(
     let folder = dir.path().join(vocabulary::FOLDER);
     fs::create_dir(&folder).context("create", &folder)?;
     for (number, column) in schema.categorical.iter().enumerate() {
+        let shared = schema.categorical.iter().any(|other| other.shares.as_ref() == Some(&column.name));
         if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
             let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
             vocabulary.to_tsv(|piece| file.write(piece))?;
             writer.add_file(file.finish()?);
+            // The counts of a vocabulary that others share are of all of them.
+            if !shared {
+                writer.know_counts(number, vocabulary.counts());
+            }
         }
     }
     sync_dir(&folder)

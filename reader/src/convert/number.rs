@@ -5,7 +5,7 @@
 pub(crate) fn parse(text: &[u8]) -> Option<f64> {
     match integer(text) {
         Some(integer) => Some(integer),
-        None => any(text),
+        None => float(text),
     }
 }
 
@@ -31,7 +31,7 @@ fn integer(text: &[u8]) -> Option<f64> {
     Some(if negative { -(value as f64) } else { value as f64 })
 }
 
-fn any(text: &[u8]) -> Option<f64> {
+fn float(text: &[u8]) -> Option<f64> {
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     // Words such as `inf` and `nan` parse too; neither is within the bounds.
     (value.abs() <= f64::from(f32::MAX)).then_some(value)
@@ -90,7 +90,7 @@ mod tests {
         #[test]
         fn both_ways_agree(value in any::<i64>()) {
             let text = (value >> (value & 63)).to_string();
-            prop_assert_eq!(parse(text.as_bytes()), any(text.as_bytes()));
+            prop_assert_eq!(parse(text.as_bytes()), float(text.as_bytes()));
         }
     }
 }

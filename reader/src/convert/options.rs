@@ -57,6 +57,12 @@ impl ConvertOptions {
         }
     }
 
+    /// The same with so many bytes for the counts of categories.
+    #[must_use]
+    pub fn with_memory(self, memory: u64) -> Self {
+        Self { memory, ..self }
+    }
+
     /// Checks what the types cannot say.
     pub(crate) fn validate(&self) -> Result<()> {
         if self.files.is_empty() {

@@ -5,18 +5,20 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::convert::bad::BadName;
-use crate::convert::csv::{MissingColumn, Needed, csv_source};
+use crate::convert::csv::{CsvTarget, MissingColumn, Needed, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
 use crate::convert::hugectr::RecordSource;
 use crate::convert::lines::{Limits, LineRules, Source};
+#[cfg(feature = "parquet")]
+use crate::convert::parquet;
 use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
-use crate::schema::Schema;
+use crate::schema::{Dense, DenseTransform, Schema};
 
 /// Some rows of a file, as a model takes them.
 pub struct RawChunk<'a> {
@@ -63,15 +65,27 @@ pub fn read_raw(
             let source = criteo_source(schema, files, limits, labelled)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
-        RowFormat::HugectrRaw(raw) => {
-            let source = RecordSource::new(raw, files)?;
-            read_source(&source, schema, encoder, threads, progress, take)
-        }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
-            let source = csv_source(csv, schema, files, limits, Needed::Features, refuse)?;
+            let standardized =
+                |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
+            let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
+            let target = CsvTarget { schema, standardized: &standardized, needed: Needed::Features };
+            let source = csv_source(csv, target, files, limits, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
+        RowFormat::HugectrRaw(raw) => {
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        #[cfg(feature = "parquet")]
+        RowFormat::Parquet(sources) => {
+            let refuse = |_: &str, why| Error::Invalid(why);
+            let source = parquet::parquet_source(sources, schema, files, Needed::Features, refuse)?;
+            read_source(&source, schema, encoder, threads, progress, take)
+        }
+        #[cfg(not(feature = "parquet"))]
+        RowFormat::Parquet(_) => Err(crate::convert::no_parquet()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, IntoDeserializer};
+use serde::de::{self, Deserializer};
 use toml::Spanned;
 
 use crate::convert::format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
@@ -91,7 +91,7 @@ struct WeightEntry {
 struct DenseEntry {
     column: Spanned<String>,
     name: Option<String>,
-    transform: Option<OneOrMany<Spanned<String>>>,
+    transform: Option<Spanned<Words>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -128,10 +128,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
                 f.write_str("one, or a list of them")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Self::Value, E> {
-                T::deserialize(text.into_deserializer()).map(|one| OneOrMany(vec![one]))
-            }
-
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> std::result::Result<Self::Value, A::Error> {
                 let one = T::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 Ok(OneOrMany(vec![one]))
@@ -149,6 +145,35 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
             }
         }
         deserializer.deserialize_any(Visitor(PhantomData))
+    }
+}
+
+/// A word, or a list of them, each with its place.
+#[derive(Debug)]
+enum Words {
+    One(String),
+    Many(Vec<Spanned<String>>),
+}
+
+impl<'de> Deserialize<'de> for Words {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Words;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word in quotes, or a list of them")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Self::Value, E> {
+                Ok(Words::One(text.to_owned()))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, list: A) -> std::result::Result<Self::Value, A::Error> {
+                Vec::deserialize(de::value::SeqAccessDeserializer::new(list)).map(Words::Many)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -319,7 +344,11 @@ impl SchemaFile {
 
     fn add_dense(&mut self, entry: DenseEntry) -> Result<()> {
         let (mut function, mut standardize) = (None, false);
-        let steps = entry.transform.map(|steps| steps.0).unwrap_or_default();
+        let steps = entry.transform.map(|steps| match (steps.span(), steps.into_inner()) {
+            (span, Words::One(word)) => vec![Spanned::new(span, word)],
+            (_, Words::Many(words)) => words,
+        });
+        let steps = steps.unwrap_or_default();
         for step in &steps {
             let problem = |message: String| Err(self.text.problem(step.span(), message));
             let word = step.get_ref().as_str();
@@ -471,6 +500,37 @@ impl SchemaFile {
             sources: self.sources.clone(),
         });
         Plan { draft: self.draft(min_count, dense_dtype), standardized: self.standardized.clone(), format }
+    }
+
+    /// The raw columns of the categorical columns.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn categories(&self) -> impl Iterator<Item = &str> {
+        self.sources.categorical.iter().map(|source| source.column.as_str())
+    }
+
+    /// The conversion of Parquet, as [`SchemaFile::csv_plan`]. `lists` says of each categorical column whether it is
+    /// one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the file describes CSV.
+    #[cfg(feature = "parquet")]
+    pub(crate) fn parquet_plan(
+        &self,
+        min_count: u64,
+        dense_dtype: DenseDtype,
+        lists: &[bool],
+    ) -> Result<Plan> {
+        if let Some(csv) = &self.csv {
+            return Err(self
+                .text
+                .problem(csv.span(), "[format] describes CSV, and Parquet describes itself: remove it"));
+        }
+        let mut draft = self.draft(min_count, dense_dtype);
+        for (column, _) in draft.categorical.iter_mut().zip(lists).filter(|(_, list)| **list) {
+            column.hotness = Hotness::Ragged { max: BAG_MAX };
+        }
+        let format = RowFormat::Parquet(self.sources.clone());
+        Ok(Plan { draft, standardized: self.standardized.clone(), format })
     }
 
     /// The columns as they are known before any row is read.

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{ConvertOptions, CriteoColumns, convert_criteo};
+use super::{ConvertOptions, CriteoColumns, Progress, SchemaFile, convert_criteo, convert_csv};
 
 /// Distinct categories of each column, about those of Criteo's log.
 const CATEGORIES: [u64; 26] = [
@@ -66,6 +66,24 @@ fn write_log(path: &Path, bytes: u64) -> u64 {
     written
 }
 
+/// The same columns, with the same treatment, as a schema file.
+fn schema_file() -> String {
+    let names: Vec<String> = std::iter::once("label".to_owned())
+        .chain((1..=13).map(|column| format!("I{column}")))
+        .chain((1..=26).map(|column| format!("C{column}")))
+        .collect();
+    let mut text = format!(
+        "format = {{ delimiter = \"\\t\", header = false, columns = {names:?} }}\nlabel = {{ column = \"label\" }}\n"
+    );
+    for name in &names[1..] {
+        text += &match name.starts_with('I') {
+            true => format!("[[dense]]\ncolumn = \"{name}\"\ntransform = [\"log1p\", \"standardize\"]\n"),
+            false => format!("[[categorical]]\ncolumn = \"{name}\"\n"),
+        };
+    }
+    text
+}
+
 #[test]
 #[ignore = "takes a while and half a gigabyte of disk"]
 fn speed_of_conversion() {
@@ -73,7 +91,15 @@ fn speed_of_conversion() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log.tsv");
     let bytes = write_log(&log, megabytes * 1_000_000);
-    for (threads, memory) in [(1, 2 << 30), (2, 2 << 30), (2, 64 << 20)] {
+    let schema = SchemaFile::parse("speed.toml", &schema_file()).unwrap();
+    let columns = CriteoColumns { min_count: 2, ..CriteoColumns::default() };
+    for (form, threads, memory) in [
+        ("criteo-tsv", 1, 2 << 30),
+        ("criteo-tsv", 2, 2 << 30),
+        ("criteo-tsv", 2, 64 << 20),
+        ("csv", 1, 2 << 30),
+        ("csv", 2, 2 << 30),
+    ] {
         let out = dir.path().join(format!("{threads}-{memory}"));
         let options = ConvertOptions {
             threads: NonZeroUsize::new(threads).unwrap(),
@@ -90,13 +116,15 @@ fn speed_of_conversion() {
                 _ => passes.push((pass, now)),
             }
         };
-        let report =
-            convert_criteo(&options, &CriteoColumns { min_count: 2, ..CriteoColumns::default() }, &progress)
-                .unwrap();
+        let progress: &dyn Progress = &progress;
+        let report = match form {
+            "csv" => convert_csv(&options, &schema, 2, progress).unwrap(),
+            _ => convert_criteo(&options, &columns, progress).unwrap(),
+        };
         let (seconds, processor) = (start.elapsed().as_secs_f64(), processor_seconds() - processor_start);
         let megabytes = bytes as f64 / 1e6;
         println!(
-            "{threads} threads, {} MiB for counts, {} rows: {:.0} MB/s, {:.0} MB a processor second; \
+            "{form}, {threads} threads, {} MiB for counts, {} rows: {:.0} MB/s, {:.0} MB a processor second; \
              passes end at processor seconds {:.2?} of {processor:.2}",
             memory >> 20,
             report.conversion.rows.read,

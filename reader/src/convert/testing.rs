@@ -1,7 +1,55 @@
 //! What the tests of conversion draw from.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::block::Block;
 use crate::convert::CriteoColumns;
+use crate::convert::lines::Limits;
+use crate::dataset::{Dataset, Part};
+use crate::samples::Samples;
 use crate::schema::{DenseDtype, Schema};
+
+/// Small enough that every test crosses chunks, and some lines too.
+pub(crate) const SMALL: Limits = Limits { chunk_bytes: 4096, line_bytes_max: 2000 };
+
+/// A temporary folder.
+pub(crate) struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+/// The samples of a part, none where it is absent.
+pub(crate) fn samples_of(dir: &Path, part: Part) -> Samples {
+    let dataset = Dataset::open(dir).unwrap();
+    let mut samples = Samples::new(dataset.schema());
+    if dataset.samples(part) == 0 {
+        return samples;
+    }
+    let part = dataset.part(part).unwrap();
+    let files: Vec<_> = part.files.iter().map(|path| fs::read(path).unwrap()).collect();
+    for (index, location) in part.blocks.iter().enumerate() {
+        let bytes = &files[location.file as usize][location.offset as usize..][..location.bytes as usize];
+        let block = Block::parse(bytes, dataset.schema()).unwrap();
+        part.check_block(index as u64, &block).unwrap();
+        block.decode_into(dataset.schema(), &mut samples).unwrap();
+    }
+    samples
+}
 
 /// A row of the log.
 pub(crate) const GOOD_LINE: &str = "0\t1\t1\t5\t0\t1382\t4\t15\t2\t181\t1\t2\t\t2\t68fd1e64\t80e26c9b\t\

@@ -8,33 +8,11 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
-use super::testing::{GOOD_LINE, with_field};
+use super::testing::{GOOD_LINE, Place, SMALL, samples_of, with_field};
 use super::*;
-use crate::block::Block;
 use crate::dataset::{Dataset, Part};
 use crate::samples::Samples;
-
-/// Small enough that every test crosses chunks, and some lines too.
-const SMALL: Limits = Limits { chunk_bytes: 4096, line_bytes_max: 2000 };
-
-struct Place {
-    dir: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
-        fs::write(self.path(name), text).unwrap();
-        self.path(name)
-    }
-}
+use crate::testing::tree_bytes as tree;
 
 /// Lines of power-law categories, with missing values.
 fn good_lines(count: usize, seed: u64) -> Vec<String> {
@@ -77,40 +55,6 @@ fn convert_with(options: &ConvertOptions, columns: &CriteoColumns) -> Result<Con
 
 fn with_min_count(min_count: u64) -> CriteoColumns {
     CriteoColumns { min_count, ..CriteoColumns::default() }
-}
-
-/// Every file below a folder, by its path.
-fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut files = BTreeMap::new();
-    let mut folders = vec![dir.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                files.insert(path.strip_prefix(dir).unwrap().to_owned(), fs::read(&path).unwrap());
-            }
-        }
-    }
-    files
-}
-
-fn samples_of(dir: &Path, part: Part) -> Samples {
-    let dataset = Dataset::open(dir).unwrap();
-    let mut samples = Samples::new(dataset.schema());
-    if dataset.samples(part) == 0 {
-        return samples;
-    }
-    let part = dataset.part(part).unwrap();
-    let files: Vec<_> = part.files.iter().map(|path| fs::read(path).unwrap()).collect();
-    for (index, location) in part.blocks.iter().enumerate() {
-        let bytes = &files[location.file as usize][location.offset as usize..][..location.bytes as usize];
-        let block = Block::parse(bytes, dataset.schema()).unwrap();
-        part.check_block(index as u64, &block).unwrap();
-        block.decode_into(dataset.schema(), &mut samples).unwrap();
-    }
-    samples
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::convert::bad::{BadReason, BadRow};
 use crate::convert::encode::Encoder;
-use crate::convert::pass::Pass;
+use crate::convert::pass::{Pass, Pool};
 use crate::convert::report::RowCounts;
 use crate::convert::rows::RawRows;
 use crate::convert::source::{RowSource, Span};
@@ -65,14 +65,20 @@ pub(crate) fn write<S: RowSource>(
     let pack_threads = NonZeroUsize::new(pass.options.threads.get().div_ceil(PARSERS_PER_PACKER));
     let pack_threads = pack_threads.unwrap_or(NonZeroUsize::MIN);
     let (filled_out, filled_in) = bounded(pack_threads.get());
+    let spare = Pool::default();
     std::thread::scope(|scope| {
         let block_samples = packer.block_samples() as usize;
+        let spare = &spare;
         let encoding = scope.spawn(move || {
-            let blocks = Blocks::new(schema, block_samples, filled_out);
+            let blocks = Blocks::new(schema, block_samples, filled_out, spare);
             encode_chunks(pass, encoder, schema, dir, blocks)
         });
         let blocks = filled_in.into_iter().map(Ok);
-        let pack = |filled: Filled| packer.encode(filled.part, filled.index, &filled.samples);
+        let pack = |filled: Filled| {
+            let block = packer.encode(filled.part, filled.index, &filled.samples);
+            spare.put(filled.samples);
+            block
+        };
         let packed = ordered_map(pack_threads, blocks, pack, |block| writer.push_block(&block));
         let encoded = encoding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // Where packing failed, encoding failed after it, for want of a taker.
@@ -87,8 +93,9 @@ fn encode_chunks<S: RowSource>(
     dir: &Path,
     mut blocks: Blocks<'_>,
 ) -> Result<Written> {
+    let spare = Pool::default();
     let encode = |rows: &RawRows| {
-        let mut samples = Samples::new(schema);
+        let mut samples = empty(&spare, schema);
         encoder.encode(rows, &mut samples);
         samples
     };
@@ -121,6 +128,7 @@ fn encode_chunks<S: RowSource>(
         add(&mut written.oov_eval, &encoded.oov_eval);
         blocks.push(Part::Train, &encoded.train)?;
         blocks.push(Part::Eval, &encoded.eval)?;
+        [encoded.train, encoded.eval].into_iter().for_each(|samples| spare.put(samples));
         pass.advance("writing", span);
         Ok(())
     })?;
@@ -128,6 +136,13 @@ fn encode_chunks<S: RowSource>(
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;
     Ok(written)
+}
+
+/// No samples, in memory that was used before where there is some.
+fn empty(spare: &Pool<Samples>, schema: &Schema) -> Samples {
+    let mut samples = spare.take().unwrap_or_else(|| Samples::new(schema));
+    samples.clear();
+    samples
 }
 
 fn add(sums: &mut [u64], counts: &[u64]) {
@@ -140,12 +155,13 @@ struct Blocks<'a> {
     block_samples: usize,
     out: Sender<Filled>,
     parts: [(Part, u64, Samples); 2],
+    spare: &'a Pool<Samples>,
 }
 
 impl<'a> Blocks<'a> {
-    fn new(schema: &'a Schema, block_samples: usize, out: Sender<Filled>) -> Self {
+    fn new(schema: &'a Schema, block_samples: usize, out: Sender<Filled>, spare: &'a Pool<Samples>) -> Self {
         let parts = Part::ALL.map(|part| (part, 0, Samples::new(schema)));
-        Self { schema, block_samples, out, parts }
+        Self { schema, block_samples, out, parts, spare }
     }
 
     fn push(&mut self, part: Part, samples: &Samples) -> Result<()> {
@@ -164,7 +180,7 @@ impl<'a> Blocks<'a> {
 
     fn send(&mut self, part: Part) -> Result<()> {
         let (_, next, pending) = &mut self.parts[part as usize];
-        let samples = std::mem::replace(pending, Samples::new(self.schema));
+        let samples = std::mem::replace(pending, empty(self.spare, self.schema));
         let filled = Filled { part, index: *next, samples };
         *next += 1;
         self.out.send(filled).map_err(|_| Error::invalid("blocks are no longer written"))

@@ -76,7 +76,7 @@ impl Shape {
         if !shape.hotness.is_empty() && shape.hotness.len() != shape.rows.len() {
             return Err(format!("it has {} tables and {} hotnesses", shape.rows.len(), shape.hotness.len()));
         }
-        if shape.rows.len() + shape.dense == 0 {
+        if shape.rows.is_empty() && shape.dense == 0 {
             return Err("it has neither tables nor dense features".into());
         }
         if shape.dense > MAX_DENSE {

@@ -29,6 +29,8 @@ pub enum RecordFaultKind {
     Label,
     /// A dense value is not finite, or subnormal, as integers are that are read as floats.
     Number,
+    /// A dense value is beyond what its column can store.
+    Large,
     /// An id is no row of its table.
     Id,
 }
@@ -201,6 +203,18 @@ impl RecordDecoder {
         Ok(())
     }
 
+    /// Checks that no dense value of a record is beyond `largest`, either way.
+    ///
+    /// # Errors
+    /// Its first fault.
+    pub(crate) fn check_numbers(&self, record: &[u8], largest: f64) -> Result<(), RecordFault> {
+        let large = (0..self.dense).find(|&number| self.number(record, number).abs() > largest);
+        large.map_or(Ok(()), |number| {
+            let column = self.labels + number;
+            Err(RecordFault { kind: RecordFaultKind::Large, column, bits: bits_at(record, column) })
+        })
+    }
+
     /// A label of a record that was checked, 0 or 1.
     pub(crate) fn label(&self, record: &[u8], number: usize) -> f32 {
         f32::from(u8::from(bits_at(record, number) != 0))
@@ -235,6 +249,9 @@ impl RecordDecoder {
                     "{value:e} is {what}; as the integer {} it would be read with dense = int",
                     bits as i32
                 )
+            }
+            RecordFaultKind::Large => {
+                format!("{:e} is more than half precision holds: store numbers as f32", f32::from_bits(bits))
             }
             RecordFaultKind::Id => {
                 let first_id = self.labels + self.dense;

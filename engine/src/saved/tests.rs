@@ -1,0 +1,202 @@
+//! Models of every kind come back as they were saved, and nothing that a file says makes loading panic.
+
+use std::num::NonZero;
+
+use rankine_embedding::Pooling;
+use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::{Part, Samples};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::model::{FeatureSpec, HeadSpec, Interaction};
+
+const ROWS: [u64; 3] = [5, 7, 11];
+
+/// A dataset of three dense columns and three tables, with its samples.
+fn dataset(place: &TempDir) -> (Dataset, Samples) {
+    let shape = Shape {
+        name: "small".into(),
+        dense: 3,
+        rows: ROWS.to_vec(),
+        hotness: vec![1, 2, 3],
+        ragged: true,
+        pooling: rankine_reader::schema::Pooling::Sum,
+    };
+    let spec = GenerateSpec { shape, rows_cap: None, samples: 50, eval_samples: 0, alpha: 1.1, seed: 1 };
+    let dir = place.path().join("data");
+    let threads = NonZero::new(1).unwrap();
+    generate(&spec, &dir, threads, |_| {}).unwrap();
+    let dataset = Dataset::open(&dir).unwrap();
+    let mut batches =
+        BatchStream::open(dataset.part(Part::Train).unwrap(), &StreamOptions::one_epoch(50)).unwrap();
+    let samples = batches.next().unwrap().unwrap().samples.clone();
+    (dataset, samples)
+}
+
+fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
+    let table = |number: usize| TableSpec { name: format!("T{number}"), rows: ROWS[number], dim: 4 };
+    let feature = |table: usize| FeatureSpec {
+        column: format!("C{}", table + 1),
+        table,
+        pooling: if table == 0 { Pooling::Sum } else { Pooling::Mean },
+    };
+    ModelSpec {
+        dense_columns: 3,
+        bottom_mlp: vec![6, 4],
+        interaction,
+        wide,
+        top_mlp: vec![5],
+        heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
+        tables: (0..3).map(table).collect(),
+        features: (0..3).map(feature).collect(),
+    }
+}
+
+fn logits(model: &mut CpuModel, samples: &Samples) -> Vec<f32> {
+    let mut logits = Vec::new();
+    model.logits(samples, &mut logits);
+    logits
+}
+
+/// Saves a model that has learnt a little, and gives its predictions.
+fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
+    let (dataset, samples) = dataset(place);
+    let mut model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
+    for _ in 0..5 {
+        model.train_step(&samples, 1.0);
+    }
+    let dir = place.path().join("model");
+    save(&dir, &model, 5, &dataset).unwrap();
+    let logits = logits(&mut model, &samples);
+    (dir, samples, logits)
+}
+
+#[test]
+fn every_kind_comes_back_and_predicts_the_same() {
+    for (interaction, wide, named) in [
+        (Interaction::Dot, false, vec!["bottom.1.bias", "top.0.weight", "embedding.T2"]),
+        (Interaction::Cross { layers: 2, rank: None }, false, vec!["cross.1.weight", "cross.1.bias"]),
+        (
+            Interaction::Cross { layers: 2, rank: Some(2) },
+            false,
+            vec!["cross.0.v.weight", "cross.1.u.weight", "cross.1.u.bias"],
+        ),
+        (Interaction::FactorizationMachine, true, vec!["linear.weight", "wide.C3"]),
+        (Interaction::Concat, true, vec!["linear.weight", "wide.C1"]),
+    ] {
+        let place = TempDir::new().unwrap();
+        let (dir, samples, expected) = saved(spec(interaction, wide), &place);
+        let opened = SavedModel::open(&dir).unwrap();
+        assert_eq!(opened.spec, spec(interaction, wide));
+        assert_eq!(logits(&mut opened.load(&dir).unwrap(), &samples), expected);
+        let bytes = fs::read(dir.join(WEIGHTS_NAME)).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        for name in named {
+            assert!(tensors.tensor(name).is_ok(), "{interaction:?} has no {name}");
+        }
+    }
+}
+
+/// The places of all numbers in a value.
+fn numbers(value: &Value, place: &str, out: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => out.push(place.to_owned()),
+        Value::Array(values) => {
+            values.iter().enumerate().for_each(|(i, value)| numbers(value, &format!("{place}/{i}"), out));
+        }
+        Value::Object(fields) => {
+            fields.iter().for_each(|(key, value)| numbers(value, &format!("{place}/{key}"), out));
+        }
+        _ => {}
+    }
+}
+
+/// `model.json` with other content, sealed as if it had been saved so.
+fn reseal(dir: &Path, content: &Value) {
+    fs::write(dir.join(MANIFEST_NAME), sealed::to_json(KIND, FORMAT, content)).unwrap();
+}
+
+fn content_of(dir: &Path) -> Value {
+    let text = fs::read(dir.join(MANIFEST_NAME)).unwrap();
+    sealed::from_json(KIND, FORMAT, &text).unwrap()
+}
+
+/// Whatever number stands in the model's description: it is refused, in words, before memory is taken for it.
+#[test]
+fn a_description_that_is_no_model_of_these_weights_is_refused() {
+    for interaction in [Interaction::Dot, Interaction::Cross { layers: 2, rank: Some(2) }] {
+        let place = TempDir::new().unwrap();
+        let (dir, ..) = saved(spec(interaction, true), &place);
+        let content = content_of(&dir);
+        let mut places = Vec::new();
+        numbers(&content["spec"], "/spec", &mut places);
+        assert!(places.len() >= 15, "{places:?}");
+        for place in places.iter().filter(|place| !place.ends_with("weight")) {
+            for number in [0, 1, 2, 8, 1 << 20, 1 << 21, 1 << 32, 1 << 40, 1 << 62, u64::MAX] {
+                let mut changed = content.clone();
+                let value = changed.pointer_mut(place).unwrap();
+                if *value == number {
+                    continue;
+                }
+                *value = number.into();
+                reseal(&dir, &changed);
+                let outcome = SavedModel::open(&dir).and_then(|opened| opened.load(&dir));
+                assert!(
+                    matches!(outcome, Err(SavedModelError::Damaged { .. })),
+                    "{place} = {number}: {outcome:?}"
+                );
+            }
+        }
+        for (place, value) in [
+            ("/spec/heads", Value::Array(Vec::new())),
+            ("/spec/heads/0/label", "another".into()),
+            ("/spec/heads/0/weight", (-1.0).into()),
+            ("/spec/features/1/column", "C1".into()),
+            ("/spec/tables/1/name", "T0".into()),
+            ("/spec/wide", false.into()),
+            ("/spec/bottom_mlp", Value::Array(Vec::new())),
+            ("/schema/categorical/0/rows", 6.into()),
+            ("/schema/labels", Value::Array(Vec::new())),
+        ] {
+            let mut changed = content.clone();
+            *changed.pointer_mut(place).unwrap() = value;
+            reseal(&dir, &changed);
+            let outcome = SavedModel::open(&dir).and_then(|opened| opened.load(&dir));
+            assert!(matches!(outcome, Err(SavedModelError::Damaged { .. })), "{place}: {outcome:?}");
+        }
+    }
+}
+
+/// Weights whose header was made to lie, with a checksum that fits: refused, or the same model.
+#[test]
+fn a_header_that_lies_is_refused() {
+    let place = TempDir::new().unwrap();
+    let (dir, samples, expected) = saved(spec(Interaction::Dot, true), &place);
+    let mut content = content_of(&dir);
+    let path = dir.join(WEIGHTS_NAME);
+    let whole = fs::read(&path).unwrap();
+    let header_end = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+    let mut refused = 0;
+    let mut load = |bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        content["weights"]["bytes"] = bytes.len().into();
+        content["weights"]["xxh3"] = serde_json::to_value(Checksum::of(bytes)).unwrap();
+        reseal(&dir, &content);
+        match SavedModel::open(&dir).and_then(|opened| opened.load(&dir)) {
+            Ok(mut model) => assert_eq!(logits(&mut model, &samples), expected),
+            Err(_) => refused += 1,
+        }
+    };
+    load(&whole);
+    for at in (0..header_end).step_by(3) {
+        let mut bytes = whole.clone();
+        bytes[at] = [b'9', b'0', b'"', 255][at % 4];
+        load(&bytes);
+    }
+    for len in [0, 7, 8, header_end - 1, header_end, whole.len() - 1] {
+        load(&whole[..len]);
+    }
+    assert!(refused > header_end / 4, "{refused} in {header_end} bytes");
+}

@@ -1,0 +1,520 @@
+//! CSV: schema files, fields, whole conversions and prediction.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use super::testing::{Place, SMALL, samples_of};
+use super::*;
+use crate::dataset::{Dataset, Part};
+use crate::samples::Samples;
+use crate::schema::{DenseDtype, DenseFunction, Hotness, Pooling, VocabularyKind};
+use crate::testing::tree_bytes;
+use crate::vocabulary::hash_row;
+
+const SCHEMA: &str = r#"
+[[label]]
+column = "rating"
+name = "liked"
+at_least = 4
+
+[[label]]
+column = "action"
+equals = "buy"
+missing = "mask"
+
+[weight]
+column = "w"
+
+[[dense]]
+column = "price"
+transform = ["log1p", "standardize"]
+
+[[dense]]
+column = "price"
+name = "price_raw"
+
+[[categorical]]
+column = "film"
+vocabulary = { kind = "exact", min_count = 2 }
+
+[[categorical]]
+column = "seen"
+vocabulary = { kind = "shared", with = "film" }
+separator = "|"
+pooling = "mean"
+
+[[categorical]]
+column = "genres"
+vocabulary = { kind = "hash", rows = 97 }
+separator = "::"
+
+[[categorical]]
+column = "hour"
+vocabulary = { kind = "identity", rows = 24 }
+"#;
+
+fn no_progress(_: &'static str, _: u64, _: u64) {}
+
+fn convert_text(options: &ConvertOptions, schema: &str) -> Result<ConversionReport> {
+    let schema = SchemaFile::parse("s.toml", schema)?;
+    convert_csv_within(options, &schema, 1, SMALL, &no_progress)
+}
+
+fn f32_options(files: Vec<PathBuf>, out: PathBuf) -> ConvertOptions {
+    ConvertOptions { dense_dtype: DenseDtype::F32, ..ConvertOptions::new(files, out) }
+}
+
+/// A row in the plain: what a file says in whatever order, quoted or not.
+#[derive(Debug, Clone)]
+struct Row {
+    rating: String,
+    action: String,
+    w: String,
+    price: String,
+    film: String,
+    seen: Vec<String>,
+    genres: Vec<String>,
+    hour: u64,
+}
+
+fn rows(count: u64, seed: u64) -> Vec<Row> {
+    let mut state = seed;
+    let mut next = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let titles = ["Heat", "Big, The", "say \"hi\"", "two\nlines", "", "a title of more than 15 bytes", "Ran"];
+    let title = |n: u64| titles[n as usize].to_owned();
+    let row = |_| Row {
+        rating: ["1", "3.5", "4", "5.0"][next(4) as usize].into(),
+        action: ["buy", "view", ""][next(3) as usize].into(),
+        w: ["1", "0", "2.5"][next(3) as usize].into(),
+        price: if next(5) == 0 { String::new() } else { format!("{}.{}", next(1000), next(100)) },
+        film: title(next(7)),
+        seen: (0..next(4)).map(|_| title([0, 1, 2, 3, 5, 6][next(6) as usize])).collect(),
+        genres: (0..next(3)).map(|_| format!("g{}", next(30))).collect(),
+        hour: next(24),
+    };
+    (0..count).map(row).collect()
+}
+
+fn quoted(field: &str) -> String {
+    match field.contains(['"', ',', '\n']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.to_owned(),
+    }
+}
+
+/// The rows as a file with its columns in one of two orders.
+fn csv(rows: &[Row], other_order: bool, line_end: &str) -> String {
+    let mut text = String::new();
+    let header = match other_order {
+        false => "rating,action,w,price,film,seen,genres,hour",
+        true => "hour,unused,genres,seen,film,\"price\",w,action,rating",
+    };
+    text += &[header, line_end].concat();
+    for row in rows {
+        let (seen, genres, hour) = (row.seen.join("|"), row.genres.join("::"), row.hour.to_string());
+        let mut fields =
+            vec![&*row.rating, &*row.action, &*row.w, &*row.price, &*row.film, &*seen, &*genres, &*hour];
+        if other_order {
+            fields.reverse();
+            fields.insert(1, "\"not, used\"");
+        }
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|field| if field.contains("not, used") { (*field).to_owned() } else { quoted(field) })
+            .collect();
+        text += &[&fields.join(","), line_end].concat();
+    }
+    text
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    out.write_all(text.as_bytes()).unwrap();
+    out.finish().unwrap()
+}
+
+#[test]
+fn samples_are_what_the_rows_say() {
+    let place = Place::new();
+    let all = rows(500, 1);
+    let files = vec![
+        place.file("a.csv", csv(&all[..200], false, "\n")),
+        place.file("b.csv.gz", gzip(&format!("\u{feff}{}", csv(&all[200..], true, "\r\n")))),
+    ];
+    let options =
+        ConvertOptions { split: Split::Last { share: 0.2 }, ..f32_options(files, place.path("out")) };
+    let report = convert_text(&options, SCHEMA).unwrap();
+    assert_eq!(report.conversion.rows, RowCounts { read: 500, kept: 500, bad: 0, train: 400, eval: 100 });
+
+    let dataset = Dataset::open(&options.out).unwrap();
+    let schema = dataset.schema();
+    let mut samples = samples_of(&options.out, Part::Train);
+    samples.append(&samples_of(&options.out, Part::Eval), 0..100);
+    // Films are counted in both columns that share the vocabulary, in the training part.
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in &all[..400] {
+        row.seen.iter().chain([&row.film]).for_each(|film| *counts.entry(film).or_insert(0) += 1);
+    }
+    let mut kept: Vec<_> = counts.into_iter().filter(|&(_, count)| count >= 2).collect();
+    kept.sort_by_key(|&(film, count)| (std::cmp::Reverse(count), film));
+    let film_row = |film: &String| kept.iter().position(|kept| kept.0 == film).map_or(0, |at| at as u64 + 1);
+    assert_eq!(schema.categorical[0].rows, kept.len() as u64 + 1);
+    assert_eq!(schema.categorical[1].rows, schema.categorical[0].rows);
+    assert_eq!(schema.categorical[1].shares.as_deref(), Some("film"));
+    assert!(!options.out.join("vocabulary/seen.tsv").exists());
+    assert_eq!(
+        (schema.categorical[1].hotness, schema.categorical[1].pooling),
+        (Hotness::Ragged { max: 3 }, Pooling::Mean)
+    );
+
+    let logs: Vec<f64> =
+        all[..400].iter().filter_map(|row| row.price.parse().ok()).map(|x: f64| x.ln_1p()).collect();
+    let mean = logs.iter().sum::<f64>() / logs.len() as f64;
+    let deviation = (logs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / logs.len() as f64).sqrt();
+    for (number, row) in all.iter().enumerate() {
+        let liked = f32::from(u8::from(row.rating.parse::<f64>().unwrap() >= 4.0));
+        assert_eq!(samples.labels[0][number], liked);
+        let bought = samples.labels[1][number];
+        assert!(if row.action.is_empty() {
+            bought.is_nan()
+        } else {
+            (bought == 1.0) == (row.action == "buy")
+        });
+        assert_eq!(samples.weights[number], row.w.parse::<f32>().unwrap());
+        let price: Option<f64> = row.price.parse().ok();
+        let expected = price.map_or(0.0, |x| (x.ln_1p() - mean) / deviation);
+        assert!((f64::from(samples.dense[2 * number]) - expected).abs() < 1e-5);
+        assert_eq!(samples.dense[2 * number + 1], price.unwrap_or(0.0) as f32);
+        let bag = |column: usize| samples.categorical[column].bag(number);
+        assert_eq!(bag(0), [film_row(&row.film)]);
+        assert!(row.seen.iter().map(film_row).eq(bag(1).iter().copied()), "{row:?}");
+        assert!(row.genres.iter().map(|genre| hash_row(genre.as_bytes(), 97)).eq(bag(2).iter().copied()));
+        assert_eq!(bag(3), [row.hour]);
+    }
+    let missing = all[..400].iter().filter(|row| row.action.is_empty()).count() as u64;
+    assert_eq!(dataset.manifest().unwrap().parts[&Part::Train].missing, [0, missing]);
+    assert!(crate::verify::verify(&dataset, NonZeroUsize::MIN).unwrap().is_whole());
+}
+
+#[test]
+fn the_same_bytes_whatever_threads_and_memory() {
+    let place = Place::new();
+    let mut text = csv(&rows(900, 2), false, "\n");
+    text += "5,buy,1,1,\"never closed,,,3\n4,view,nan,1,Heat,,,3\n";
+    let file = place.file("a.csv", text);
+    let converted = |out: &str, threads: usize, memory: u64| {
+        let options = ConvertOptions {
+            on_bad: OnBad::Quarantine,
+            split: Split::Random { share: 0.3, seed: 5 },
+            threads: NonZeroUsize::new(threads).unwrap(),
+            memory,
+            ..f32_options(vec![file.clone()], place.path(out))
+        };
+        convert_text(&options, SCHEMA).unwrap();
+        tree_bytes(&options.out)
+    };
+    let one = converted("one", 1, 1 << 30);
+    assert!(one.contains_key(Path::new("quarantine.csv")) && one.contains_key(Path::new("eval/index.bin")));
+    assert!(converted("two", 2, 1 << 30) == one);
+    assert!(converted("five", 5, 0) == one);
+}
+
+#[test]
+fn bad_rows_are_named_with_their_line_and_reason() {
+    let place = Place::new();
+    let good = "4,buy,1,2.5,Heat,Ran|Heat,a::b,3";
+    let with = |field: usize, value: &str| {
+        let mut fields: Vec<_> = good.split(',').collect();
+        fields[field] = value;
+        fields.join(",")
+    };
+    let many = vec!["x"; BAG_MAX as usize + 1].join("|");
+    let bad = [
+        (BadReason::Label, with(0, "good"), Some("rating"), "'good' is no label: a number"),
+        (BadReason::Label, with(0, ""), Some("rating"), "'' is no label"),
+        (BadReason::Weight, with(2, "-1"), Some("w"), "'-1' is no weight"),
+        (BadReason::Weight, with(2, ""), Some("w"), "'' is no weight"),
+        (BadReason::Number, with(3, "1,2"), None, "9 fields instead of 8"),
+        (BadReason::Number, with(3, "cheap"), Some("price"), "'cheap' is no number: nothing, or one"),
+        (BadReason::Number, with(3, "1e300"), Some("price"), "within 3.4e38"),
+        (BadReason::RowNumber, with(7, "24"), Some("hour"), "'24' is no row number below 24"),
+        (BadReason::RowNumber, with(7, ""), Some("hour"), "'' is no row number"),
+        (BadReason::FieldCount, "4,buy".into(), None, "2 fields instead of 8"),
+        (BadReason::Quote, with(4, "\"Heat\" 2"), None, "a quote is not closed, or text follows"),
+        (BadReason::Bag, with(5, &many), Some("seen"), "more than 65536 categories"),
+        (BadReason::LineTooLong, with(4, &"x".repeat(2 << 20)), None, "longer than 1048576 bytes"),
+        // Last, since it would end at the next quote.
+        (BadReason::Quote, with(4, "\"Heat"), None, "a quote is not closed"),
+    ];
+    // A good row of two lines before each, so that lines and rows differ.
+    let two_lines = with(4, "\"He\nat\"");
+    let mut text = String::from("rating,action,w,price,film,seen,genres,hour\n");
+    bad.iter().for_each(|(_, row, ..)| text += &format!("{two_lines}\n{row}\n"));
+    let options = ConvertOptions {
+        on_bad: OnBad::Quarantine,
+        bad_limit: BadLimit::Rows(100),
+        ..f32_options(vec![place.file("a.csv", &text)], place.path("out"))
+    };
+    let schema = SchemaFile::parse("s.toml", SCHEMA).unwrap();
+    let report = convert_csv(&options, &schema, 1, &no_progress).unwrap();
+    assert_eq!(
+        (report.conversion.rows.train, report.conversion.rows.bad),
+        (bad.len() as u64, bad.len() as u64)
+    );
+    let named = fs::read_to_string(options.out.join(BAD_ROWS_NAME)).unwrap();
+    assert_eq!(named.lines().count(), bad.len());
+    for (number, (json, (reason, _, column, why))) in named.lines().zip(&bad).enumerate() {
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        assert_eq!(json["line"], 3 * number as u64 + 4, "{json}");
+        assert_eq!(json["column"].as_str(), *column);
+        assert!(json["why"].as_str().unwrap().contains(why), "{json} {reason:?}");
+    }
+    let kept: String = bad.iter().flat_map(|(_, row, ..)| [row.as_str(), "\n"]).collect();
+    assert!(fs::read_to_string(options.out.join("quarantine.csv")).unwrap() == kept);
+    assert_eq!(report.bad_by_reason[&BadReason::Number], 2);
+
+    // What half precision cannot hold is bad where the column is not transformed.
+    let schema = "label = { column = \"l\" }\ndense = [{ column = \"x\" }]";
+    let options =
+        ConvertOptions::new(vec![place.file("f.csv", "l,x\n0,65504\n1,65505\n")], place.path("half"));
+    let refusal = convert_text(&options, schema).unwrap_err().to_string();
+    assert!(refusal.contains("f.csv line 3, column x: '65505' is no number that f16 holds"), "{refusal}");
+    let standardized = schema.replace("\"x\"", "\"x\", transform = \"standardize\"");
+    convert_text(&options, &standardized).unwrap();
+    assert_eq!(samples_of(&options.out, Part::Train).dense, [-1.0, 1.0]);
+}
+
+#[test]
+fn files_need_their_columns() {
+    let place = Place::new();
+    let refusal = |name: &str, text: &str, schema: &str| {
+        let options = f32_options(vec![place.file(name, text)], place.path("out"));
+        let refusal = convert_text(&options, schema).unwrap_err().to_string();
+        assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+        refusal
+    };
+    let schema = "[label]\ncolumn = \"click\"\n[[categorical]]\ncolumn = \"site\"";
+    let lacks = refusal("a.csv", "click,sites\n1,a\n", schema);
+    assert!(lacks.starts_with("s.toml:4:10: ") && lacks.contains("column = \"site\"\n"), "{lacks}");
+    assert!(lacks.contains("a.csv has no column \"site\" (did you mean \"sites\"?)"), "{lacks}");
+    let twice = refusal("b.csv", "click,site,x,site\n1,a,b,c\n", schema);
+    assert!(twice.contains("has two columns named \"site\"; the second is field 4"), "{twice}");
+    assert!(refusal("empty.csv", "", schema).contains("empty.csv is empty"));
+    assert!(refusal("header.csv", "click,site\n", schema).contains("no row is left"));
+    assert!(refusal("quote.csv", "click,\"site\n1,a\n", schema).contains("a quote that is not closed"));
+    let no_header = format!("{schema}\n[format]\nheader = false\ncolumns = [\"click\", \"page\"]");
+    assert!(refusal("c.csv", "1,a\n", &no_header).contains("s.toml:4:10"));
+}
+
+#[test]
+fn forms_are_read_as_the_schema_file_says() {
+    let place = Place::new();
+    let columns = "[label]\ncolumn = \"l\"\n[[categorical]]\ncolumn = \"c\"\nvocabulary = { kind = \"hash\", rows = 50 }\n";
+    let ids = |name: &str, text: &str, format: &str| {
+        let options = f32_options(vec![place.file(name, text)], place.path(&format!("{name}.out")));
+        convert_text(&options, &format!("{columns}[format]\n{format}")).unwrap();
+        samples_of(&options.out, Part::Train).categorical[0].ids.clone()
+    };
+    let hashed = |texts: &[&str]| texts.iter().map(|text| hash_row(text.as_bytes(), 50)).collect::<Vec<_>>();
+    let plain = hashed(&["a", "b c"]);
+    assert_eq!(ids("tabs", "l\tc\n0\ta\n1\tb c", "delimiter = \"\\t\""), plain);
+    assert_eq!(
+        ids(
+            "bare",
+            "0;a;x\n1;b c;y\n\n",
+            "delimiter = \";\"\nheader = false\ncolumns = [\"l\", \"c\", \"d\"]"
+        ),
+        plain
+    );
+    assert_eq!(ids("trim", "l , c\n 0,\ta \n1 , \"b c\" \n", "trim = true"), plain);
+    assert_eq!(ids("kept", "l,c\n0, a \n", ""), hashed(&[" a "]));
+    assert_eq!(ids("loose", "l,c\n0,a\"b\"\n1,\"\"\n", ""), hashed(&["a\"b\"", ""]));
+    assert_eq!(ids("literal", "l,c\n0,\"a\"\n1,\"\n", "quote = false"), hashed(&["\"a\"", "\""]));
+    assert_eq!(ids("ends", "c,l\r\n\"a\r\nb\",0\r\nc,1", ""), hashed(&["a\r\nb", "c"]));
+}
+
+#[test]
+fn rows_are_predicted_without_labels() {
+    let place = Place::new();
+    let all = rows(300, 3);
+    let options = f32_options(vec![place.file("a.csv", csv(&all, false, "\n"))], place.path("out"));
+    convert_text(&options, SCHEMA).unwrap();
+    let dataset = Dataset::open(&options.out).unwrap();
+    let Origin::Converted(conversion) = &dataset.manifest().unwrap().origin else {
+        panic!("it was converted")
+    };
+    let encoder = Encoder::open(&dataset).unwrap();
+    let read = |name: &str, text: &str| -> Result<(Samples, Vec<u64>, Vec<String>)> {
+        let files = [place.file(name, text)];
+        let mut read = (Samples::new(dataset.schema()), vec![0; 4], Vec::new());
+        let threads = NonZeroUsize::new(3).unwrap();
+        let take = |chunk: RawChunk<'_>| {
+            read.0.append(&chunk.samples, 0..chunk.samples.len);
+            read.1.iter_mut().zip(&chunk.unknown).for_each(|(sum, own)| *sum += own);
+            read.2.extend(chunk.bad.map(|(row, name)| format!("{}: {name}", chunk.first_row + row)));
+            Ok(())
+        };
+        let (format, schema) = (&conversion.format, dataset.schema());
+        read_raw(&files, format, schema, &encoder, threads, &no_progress, take).map(|()| read)
+    };
+    let train = samples_of(&options.out, Part::Train);
+    let (same, _, bad) = read("again.csv", &csv(&all, true, "\n")).unwrap();
+    assert!(bad.is_empty() && same == train);
+
+    // Neither labels nor weights, a category that was never seen, a bag larger than any before, and a bad row.
+    let text = "film,seen,genres,hour,price\nHeat,Ran,,3,1\nSolaris,a|b|c|Ran|Ran|Ran,,3,\nHeat,,,99,1\nHeat,,,4,1\n";
+    let (samples, unknown, bad) = read("unlabelled.csv", text).unwrap();
+    assert_eq!(samples.len, 3);
+    assert!(samples.labels.iter().flatten().all(|label| label.is_nan()));
+    assert_eq!((samples.weights, unknown), (vec![1.0; 3], vec![1, 3, 0, 0]));
+    assert_eq!(samples.categorical[1].bag(1).len(), 6);
+    let name = place.path("unlabelled.csv");
+    assert_eq!(bad, [format!("2: {} line 4, column hour: '99' is no row number below 24", name.display())]);
+    // An empty label is no fault here, and a wrong one is.
+    let text = "rating,film,seen,genres,hour,price\n,Heat,,,3,1\nbad,Heat,,,3,1\n";
+    let (samples, _, bad) = read("partly.csv", text).unwrap();
+    assert_eq!((samples.len, bad.len()), (1, 1));
+    let refusal = read("lacking.csv", "film,seen,genres,price\n").unwrap_err().to_string();
+    assert!(refusal.contains("lacking.csv has no column \"hour\""), "{refusal}");
+}
+
+#[test]
+fn mistakes_in_a_schema_file_are_shown_at_their_place() {
+    let label = "[label]\ncolumn = \"l\"\n";
+    let dense = |transform: &str| format!("{label}[[dense]]\ncolumn = \"x\"\ntransform = {transform}");
+    let categorical = |rest: &str| format!("{label}[[categorical]]\ncolumn = \"c\"\n{rest}");
+    for (text, place, what) in [
+        ("", "1:1", "there is no label"),
+        ("[label]\ncolumn = 3", "2:10", "expected a string"),
+        ("[label]\ncolum = \"l\"", "2:1", "did you mean `column`?"),
+        ("[labels]\n", "1:2", "did you mean `label`?"),
+        ("[label", "1:7", ""),
+        ("[label]\ncolumn = \"l\"\nat_least = 1\nequals = 2", "4:10", "contradict each other"),
+        ("[label]\ncolumn = \"l\"\nequals = []", "3:10", "equals is a number, or the text"),
+        ("[label]\ncolumn = \"l\"\nmissing = \"maks\"", "3:11", "did you mean `mask`?"),
+        ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "there is a column \"l\" already"),
+        ("[label]\ncolumn = \"a/b\"", "2:10", "cannot name a file"),
+        (&dense("\"log\""), "5:13", "\"log\" is no transform"),
+        (&dense("\"standardise\""), "5:13", "did you mean \"standardize\"?"),
+        (&dense("[\"standardize\", \"log1p\"]"), "5:29", "write it before standardize"),
+        (&dense("[\"log1p\", \"mlperf-log\"]"), "5:23", "keep one of them"),
+        (&dense("[\"none\", \"standardize\"]"), "5:14", "none stands alone"),
+        (&dense("[\"standardize\", \"standardize\"]"), "5:29", "twice"),
+        (&categorical("separator = \"\""), "5:13", "nothing cannot separate"),
+        (&categorical("pooling = \"max\""), "5:11", "unknown variant `max`"),
+        (&categorical("vocabulary = { kind = \"exact\", rows = 3 }"), "5:39", "has no rows, but min_count"),
+        (&categorical("vocabulary = { kind = \"exact\", min_count = 0 }"), "5:44", "1 keeps every one seen"),
+        (&categorical("vocabulary = { kind = \"hash\" }"), "5:14", "needs rows"),
+        (&categorical("vocabulary = { kind = \"hash\", rows = 0 }"), "5:38", "a number from 1 to"),
+        (&categorical("vocabulary = { kind = \"shared\" }"), "5:14", "needs with"),
+        (
+            &categorical("vocabulary = { kind = \"shared\", with = \"c\" }"),
+            "5:40",
+            "no categorical column before",
+        ),
+        (&format!("{label}[format]\ndelimiter = \"ab\""), "4:13", "one ASCII character"),
+        (&format!("{label}[format]\nheader = false"), "3:1", "columns = [\"...\""),
+        (&format!("{label}[format]\ncolumns = [\"a\"]"), "4:11", "add header = false"),
+        (&format!("{label}[format]\nheader = false\ncolumns = [\"a\", \"a\"]"), "5:11", "named twice"),
+    ] {
+        let refusal = SchemaFile::parse("s.toml", text).unwrap_err().to_string();
+        assert!(refusal.starts_with(&format!("s.toml:{place}: ")), "{text}\n{refusal}");
+        assert!(refusal.contains(what), "{text}\n{refusal}");
+    }
+}
+
+#[test]
+fn a_schema_file_becomes_a_plan() {
+    let text = "[[label]]\ncolumn = \"a\"\nequals = 2\n[[label]]\ncolumn = \"b\"\n\
+        [[dense]]\ncolumn = \"x\"\ntransform = [\"mlperf-log\", \"standardize\"]\n[[dense]]\ncolumn = \"y\"\n\
+        [[categorical]]\ncolumn = \"c\"\n[[categorical]]\ncolumn = \"d\"\n\
+        vocabulary = { kind = \"shared\", with = \"c\" }\n\
+        [[categorical]]\ncolumn = \"e\"\nvocabulary = { kind = \"exact\", min_count = 3 }";
+    let plan = SchemaFile::parse("s.toml", text).unwrap().csv_plan(7, DenseDtype::F16);
+    assert_eq!(plan.draft.dense[0].transform.function, DenseFunction::MlperfLog);
+    assert_eq!(plan.draft.dense[1].transform.function, DenseFunction::None);
+    assert_eq!((&plan.standardized[..], plan.draft.dense_dtype), (&[true, false][..], DenseDtype::F16));
+    let exact = |min_count| VocabularyKind::Exact { min_count };
+    let kinds: Vec<_> = plan.draft.categorical.iter().map(|column| column.vocabulary).collect();
+    assert_eq!(kinds, [exact(7), exact(7), exact(3)]);
+    let RowFormat::Csv(format) = &plan.format else { panic!("{:?}", plan.format) };
+    assert_eq!((format.delimiter, format.quote, format.trim, &format.columns), (',', true, false, &None));
+    assert_eq!(format.sources.labels[0].rule, LabelRule::EqualsNumber(2.0));
+    assert_eq!(format.sources.labels[1].rule, LabelRule::Binary);
+    // It comes back from a manifest as it was.
+    let json = serde_json::to_string(&plan.format).unwrap();
+    assert_eq!(serde_json::from_str::<RowFormat>(&json).unwrap(), plan.format);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Any fields come back as they were written, quoted where they must be and where not.
+    #[test]
+    fn fields_come_back(
+        rows in prop::collection::vec((any::<bool>(), "[a-c ,\"\n\r;]{0,12}", any::<bool>()), 1..40),
+        delimiter in prop::sample::select(&[',', ';', '\t'][..]),
+    ) {
+        let place = Place::new();
+        let mut text = format!("c{delimiter}l\n");
+        for (label, field, quote) in &rows {
+            let needed = field.contains([delimiter, '"', '\n', '\r']);
+            let field = match needed || *quote {
+                true => format!("\"{}\"", field.replace('"', "\"\"")),
+                false => field.clone(),
+            };
+            text += &format!("{field}{delimiter}{}\n", u8::from(*label));
+        }
+        let schema = format!(
+            "label = {{ column = \"l\" }}\n[[categorical]]\ncolumn = \"c\"\n\
+             vocabulary = {{ kind = \"hash\", rows = 1000000 }}\n[format]\ndelimiter = {:?}",
+            delimiter.to_string()
+        );
+        let options = f32_options(vec![place.file("a.csv", &text)], place.path("out"));
+        convert_text(&options, &schema).unwrap();
+        let samples = samples_of(&options.out, Part::Train);
+        let ids: Vec<_> = rows.iter().map(|(_, field, _)| hash_row(field.as_bytes(), 1_000_000)).collect();
+        prop_assert_eq!(&samples.categorical[0].ids, &ids);
+        let labels: Vec<_> = rows.iter().map(|(label, ..)| f32::from(u8::from(*label))).collect();
+        prop_assert_eq!(&samples.labels[0], &labels);
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_not_panic(
+        pieces in prop::collection::vec(
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..200),
+                Just(b"4,buy,1,2.5,Heat,Ran|Heat,a::b,3\n".to_vec()),
+                Just(b"4,buy,1,2.5,\"He\n\"\"at\",Ran|Heat,a::b,3\n".to_vec()),
+                Just(b"\"".to_vec()),
+                Just(b"\n\"".to_vec()),
+            ],
+            0..30,
+        ),
+        trim in any::<bool>(),
+    ) {
+        let place = Place::new();
+        let text = [&b"rating,action,w,price,film,seen,genres,hour\n"[..], &pieces.concat()].concat();
+        let options = ConvertOptions {
+            on_bad: OnBad::Quarantine,
+            bad_limit: "100%".parse().unwrap(),
+            threads: NonZeroUsize::new(2).unwrap(),
+            ..f32_options(vec![place.file("a.csv", text)], place.path("out"))
+        };
+        match convert_text(&options, &format!("format = {{ trim = {trim} }}\n{SCHEMA}")) {
+            Ok(report) => {
+                prop_assert!(report.conversion.rows.train > 0);
+                Dataset::open(&options.out).unwrap();
+            }
+            Err(_) => prop_assert!(!options.out.exists()),
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Parquet: named columns of typed values, lists among them, read row group by row group.
+//!
+//! One thread reads and decompresses the pages of all columns side by side, a few thousand rows at a time; the work on
+//! the values is spread over threads as with every other form of rows.
+
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use parquet::column::reader::ColumnReader;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+
+use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
+use crate::convert::csv::{Needed, largest_number};
+use crate::convert::format::{ColumnSources, LabelRule};
+use crate::convert::lines::Source;
+use crate::convert::pass::Selection;
+use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::{BAG_MAX, number};
+use crate::error::{Error, IoContext, Result};
+use crate::escape::excerpt;
+use crate::schema::{Hotness, Schema, VocabularyKind};
+
+mod columns;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use columns::{Columns, Leaf, Wanted};
+use values::{Value, Values, read_rows};
+
+/// Rows that are taken apart together.
+const CHUNK_ROWS: usize = 4096;
+/// The categories of a row's column have so many bytes at most, so that those of a chunk stay countable in 32 bits.
+const CATEGORY_BYTES_MAX: usize = 1 << 16;
+
+/// Files of Parquet.
+#[derive(Debug)]
+pub(crate) struct ParquetSource {
+    files: Vec<ParquetFile>,
+}
+
+/// What is read of one file.
+#[derive(Debug)]
+struct ParquetFile {
+    source: Source,
+    rows: u64,
+    leaves: Vec<Leaf>,
+    actions: Vec<Action>,
+    /// Labels that the file lacks, by their number.
+    labels_absent: Vec<usize>,
+    weight_absent: bool,
+}
+
+/// What is done with the values of a leaf.
+#[derive(Debug)]
+struct Action {
+    /// The number among those that are read.
+    leaf: usize,
+    target: Target,
+}
+
+#[derive(Debug)]
+enum Target {
+    Label { number: usize, rule: LabelRule, may_be_missing: bool },
+    Weight,
+    Dense { number: usize, largest: f64 },
+    Category { number: usize, separator: Option<String>, bag: bool, rows: Option<u64> },
+}
+
+/// Some rows of one file.
+#[derive(Debug)]
+pub(crate) struct ParquetChunk {
+    file: usize,
+    /// Rows before it in its file.
+    file_row: u64,
+    first_row: u64,
+    rows: usize,
+    /// One entry a leaf.
+    columns: Vec<Values>,
+    bytes_done: u64,
+}
+
+/// Files of Parquet for a schema whose columns come from `sources`. `refuse` turns what is wrong with a raw column into
+/// an error.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read; what `refuse` says.
+pub(crate) fn parquet_source(
+    sources: &ColumnSources,
+    schema: &Schema,
+    files: Vec<Source>,
+    needed: Needed,
+    refuse: impl Fn(&str, String) -> Error,
+) -> Result<ParquetSource> {
+    if !sources.fits(schema) {
+        return Err(Error::invalid("the form of Parquet does not give the columns of the schema"));
+    }
+    let open = |source: Source| {
+        let reader = open(&source)?;
+        let metadata = reader.metadata();
+        let rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+        let columns = Columns { descriptor: metadata.file_metadata().schema_descr(), source: &source };
+        let mut leaves = Vec::new();
+        let mut leaf = |column: &str, wanted, list| -> Result<Option<(usize, Leaf)>> {
+            let Some(leaf) = columns.find(column, wanted, list).map_err(|why| refuse(column, why))? else {
+                return Ok(None);
+            };
+            let place =
+                leaves.iter().position(|other: &Leaf| other.index == leaf.index).unwrap_or(leaves.len());
+            if place == leaves.len() {
+                leaves.push(leaf.clone());
+            }
+            Ok(Some((place, leaf)))
+        };
+        let lacks = |column: &str| refuse(column, columns.lacks(column));
+        let mut actions = Vec::new();
+        let (mut labels_absent, mut weight_absent) = (Vec::new(), false);
+        for (number, label) in sources.labels.iter().enumerate() {
+            let may_be_missing = label.mask_missing || needed == Needed::Features;
+            let text = matches!(label.rule, LabelRule::EqualsText(_));
+            match leaf(&label.column, if text { Wanted::Text } else { Wanted::Number }, false)? {
+                Some((leaf, _)) => {
+                    let target = Target::Label { number, rule: label.rule.clone(), may_be_missing };
+                    actions.push(Action { leaf, target });
+                }
+                None if needed == Needed::All => return Err(lacks(&label.column)),
+                None => labels_absent.push(number),
+            }
+        }
+        if let Some(column) = &sources.weight {
+            match leaf(column, Wanted::Number, false)? {
+                Some((leaf, _)) => actions.push(Action { leaf, target: Target::Weight }),
+                None if needed == Needed::All => return Err(lacks(column)),
+                None => weight_absent = true,
+            }
+        }
+        for (number, column) in sources.dense.iter().enumerate() {
+            let largest = largest_number(schema.dense[number].transform.function, schema.dense_dtype);
+            let (leaf, _) = leaf(column, Wanted::Number, false)?.ok_or_else(|| lacks(column))?;
+            actions.push(Action { leaf, target: Target::Dense { number, largest } });
+        }
+        for (number, from) in sources.categorical.iter().enumerate() {
+            let column = &schema.categorical[number];
+            let bag = matches!(column.hotness, Hotness::Ragged { .. });
+            let found = leaf(&from.column, Wanted::Category, bag)?;
+            let (leaf, found) = found.ok_or_else(|| lacks(&from.column))?;
+            if found.list && from.separator.is_some() {
+                let why = "the column is a list already: remove its separator".to_owned();
+                return Err(refuse(&from.column, why));
+            }
+            let rows = (column.vocabulary == VocabularyKind::Identity).then_some(column.rows);
+            let target = Target::Category { number, separator: from.separator.clone(), bag, rows };
+            actions.push(Action { leaf, target });
+        }
+        Ok(ParquetFile { rows, leaves, actions, labels_absent, weight_absent, source })
+    };
+    Ok(ParquetSource { files: files.into_iter().map(open).collect::<Result<_>>()? })
+}
+
+/// For each of some raw columns, whether it is a list in a file.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read.
+pub(crate) fn lists<'a>(source: &Source, columns: impl Iterator<Item = &'a str>) -> Result<Vec<bool>> {
+    let reader = open(source)?;
+    let descriptor = reader.metadata().file_metadata().schema_descr();
+    let found = Columns { descriptor, source };
+    // What else is wrong with a column is said when it is to be read.
+    Ok(columns
+        .map(|column| matches!(found.leaf(column), Some((_, leaf)) if leaf.max_rep_level() > 0))
+        .collect())
+}
+
+/// Runs the Parquet decoder: what it refuses, or stumbles over, is damage of the file.
+fn guarded<T>(source: &Source, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
+    let damaged = |what: String| {
+        Error::damaged(
+            &source.path,
+            None,
+            format!("it is no Parquet that can be read ({what}): write it again"),
+        )
+    };
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome.map_err(|error| damaged(error.to_string())),
+        Err(_) => Err(damaged("the decoder gave up".into())),
+    }
+}
+
+fn open(source: &Source) -> Result<SerializedFileReader<File>> {
+    let file = File::open(&source.path).context("open", &source.path)?;
+    guarded(source, || SerializedFileReader::new(file))
+}
+
+impl ParquetFile {
+    fn push(
+        &self,
+        chunk: &ParquetChunk,
+        row: usize,
+        rows: &mut RawRows,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let before = rows.len();
+        self.labels_absent.iter().for_each(|&label| rows.labels[label].push(f32::NAN));
+        if self.weight_absent {
+            rows.weights.push(1.0);
+        }
+        for Action { leaf, target } in &self.actions {
+            if let Err(reason) = push_values(target, &chunk.columns[*leaf], row, rows, scratch) {
+                rows.truncate(before);
+                return Err(Fault { reason, field: Some(*leaf as u32) });
+            }
+        }
+        rows.end_rows(1);
+        Ok(())
+    }
+}
+
+fn push_values(
+    target: &Target,
+    values: &Values,
+    row: usize,
+    rows: &mut RawRows,
+    scratch: &mut Vec<u8>,
+) -> Result<(), BadReason> {
+    let finite = |number: &f64| number.abs() <= f64::from(f32::MAX);
+    match target {
+        Target::Label { number, rule, may_be_missing } => {
+            let label = match (rule, values.one(row)) {
+                (LabelRule::EqualsText(text), Some(Value::Bytes(bytes))) => {
+                    Some(f32::from(u8::from(bytes == text.as_bytes())))
+                }
+                (rule, value) => match value.and_then(Value::number) {
+                    Some(number) => rule.of_number(number),
+                    None => may_be_missing.then_some(f32::NAN),
+                },
+            };
+            rows.labels[*number].push(label.ok_or(BadReason::Label)?);
+        }
+        Target::Weight => {
+            let weight =
+                values.one(row).and_then(Value::number).filter(finite).filter(|&weight| weight >= 0.0);
+            rows.weights.push(weight.ok_or(BadReason::Weight)? as f32);
+        }
+        Target::Dense { number, largest } => {
+            let value = match values.one(row).and_then(Value::number) {
+                None => Some(f64::NAN),
+                Some(value) => Some(value).filter(|value| value.abs() <= *largest),
+            };
+            rows.dense[*number].push(value.ok_or(BadReason::Number)?);
+        }
+        Target::Category { number, separator, bag, rows: below } => {
+            let column = &mut rows.categories[*number];
+            let (mut count, mut bytes) = (0, 0);
+            for at in values.of_row(row) {
+                values.get(at).with_text(scratch, |text| {
+                    let Some(separator) = separator else {
+                        return push_category(text, *below, column, (&mut count, &mut bytes));
+                    };
+                    let mut from = 0;
+                    let ends = memchr::memmem::find_iter(text, separator).chain(std::iter::once(text.len()));
+                    for end in ends.filter(|_| !text.is_empty()) {
+                        push_category(&text[from..end], *below, column, (&mut count, &mut bytes))?;
+                        from = end + separator.len();
+                    }
+                    Ok(())
+                })?;
+            }
+            if *bag {
+                column.end_bag();
+            } else if count == 0 {
+                push_category(b"", *below, column, (&mut count, &mut bytes))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn push_category(
+    text: &[u8],
+    below: Option<u64>,
+    column: &mut RawCategories,
+    (count, bytes): (&mut u32, &mut usize),
+) -> Result<(), BadReason> {
+    (*count, *bytes) = (*count + 1, *bytes + text.len());
+    if *count > BAG_MAX {
+        return Err(BadReason::Bag);
+    }
+    if *bytes > CATEGORY_BYTES_MAX {
+        return Err(BadReason::Category);
+    }
+    match (&mut column.values, below) {
+        (RawValues::Rows(ids), Some(below)) => {
+            ids.push(number::parse_row(text, below).ok_or(BadReason::RowNumber)?);
+        }
+        (RawValues::Keys(keys), _) => keys.push(text),
+        (RawValues::Rows(_), None) => unreachable!("rows are made for the schema of the file's actions"),
+    }
+    Ok(())
+}
+
+impl RowSource for ParquetSource {
+    type Chunk = ParquetChunk;
+    const UNIT: &'static str = "row";
+
+    fn chunks(&self) -> impl Iterator<Item = Result<ParquetChunk>> + Send {
+        ParquetChunks { source: self, file: 0, open: None, first_row: 0, bytes_before: 0 }
+    }
+
+    fn span(&self, chunk: &ParquetChunk) -> Span {
+        Span {
+            first_row: chunk.first_row,
+            rows: chunk.rows as u64,
+            eval: self.files[chunk.file].source.eval,
+            bytes_done: chunk.bytes_done,
+        }
+    }
+
+    fn read(&self, chunk: &ParquetChunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
+        let file = &self.files[chunk.file];
+        let mut scratch = Vec::new();
+        let mut bad = Vec::new();
+        for row in 0..chunk.rows {
+            if let Err(fault) = file.push(chunk, row, rows.of(selection.part(row as u64)), &mut scratch) {
+                bad.push(BadRow { row: row as u32, line: row as u32, start: 0, end: 0, fault });
+            }
+        }
+        Ok(bad)
+    }
+
+    fn name(&self, chunk: &ParquetChunk, bad: &BadRow) -> BadName {
+        let file = &self.files[chunk.file];
+        let leaf = bad.fault.field.map(|leaf| leaf as usize);
+        let shown = |leaf: usize| {
+            let values = &chunk.columns[leaf];
+            let texts: Vec<_> = (values.of_row(bad.row as usize))
+                .take(3)
+                .map(|at| values.get(at).with_text(&mut Vec::new(), excerpt))
+                .collect();
+            if texts.is_empty() { "null".to_owned() } else { texts.join(", ") }
+        };
+        let shown = leaf.map_or_else(String::new, shown);
+        let targets =
+            || file.actions.iter().filter(|action| Some(action.leaf) == leaf).map(|action| &action.target);
+        let why = match bad.fault.reason {
+            BadReason::Label => {
+                let rule = targets().find_map(|target| match target {
+                    Target::Label { rule, .. } => Some(rule.admits()),
+                    _ => None,
+                });
+                format!("{shown} is no label: {}", rule.unwrap_or("0 or 1"))
+            }
+            BadReason::Weight => format!("{shown} is no weight: a finite number of 0 or more"),
+            BadReason::Number => format!("{shown} is beyond what the column can store"),
+            BadReason::RowNumber => {
+                let rows = targets().find_map(|target| match target {
+                    Target::Category { rows, .. } => *rows,
+                    _ => None,
+                });
+                format!("{shown} is no row number below {}", rows.unwrap_or(0))
+            }
+            BadReason::Bag => format!("there are more than {BAG_MAX} categories"),
+            _ => format!("the categories have more than {CATEGORY_BYTES_MAX} bytes, and begin with {shown}"),
+        };
+        BadName {
+            file: file.source.path.to_string_lossy().into_owned(),
+            unit: Self::UNIT,
+            number: chunk.file_row + u64::from(bad.row) + 1,
+            column: leaf.map(|leaf| file.leaves[leaf].name.clone()),
+            why,
+        }
+    }
+
+    /// A JSON object of the columns that are read: a row of Parquet has no bytes of its own.
+    fn copy(&self, chunk: &ParquetChunk, bad: &BadRow, out: &mut Vec<u8>) -> bool {
+        let file = &self.files[chunk.file];
+        let value = |(leaf, values): (&Leaf, &Values)| {
+            let mut own = values.of_row(bad.row as usize).map(|at| values.get(at).to_json());
+            let json = if leaf.list { own.collect() } else { own.next().into() };
+            (leaf.name.clone(), json)
+        };
+        let object: serde_json::Map<_, _> = file.leaves.iter().zip(&chunk.columns).map(value).collect();
+        serde_json::to_writer(&mut *out, &object).expect("a vector takes whatever is written");
+        out.push(b'\n');
+        false
+    }
+
+    fn copy_rest(&self, _: &ParquetChunk, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn quarantine_name(&self) -> &'static str {
+        "quarantine.jsonl"
+    }
+
+    fn expects(&self) -> String {
+        "Parquet with the columns that the schema file describes".into()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.source.bytes).sum()
+    }
+}
+
+/// All chunks of some files, in order.
+struct ParquetChunks<'a> {
+    source: &'a ParquetSource,
+    file: usize,
+    open: Option<OpenFile>,
+    first_row: u64,
+    /// Bytes of the files before this one.
+    bytes_before: u64,
+}
+
+/// A file that is read.
+struct OpenFile {
+    reader: SerializedFileReader<File>,
+    /// The row group that comes next.
+    group: usize,
+    /// One entry a leaf, of the row group before it.
+    columns: Vec<ColumnReader>,
+    /// Rows that the row group has still.
+    rows_left: usize,
+    /// Rows read of the file.
+    rows: u64,
+}
+
+impl ParquetChunks<'_> {
+    fn read(&mut self) -> Result<Option<ParquetChunk>> {
+        while let Some(file) = self.source.files.get(self.file) {
+            let open = match &mut self.open {
+                Some(open) => open,
+                none => none.insert(OpenFile {
+                    reader: open(&file.source)?,
+                    group: 0,
+                    columns: Vec::new(),
+                    rows_left: 0,
+                    rows: 0,
+                }),
+            };
+            if open.rows_left == 0 {
+                if open.group == open.reader.num_row_groups() {
+                    (self.file, self.open) = (self.file + 1, None);
+                    self.bytes_before += file.source.bytes;
+                    continue;
+                }
+                open.next_group(file)?;
+                continue;
+            }
+            let rows = open.rows_left.min(CHUNK_ROWS);
+            let mut columns = Vec::with_capacity(file.leaves.len());
+            for (leaf, reader) in file.leaves.iter().zip(&mut open.columns) {
+                columns.push(guarded(&file.source, || read_rows(reader, rows, leaf))?);
+            }
+            (open.rows_left, open.rows) = (open.rows_left - rows, open.rows + rows as u64);
+            let share = open.rows as f64 / file.rows.max(1) as f64;
+            let chunk = ParquetChunk {
+                file: self.file,
+                file_row: open.rows - rows as u64,
+                first_row: self.first_row,
+                rows,
+                columns,
+                bytes_done: self.bytes_before + (file.source.bytes as f64 * share.min(1.0)) as u64,
+            };
+            self.first_row += rows as u64;
+            return Ok(Some(chunk));
+        }
+        Ok(None)
+    }
+}
+
+impl Iterator for ParquetChunks<'_> {
+    type Item = Result<ParquetChunk>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+impl OpenFile {
+    fn next_group(&mut self, file: &ParquetFile) -> Result<()> {
+        let reader = &self.reader;
+        let group = self.group;
+        (self.rows_left, self.columns) = guarded(&file.source, || {
+            let group = reader.get_row_group(group)?;
+            let rows = usize::try_from(group.metadata().num_rows())
+                .map_err(|_| ParquetError::General("a row group has fewer than no rows".into()))?;
+            let columns = file.leaves.iter().map(|leaf| group.get_column_reader(leaf.index));
+            Ok((rows, columns.collect::<Result<Vec<_>, _>>()?))
+        })?;
+        self.group += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,307 @@
+//! Parquet files of every kind of column, against the same rows as CSV; and those that are not what was meant.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::basic::Compression;
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::parser::parse_message_type;
+
+use crate::convert::{ConvertOptions, OnBad, SchemaFile, Split, convert_csv, convert_parquet};
+use crate::dataset::{Dataset, Part};
+use crate::error::Error;
+use crate::testing::tree_bytes;
+
+const MESSAGE: &str = "
+    message rows {
+        required int32 bought;
+        optional double price;
+        required boolean mobile;
+        optional byte_array user (UTF8);
+        required int64 film;
+        required int32 shop (INTEGER(32, false));
+        optional group genres (LIST) { repeated group list { optional byte_array element (UTF8); } }
+        repeated int32 seen;
+    }";
+
+const SCHEMA: &str = "
+    [label]
+    column = \"bought\"
+    at_least = 2
+
+    [[dense]]
+    column = \"price\"
+    transform = \"log1p\"
+
+    [[dense]]
+    column = \"mobile\"
+
+    [[categorical]]
+    column = \"user\"
+
+    [[categorical]]
+    column = \"film\"
+    vocabulary = { kind = \"hash\", rows = 50 }
+
+    [[categorical]]
+    column = \"shop\"
+    vocabulary = { kind = \"identity\", rows = 4294967296 }
+    ";
+
+/// Columns that are lists in Parquet, and text with a separator in CSV.
+const LISTS: [&str; 2] = [
+    "
+    [[categorical]]
+    column = \"genres\"
+    vocabulary = { kind = \"exact\", min_count = 2 }
+    ",
+    "
+    [[categorical]]
+    column = \"seen\"
+    pooling = \"mean\"
+    vocabulary = { kind = \"identity\", rows = 1000 }
+    ",
+];
+
+/// A row, as both files have it.
+#[derive(Debug, Clone)]
+struct Row {
+    bought: i32,
+    price: Option<f64>,
+    mobile: bool,
+    user: Option<String>,
+    film: i64,
+    shop: u32,
+    genres: Option<Vec<Option<String>>>,
+    seen: Vec<i32>,
+}
+
+fn rows(count: usize) -> Vec<Row> {
+    let mut state = 7u64;
+    let mut next = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize
+    };
+    (0..count)
+        .map(|_| Row {
+            bought: (next() % 5) as i32,
+            price: (next() % 4 > 0).then(|| (next() % 1000) as f64 / 8.0),
+            mobile: next() % 2 == 0,
+            user: (next() % 9 > 0).then(|| format!("{}user {}", "x".repeat(next() % 20), next() % 40)),
+            film: next() as i64 % 300 - 100,
+            shop: u32::MAX - (next() % 3) as u32,
+            genres: (next() % 6 > 0).then(|| {
+                (0..next() % 4).map(|_| (next() % 5 > 0).then(|| format!("g{}", next() % 7))).collect()
+            }),
+            seen: (0..next() % 3).map(|_| (next() % 1000) as i32).collect(),
+        })
+        .collect()
+}
+
+fn put<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T::T], levels: [&[i16]; 2]) {
+    let mut column = group.next_column().unwrap().unwrap();
+    let [defined, repeated] = levels.map(|levels| (!levels.is_empty()).then_some(levels));
+    column.typed::<T>().write_batch(values, defined, repeated).unwrap();
+    column.close().unwrap();
+}
+
+/// Writes rows in groups of `group_rows`, in pages of few rows.
+fn write(path: &Path, rows: &[Row], group_rows: usize, compression: Compression) {
+    let properties = WriterProperties::builder()
+        .set_compression(compression)
+        .set_data_page_row_count_limit(700)
+        .set_write_batch_size(100);
+    let message = Arc::new(parse_message_type(MESSAGE).unwrap());
+    let file = File::create(path).unwrap();
+    let mut writer = SerializedFileWriter::new(file, message, Arc::new(properties.build())).unwrap();
+    let bytes = |text: &String| ByteArray::from(text.as_bytes().to_vec());
+    for rows in rows.chunks(group_rows) {
+        let mut group = writer.next_row_group().unwrap();
+        let all = |value: fn(&Row) -> i32| rows.iter().map(value).collect::<Vec<_>>();
+        put::<Int32Type>(&mut group, &all(|row| row.bought), [&[], &[]]);
+        let defined: Vec<_> = rows.iter().map(|row| i16::from(row.price.is_some())).collect();
+        put::<DoubleType>(
+            &mut group,
+            &rows.iter().filter_map(|row| row.price).collect::<Vec<_>>(),
+            [&defined, &[]],
+        );
+        put::<BoolType>(&mut group, &rows.iter().map(|row| row.mobile).collect::<Vec<_>>(), [&[], &[]]);
+        let defined: Vec<_> = rows.iter().map(|row| i16::from(row.user.is_some())).collect();
+        let users: Vec<_> = rows.iter().filter_map(|row| row.user.as_ref().map(bytes)).collect();
+        put::<ByteArrayType>(&mut group, &users, [&defined, &[]]);
+        put::<Int64Type>(&mut group, &rows.iter().map(|row| row.film).collect::<Vec<_>>(), [&[], &[]]);
+        put::<Int32Type>(&mut group, &all(|row| row.shop as i32), [&[], &[]]);
+
+        let (mut genres, mut defined, mut repeated) = (Vec::new(), Vec::new(), Vec::new());
+        for row in rows {
+            let list = row.genres.as_deref().unwrap_or(&[]);
+            for (at, genre) in list.iter().enumerate() {
+                genres.extend(genre.as_ref().map(bytes));
+                defined.push(if genre.is_some() { 3 } else { 2 });
+                repeated.push(i16::from(at > 0));
+            }
+            if list.is_empty() {
+                defined.push(i16::from(row.genres.is_some()));
+                repeated.push(0);
+            }
+        }
+        put::<ByteArrayType>(&mut group, &genres, [&defined, &repeated]);
+        let (mut defined, mut repeated) = (Vec::new(), Vec::new());
+        for row in rows {
+            defined.extend(vec![i16::from(!row.seen.is_empty()); row.seen.len().max(1)]);
+            repeated.extend((0..row.seen.len().max(1)).map(|at| i16::from(at > 0)));
+        }
+        let seen: Vec<_> = rows.iter().flat_map(|row| row.seen.clone()).collect();
+        put::<Int32Type>(&mut group, &seen, [&defined, &repeated]);
+        group.close().unwrap();
+    }
+    writer.close().unwrap();
+}
+
+/// The same rows as text; nulls of lists are not there.
+fn csv(rows: &[Row]) -> String {
+    let mut text = "bought,price,mobile,user,film,shop,genres,seen\n".to_owned();
+    for row in rows {
+        let price = row.price.map_or_else(String::new, |price| price.to_string());
+        let genres: Vec<_> = row.genres.iter().flatten().flatten().map(String::as_str).collect();
+        let seen: Vec<_> = row.seen.iter().map(i32::to_string).collect();
+        text += &format!(
+            "{},{price},{},{},{},{},{},{}\n",
+            row.bought,
+            u8::from(row.mobile),
+            row.user.as_deref().unwrap_or(""),
+            row.film,
+            row.shop,
+            genres.join("|"),
+            seen.join("|")
+        );
+    }
+    text
+}
+
+fn schema(lists: bool) -> SchemaFile {
+    // Identity tables of 2^32 rows are counted in memory: reading the small rows of one shop is enough here.
+    let mut text =
+        SCHEMA.replace("{ kind = \"identity\", rows = 4294967296 }", "{ kind = \"hash\", rows = 1000 }");
+    for list in LISTS {
+        text += list;
+        text += if lists { "" } else { "separator = \"|\"\n" };
+    }
+    SchemaFile::parse("schema.toml", &text).unwrap()
+}
+
+fn options(files: &[&Path], out: &Path) -> ConvertOptions {
+    ConvertOptions {
+        split: Split::Random { share: 0.2, seed: 3 },
+        ..ConvertOptions::new(files.iter().map(|file| file.to_path_buf()).collect(), out.to_owned())
+    }
+}
+
+#[test]
+fn parquet_and_csv_of_the_same_rows_give_the_same_dataset() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let rows = rows(11_000);
+    let [one, two, text] = ["one.parquet", "two.parquet", "rows.csv"].map(at);
+    fs::write(&text, csv(&rows)).unwrap();
+    let none = |_: &'static str, _: u64, _: u64| ();
+    convert_csv(&options(&[&text], &at("csv")), &schema(false), 3, &none).unwrap();
+    let expected = Dataset::open(&at("csv")).unwrap();
+    let compressions = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::ZSTD(Default::default()),
+        Compression::LZ4_RAW,
+    ];
+    for (number, compression) in compressions.into_iter().enumerate() {
+        // Group bounds fall within chunks and blocks.
+        write(&one, &rows[..6_000], 5_000, compression);
+        write(&two, &rows[6_000..], 20_000, compression);
+        let out = at(&number.to_string());
+        let report = convert_parquet(&options(&[&one, &two], &out), &schema(true), 3, &none).unwrap();
+        assert_eq!((report.conversion.rows.read, report.conversion.rows.bad), (11_000, 0));
+        let made = Dataset::open(&out).unwrap();
+        assert_eq!(made.schema(), expected.schema(), "{compression:?}");
+        let (made, expected) = (tree_bytes(&out), tree_bytes(&at("csv")));
+        for (name, bytes) in expected {
+            if !["dataset.json", "conversion.json"].contains(&name.to_str().unwrap()) {
+                assert!(made[&name] == bytes, "{compression:?}: {} differs", name.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_rows_are_named_and_kept_as_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    let mut rows = rows(9_000);
+    rows[4_999].price = Some(f64::INFINITY);
+    rows[8_000].seen = vec![1, -1, 1000];
+    write(&path, &rows, 5_000, Compression::SNAPPY);
+    let out = dir.path().join("out");
+    let options = ConvertOptions { on_bad: OnBad::Quarantine, ..options(&[&path], &out) };
+    let report = convert_parquet(&options, &schema(true), 1, &|_: &'static str, _: u64, _: u64| ()).unwrap();
+    assert_eq!(report.conversion.rows.bad, 2);
+    let lines = |name: &str| -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(out.join(name)).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let named = lines("bad-rows.jsonl");
+    let places: Vec<_> = named.iter().map(|bad| (bad["row"].as_u64(), bad["column"].as_str())).collect();
+    assert_eq!(places, [(Some(5_000), Some("price")), (Some(8_001), Some("seen"))]);
+    assert!(
+        named[1]["why"].as_str().unwrap().contains("'-1', '1000' is no row number below 1000"),
+        "{}",
+        named[1]
+    );
+    let kept = lines("quarantine.jsonl");
+    assert_eq!((&kept[0]["price"], &kept[1]["seen"]), (&"inf".into(), &serde_json::json!([1, -1, 1000])));
+    assert_eq!(kept[0]["film"], rows[4_999].film);
+    assert_eq!(Dataset::open(&out).unwrap().samples(Part::Train), report.conversion.rows.train);
+}
+
+#[test]
+fn columns_that_are_not_what_is_wanted_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("rows.parquet");
+    write(&path, &rows(10), 10, Compression::SNAPPY);
+    let refusal = |path: &Path, schema: &str| {
+        let schema = SchemaFile::parse("schema.toml", schema).unwrap();
+        let out = dir.path().join("out");
+        let options = ConvertOptions::new(vec![path.to_owned()], out);
+        let outcome = convert_parquet(&options, &schema, 1, &|_: &'static str, _: u64, _: u64| ());
+        outcome.unwrap_err()
+    };
+    let label = "[label]\ncolumn = \"bought\"\n";
+    for (schema, words) in [
+        (
+            format!("{label}[[dense]]\ncolumn = \"prise\""),
+            "has no column \"prise\" (did you mean \"price\"?); it has \"bought\"",
+        ),
+        (format!("{label}[[dense]]\ncolumn = \"user\""), "has BYTE_ARRAY here, and numbers"),
+        (format!("{label}[[dense]]\ncolumn = \"seen\""), "has a list, and one value a row is wanted here"),
+        (
+            format!("{label}[[categorical]]\ncolumn = \"price\""),
+            "has DOUBLE here, and categories (text or integers)",
+        ),
+        ("[label]\ncolumn = \"bought\"\nequals = \"yes\"".into(), "has INT32 here, and text"),
+        (
+            format!("{label}[[categorical]]\ncolumn = \"genres\"\nseparator = \"|\""),
+            "the column is a list already: remove its separator",
+        ),
+        (format!("{label}[format]\ndelimiter = \";\""), "[format] describes CSV"),
+    ] {
+        let error = refusal(&path, &schema);
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains("schema.toml:"), "{error}");
+    }
+    let whole = fs::read(&path).unwrap();
+    let torn: PathBuf = dir.path().join("torn.parquet");
+    fs::write(&torn, &whole[..whole.len() - 20]).unwrap();
+    let error = refusal(&torn, label);
+    assert!(matches!(error, Error::Damaged { .. }) && error.to_string().contains("torn.parquet"), "{error}");
+}

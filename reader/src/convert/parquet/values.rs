@@ -1,0 +1,157 @@
+//! The values of a column, typed as they are stored, and how those of some rows are read.
+
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{ByteArray, DataType, FixedLenByteArray};
+use parquet::errors::ParquetError;
+
+use super::columns::Leaf;
+
+/// The values of some rows of a leaf, without nulls.
+#[derive(Debug)]
+pub(super) struct Values {
+    typed: TypedValues,
+    pub(super) unsigned: bool,
+    /// For each row, the number of values up to its end.
+    ends: Vec<u32>,
+}
+
+#[derive(Debug)]
+enum TypedValues {
+    Bool(Vec<bool>),
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Float(Vec<f32>),
+    Double(Vec<f64>),
+    Bytes(Vec<ByteArray>),
+    FixedBytes(Vec<FixedLenByteArray>),
+}
+
+/// One value.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Value<'a> {
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Float(f64),
+    Bytes(&'a [u8]),
+}
+
+impl Values {
+    pub(super) fn of_row(&self, row: usize) -> std::ops::Range<usize> {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        start as usize..self.ends[row] as usize
+    }
+
+    pub(super) fn get(&self, at: usize) -> Value<'_> {
+        match &self.typed {
+            TypedValues::Bool(values) => Value::Bool(values[at]),
+            TypedValues::Int32(values) if self.unsigned => Value::Uint(u64::from(values[at] as u32)),
+            TypedValues::Int32(values) => Value::Int(i64::from(values[at])),
+            TypedValues::Int64(values) if self.unsigned => Value::Uint(values[at] as u64),
+            TypedValues::Int64(values) => Value::Int(values[at]),
+            TypedValues::Float(values) => Value::Float(f64::from(values[at])),
+            TypedValues::Double(values) => Value::Float(values[at]),
+            TypedValues::Bytes(values) => Value::Bytes(values[at].data()),
+            TypedValues::FixedBytes(values) => Value::Bytes(values[at].data()),
+        }
+    }
+
+    /// The one value of a row of a column that is no list; `None` for null.
+    pub(super) fn one(&self, row: usize) -> Option<Value<'_>> {
+        self.of_row(row).next().map(|at| self.get(at))
+    }
+}
+
+impl Value<'_> {
+    /// A number; `None` for NaN, which stands for a missing one.
+    pub(super) fn number(self) -> Option<f64> {
+        match self {
+            Self::Bool(value) => Some(f64::from(u8::from(value))),
+            Self::Int(value) => Some(value as f64),
+            Self::Uint(value) => Some(value as f64),
+            Self::Float(value) => Some(value).filter(|value| !value.is_nan()),
+            Self::Bytes(_) => None,
+        }
+    }
+
+    pub(super) fn to_json(self) -> serde_json::Value {
+        match self {
+            Self::Bool(value) => value.into(),
+            Self::Int(value) => value.into(),
+            Self::Uint(value) => value.into(),
+            Self::Float(value) if value.is_finite() => value.into(),
+            Self::Float(value) => value.to_string().into(),
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes).into(),
+        }
+    }
+
+    /// The category's text: bytes as they are, an integer's decimal digits.
+    pub(super) fn with_text<R>(self, scratch: &mut Vec<u8>, take: impl FnOnce(&[u8]) -> R) -> R {
+        use std::io::Write;
+        scratch.clear();
+        let written = match self {
+            Self::Bytes(bytes) => return take(bytes),
+            Self::Int(value) => write!(scratch, "{value}"),
+            Self::Uint(value) => write!(scratch, "{value}"),
+            Self::Bool(value) => write!(scratch, "{value}"),
+            Self::Float(value) => write!(scratch, "{value}"),
+        };
+        written.expect("a vector takes whatever is written");
+        take(scratch)
+    }
+}
+
+/// Reads the values of `rows` rows of a leaf.
+pub(super) fn read_rows(reader: &mut ColumnReader, rows: usize, leaf: &Leaf) -> Result<Values, ParquetError> {
+    let (typed, ends) = match reader {
+        ColumnReader::BoolColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bool),
+        ColumnReader::Int32ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int32),
+        ColumnReader::Int64ColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Int64),
+        ColumnReader::FloatColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Float),
+        ColumnReader::DoubleColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Double),
+        ColumnReader::ByteArrayColumnReader(reader) => read_typed(reader, rows, leaf, TypedValues::Bytes),
+        ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+            read_typed(reader, rows, leaf, TypedValues::FixedBytes)
+        }
+        ColumnReader::Int96ColumnReader(_) => Err(ParquetError::General("a column changed its type".into())),
+    }?;
+    Ok(Values { typed, unsigned: leaf.unsigned, ends })
+}
+
+fn read_typed<T: DataType>(
+    reader: &mut ColumnReaderImpl<T>,
+    rows: usize,
+    leaf: &Leaf,
+    wrap: impl FnOnce(Vec<T::T>) -> TypedValues,
+) -> Result<(TypedValues, Vec<u32>), ParquetError> {
+    let (mut defined, mut repeated, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let mut read = 0;
+    while read < rows {
+        let (records, _, levels) =
+            reader.read_records(rows - read, Some(&mut defined), Some(&mut repeated), &mut values)?;
+        if records == 0 && levels == 0 {
+            return Err(ParquetError::General(format!("column {} has too few rows", leaf.name)));
+        }
+        read += records;
+    }
+    // A value is there where its level is the highest; all are where there are no levels.
+    let highest = leaf.defined;
+    let mut ends = Vec::with_capacity(rows);
+    let mut count = 0u32;
+    if defined.is_empty() {
+        ends.extend(1..=values.len() as u32);
+    }
+    for (at, &level) in defined.iter().enumerate() {
+        if at > 0 && repeated.get(at).is_none_or(|&repeated| repeated == 0) {
+            ends.push(count);
+        }
+        count += u32::from(level == highest);
+    }
+    if !defined.is_empty() {
+        ends.push(count);
+    }
+    if ends.len() != rows || ends.last().is_some_and(|&end| end as usize != values.len()) {
+        return Err(ParquetError::General(format!("column {} has rows that do not add up", leaf.name)));
+    }
+    Ok((wrap(values), ends))
+}

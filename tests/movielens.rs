@@ -1,0 +1,96 @@
+//! Rankine on real ratings: a table of its own making, multi-hot, from CSV to the AUC that its job promises.
+//!
+//! The ratings are not part of the repository. `RANKINE_TEST_DATA` names the folder where they lie, in
+//! `movielens-100k/`: `u.data`, `u.user`, `u.item` and `u.genre` as GroupLens publishes them (Harper and Konstan, "The
+//! MovieLens Datasets", 2015).
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use support::{Place, SUCCESS, data_folder, root, run, summary, told, train, word};
+
+mod support;
+
+/// The mean over the seeds must not be below this.
+const AUC_MIN: f64 = 0.773;
+/// Each seeds the split and the training.
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+fn main() -> ExitCode {
+    let folder = data_folder().join("movielens-100k");
+    let found = folder.join("u.data").is_file();
+    if !found {
+        told(&format!("skipped: {} was not found; RANKINE_TEST_DATA names its folder", folder.display()));
+    }
+    let trial = Trial::test("movielens_100k_reaches_its_auc", move || movielens_reaches_its_auc(&folder));
+    libtest_mimic::run(&Arguments::from_args(), vec![trial.with_ignored_flag(!found)]).exit_code()
+}
+
+fn movielens_reaches_its_auc(folder: &Path) -> Result<(), Failed> {
+    let place = Place::new();
+    let ratings = place.file("ratings.csv", joined(folder)?);
+    let schema = word(&root().join("configs/movielens-schema.toml"));
+    let job = word(&root().join("configs/movielens.toml"));
+    let mut aucs = Vec::new();
+    for seed in SEEDS {
+        let (data, run_dir) = (place.word(&format!("data-{seed}")), format!("run-{seed}"));
+        let split = format!("random:0.1:{seed}");
+        run(["convert", "csv", &ratings, "--schema", &schema, "--out", &data, "--split", &split])
+            .with(SUCCESS);
+        let sets = [format!("seed={seed}"), format!("data.dir={data}")];
+        train(&place, &job, &run_dir, &sets.each_ref().map(String::as_str)).with(SUCCESS);
+        let auc = summary(&place, &run_dir)["eval"]["auc"].as_f64();
+        aucs.push(auc.expect("the evaluation part has both labels"));
+    }
+    let mean = aucs.iter().sum::<f64>() / aucs.len() as f64;
+    told(&format!("movielens-100k: mean AUC {mean:.5} over the seeds {SEEDS:?}: {aucs:.5?}"));
+    if mean < AUC_MIN {
+        return Err(format!("the mean AUC {mean:.5} is below {AUC_MIN}").into());
+    }
+    Ok(())
+}
+
+/// One table of ratings with what is known of user, film and time.
+fn joined(folder: &Path) -> Result<String, Failed> {
+    let read = |name: &str| -> Result<String, Failed> {
+        // Titles are Latin-1; no other byte above 127 is there, and titles are not used.
+        Ok(String::from_utf8_lossy(&fs::read(folder.join(name))?).into_owned())
+    };
+    let (ratings, users, films, genres) =
+        (read("u.data")?, read("u.user")?, read("u.item")?, read("u.genre")?);
+    let genres: Vec<&str> = genres.lines().filter_map(|line| Some(line.split_once('|')?.0)).collect();
+    let users: HashMap<&str, &str> = users.lines().filter_map(|line| line.split_once('|')).collect();
+    let genres_of = |line: &str| {
+        let flags = line.rsplit('|').take(genres.len()).collect::<Vec<_>>().into_iter().rev();
+        let own: Vec<&str> =
+            flags.zip(&genres).filter(|(flag, _)| *flag == "1").map(|(_, &genre)| genre).collect();
+        own.join("|")
+    };
+    let films: HashMap<&str, String> =
+        films.lines().filter_map(|line| Some((line.split_once('|')?.0, genres_of(line)))).collect();
+
+    let mut table = "user,film,rating,hour,weekday,gender,age,occupation,zip,genres\n".to_owned();
+    for line in ratings.lines() {
+        let [user, film, rating, time] = fields(line, '\t')?;
+        let [age, gender, occupation, zip] = fields(users.get(user).ok_or("an unknown user")?, '|')?;
+        let genres = films.get(film).ok_or("an unknown film")?;
+        let hours = time.parse::<u64>()? / 3600;
+        // The first day of Unix time was a Thursday; weekdays count from Monday.
+        let (hour, weekday) = (hours % 24, (hours / 24 + 3) % 7);
+        let zip = zip.get(..1).ok_or("an empty zip code")?;
+        writeln!(
+            table,
+            "{user},{film},{rating},{hour},{weekday},{gender},{age},{occupation},{zip},{genres}"
+        )?;
+    }
+    Ok(table)
+}
+
+fn fields<const N: usize>(line: &str, separator: char) -> Result<[&str; N], Failed> {
+    let fields: Vec<&str> = line.split(separator).collect();
+    fields.try_into().map_err(|_| format!("not {N} fields: {line}").into())
+}

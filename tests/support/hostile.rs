@@ -1,0 +1,139 @@
+//! Files that are not what they should be, made of one that is, and a judge of what reading them takes: no panic, and
+//! memory in proportion. Tests of several crates include this file by its path.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Counts what is allocated, and the most that was at once.
+struct Counting;
+
+static NOW: AtomicUsize = AtomicUsize::new(0);
+static MOST: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call goes to the system's allocator as it came; only numbers are kept beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grown(layout.size());
+        // SAFETY: the caller keeps `alloc`'s contract, which is the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        grown(layout.size());
+        // SAFETY: as above. Passed on as it is, lest pages that are never touched be written.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps `dealloc`'s contract, which is the system's.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+fn grown(bytes: usize) {
+    MOST.fetch_max(NOW.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that a reader may take whatever it reads: chunks, blocks and buffers of a bounded size.
+const BASE_BYTES: usize = 64 << 20;
+/// And so many for each byte that it reads.
+const FACTOR: usize = 16;
+
+/// One reader at a time: memory is counted for the process.
+pub(crate) static ALONE: Mutex<()> = Mutex::new(());
+
+/// Reads a case, and judges how: an error is as good as a result.
+pub(crate) fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -> Result<(), String>) {
+    let before = NOW.load(Ordering::Relaxed);
+    MOST.store(before, Ordering::Relaxed);
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    let most = MOST.load(Ordering::Relaxed).saturating_sub(before);
+    match outcome {
+        Err(_) => panic!("{reader}, {case}: it panics"),
+        Ok(Err(message)) => {
+            assert!(message.len() > 10, "{reader}, {case}: the error says nothing: {message:?}")
+        }
+        Ok(Ok(())) => {}
+    }
+    let limit = BASE_BYTES + FACTOR * bytes;
+    assert!(most <= limit, "{reader}, {case}: {most} bytes of memory for {bytes} of input");
+}
+
+/// Replaces one file of a place by each of its variants, and reads.
+pub(crate) fn read_variants(reader: &str, path: &Path, text: bool, work: impl Fn() -> Result<(), String>) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let whole = fs::read(path).expect("the file is there");
+    work().unwrap_or_else(|error| panic!("{reader}: the whole file is read: {error}"));
+    for (case, bytes) in variants(&whole, text) {
+        fs::write(path, &bytes).expect("the file is written");
+        read(reader, &case, bytes.len().max(whole.len()), &work);
+    }
+    fs::write(path, &whole).expect("the file is written");
+}
+
+/// A file cut short, with bits flipped, with hostile lengths, doubled, and others in its place.
+pub(crate) fn variants(whole: &[u8], text: bool) -> Vec<(String, Vec<u8>)> {
+    let mut state = whole.len() as u64;
+    let mut below = move |count: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % count.max(1)
+    };
+    let mut variants = Vec::new();
+    let ends = (0..16).map(|part| whole.len() * part / 16);
+    for end in ends.chain((1..6).map(|less| whole.len().saturating_sub(less))) {
+        variants.push((format!("cut at {end}"), whole[..end].to_vec()));
+    }
+    for _ in 0..48 {
+        let (mut bytes, bit) = (whole.to_vec(), below(whole.len() * 8));
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        variants.push((format!("bit {bit} flipped"), bytes));
+    }
+    let hostile: [&[u8]; 5] = [&[0xff; 4], &[0xff; 8], &[0xff, 0xff, 0xff, 0x7f], &[0, 0, 0, 0x80], &[0; 8]];
+    let early = (0..24).map(|word| word * 4);
+    let places: Vec<_> = early.chain((0..24).map(|_| below(whole.len()) & !3)).collect();
+    for (number, at) in places.into_iter().enumerate() {
+        let (mut bytes, word) = (whole.to_vec(), hostile[number % hostile.len()]);
+        if at + word.len() <= bytes.len() {
+            bytes[at..at + word.len()].copy_from_slice(word);
+            variants.push((format!("{word:02x?} at {at}"), bytes));
+        }
+    }
+    variants.push(("doubled".into(), whole.repeat(2)));
+    for len in [0, 1, 3, 8, 63, 4096, 70_000] {
+        variants.push((format!("{len} bytes of anything"), (0..len).map(|_| below(256) as u8).collect()));
+        variants.push((format!("{len} zeros"), vec![0; len]));
+    }
+    if text {
+        let number = |byte: &u8| byte.is_ascii_digit();
+        for hostile in ["99999999999999999999999", "-1", "1e999", "nan", "\"\"", "[", "{", "0"] {
+            for _ in 0..3 {
+                let start = below(whole.len());
+                let Some(at) = whole[start..].iter().position(number).map(|at| at + start) else { continue };
+                let end = at + whole[at..].iter().take_while(|byte| number(byte)).count();
+                let bytes = [&whole[..at], hostile.as_bytes(), &whole[end..]].concat();
+                variants.push((format!("{hostile} at {at}"), bytes));
+            }
+        }
+        for deep in ["[", "{\"a\":", "a = [", "[a.", "\"", "(", "'''"] {
+            variants.push((format!("a lot of {deep}"), deep.repeat(20_000).into_bytes()));
+        }
+    }
+    // This file's own path leads there, whichever crate the test is of.
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|root| root.join("tests/corpus"));
+    let corpus = corpus.into_iter().find(|corpus| corpus.is_dir()).expect("tests/corpus is there");
+    for entry in fs::read_dir(corpus).expect("it can be read") {
+        let path = entry.expect("it can be read").path();
+        variants.push((path.display().to_string(), fs::read(path).expect("its files can be read")));
+    }
+    variants
+}
