@@ -50,6 +50,12 @@ impl<'a> Matrix<'a> {
     fn row(&self, row: usize) -> &'a [f32] {
         &self.data[row * self.shape.stride..][..self.shape.columns]
     }
+
+    /// `count` columns from `first` on.
+    fn columns(&self, first: usize, count: usize) -> Self {
+        let Shape { rows, stride, .. } = self.shape;
+        Self::new(self.data.get(first..).unwrap_or_default(), rows, count, stride)
+    }
 }
 
 impl<'a> MatrixMut<'a> {
@@ -81,6 +87,18 @@ pub(super) enum Finish<'a> {
     WherePositive(Matrix<'a>),
 }
 
+impl Finish<'_> {
+    /// What it is for `count` columns from `first` on.
+    fn columns(self, first: usize, count: usize) -> Self {
+        match self {
+            Self::Replace | Self::Add => self,
+            Self::Bias(bias) => Self::Bias(&bias[first..][..count]),
+            Self::BiasRelu(bias) => Self::BiasRelu(&bias[first..][..count]),
+            Self::WherePositive(mask) => Self::WherePositive(mask.columns(first, count)),
+        }
+    }
+}
+
 /// The right matrix of products, in panels: each has some lines of columns, and all rows of those one behind the other.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panels {
@@ -95,9 +113,13 @@ impl Panels {
     /// Packs a matrix; missing columns of the last line are zeros.
     pub(super) fn pack(&mut self, b: Matrix<'_>) {
         self.lay(b.shape.rows, b.shape.columns);
-        for (first, width, panel) in panels_mut(&mut self.lines, self.depth, self.panel_lines) {
-            for (row, lines) in panel.chunks_exact_mut(width).enumerate() {
-                let from = &b.row(row)[first..];
+        let panel_stride = self.depth * self.panel_lines;
+        // Row by row, as the matrix lies in memory.
+        for row in 0..b.shape.rows {
+            for (number, from) in b.row(row).chunks(self.panel_lines * LANES).enumerate() {
+                let start = number * panel_stride;
+                let width = from.len().div_ceil(LANES);
+                let lines = &mut self.lines[start + row * width..][..width];
                 for (line, from) in lines.iter_mut().zip(from.chunks(LANES)) {
                     match from.first_chunk() {
                         Some(from) => line.0 = *from,
@@ -150,11 +172,18 @@ fn panels_mut(
 /// `a b` on the calling thread.
 pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
     let shape = (a.shape.rows, a.shape.columns, b.columns);
-    assert!(shape == (out.shape.rows, b.depth, out.shape.columns), "{:?} = {:?} {b:?}", out.shape, a.shape);
+    assert!(
+        shape == (out.shape.rows, b.depth, out.shape.columns),
+        "{:?} = {:?} x {} rows",
+        out.shape,
+        a.shape,
+        b.depth
+    );
     multiply(out, finish, Left { data: a.data, row_stride: a.shape.stride, column_stride: 1 }, b);
 }
 
-/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`.
+/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`, panel by panel, so
+/// that each is still in the cache when it is read.
 pub(super) fn transposed_product(
     out: MatrixMut<'_>,
     finish: Finish<'_>,
@@ -162,16 +191,20 @@ pub(super) fn transposed_product(
     b: Matrix<'_>,
     scratch: &mut Panels,
 ) {
+    let Shape { rows, columns, stride } = out.shape;
     let shape = (a.shape.columns, a.shape.rows, b.shape.columns);
-    assert!(
-        shape == (out.shape.rows, b.shape.rows, out.shape.columns),
-        "{:?} = {:?}ᵀ {:?}",
-        out.shape,
-        a.shape,
-        b.shape
-    );
-    scratch.pack(b);
-    multiply(out, finish, Left { data: a.data, row_stride: 1, column_stride: a.shape.stride }, scratch);
+    assert!(shape == (rows, b.shape.rows, columns), "{:?} = {:?}ᵀ {:?}", out.shape, a.shape, b.shape);
+    let width = panel_lines() * LANES;
+    for first in (0..columns).step_by(width) {
+        let count = width.min(columns - first);
+        scratch.pack(b.columns(first, count));
+        multiply(
+            MatrixMut::new(&mut out.data[first..], rows, count, stride),
+            finish.columns(first, count),
+            Left { data: a.data, row_stride: 1, column_stride: a.shape.stride },
+            scratch,
+        );
+    }
 }
 
 /// The left matrix: element `(row, column)` is at `row * row_stride + column * column_stride`.

@@ -1,0 +1,81 @@
+"""Rankine against PyTorch on the same two processors, in turn: prints both medians and their quotient.
+
+Run it from the root of the repository with a Python that has PyTorch, behind `cargo build --release`:
+
+    python benchmarks/against_pytorch.py
+
+PyTorch's fastest variant is found first: eager or compiled, one or two threads, tables merged into one or one a column.
+Then Rankine trains configs/pytorch-comparison.toml, reading its dataset included, and PyTorch trains that variant, in
+turn. PyTorch's batches lie in memory, and its rate is that of its median step; Rankine's is that of a whole run.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def pytorch(variant, steps):
+    """Samples a second of one PyTorch process, by its median step."""
+    script = ROOT / "benchmarks" / "pytorch_dlrm.py"
+    output = subprocess.run(
+        [sys.executable, script, "--steps", str(steps), *variant], check=True, stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(output.stdout)["samples_per_second_of_median_step"]
+
+
+def rankine(binary, threads):
+    """Samples a second of one run of Rankine."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = pathlib.Path(folder) / "run"
+        job = ROOT / "configs" / "pytorch-comparison.toml"
+        subprocess.run(
+            [binary, "train", job, "--set", f"device.threads={threads}", "--run-dir", run],
+            check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        return round(json.loads((run / "summary.json").read_text())["train"]["samples_per_second"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=ROOT / "target" / "release" / "rankine", type=pathlib.Path)
+    parser.add_argument("--cores", default="0,1", help="processors to run on, as a list")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=488, help="steps of PyTorch a round")
+    arguments = parser.parse_args()
+    cores = {int(core) for core in arguments.cores.split(",")}
+    os.sched_setaffinity(0, cores)  # Children inherit it.
+
+    threads = sorted({1, len(cores)})
+    variants = [
+        ["--threads", str(count), "--tables", tables, *compiled]
+        for count, tables, compiled in itertools.product(threads, ["merged", "separate"], [[], ["--compile"]])
+    ]
+    scores = []
+    for variant in variants:
+        scores.append(pytorch(variant, 100))
+        print(f"PyTorch {' '.join(variant)}: {scores[-1]} samples/s", flush=True)
+    best = variants[scores.index(max(scores))]
+    print(f"PyTorch's fastest: {' '.join(best)}", flush=True)
+
+    rankine(arguments.binary.resolve(), len(cores))  # Makes the dataset.
+    rates = {"Rankine": [], "PyTorch": []}
+    for number in range(arguments.rounds):
+        rates["Rankine"].append(rankine(arguments.binary.resolve(), len(cores)))
+        rates["PyTorch"].append(pytorch(best, arguments.steps))
+        ours, theirs = rates["Rankine"][-1], rates["PyTorch"][-1]
+        print(f"round {number + 1}: Rankine {ours}, PyTorch {theirs}, quotient {ours / theirs:.2f}", flush=True)
+    medians = {name: statistics.median(of_name) for name, of_name in rates.items()}
+    quotient = statistics.median(ours / theirs for ours, theirs in zip(rates["Rankine"], rates["PyTorch"]))
+    print(f"medians: Rankine {medians['Rankine']:.0f}, PyTorch {medians['PyTorch']:.0f}, of quotients {quotient:.2f}")
+
+
+if __name__ == "__main__":
+    main()
