@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use support::{BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, run, train};
+use rankine_reader::convert::RowFormat;
+use rankine_reader::sealed;
+use support::{
+    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, numbers, run, summary, train,
+};
 
 mod support;
 
@@ -109,6 +113,92 @@ fn auc(predictions: &[(u64, f64)], labels: &[bool]) -> f64 {
     twice as f64 / (2 * positives.len() * negatives.len()) as f64
 }
 
+/// Rows of CSV: two labels of which the first may be missing, a weight, two columns of one vocabulary, and bags.
+fn csv_rows(count: usize, seed: u64) -> Vec<String> {
+    let mut next = numbers(seed);
+    let row = |_| {
+        let (last, film) = (next() % 30, next() % 40);
+        let rating =
+            if next().is_multiple_of(9) { String::new() } else { (1 + (film + next()) % 5).to_string() };
+        let bought = u64::from(film.is_multiple_of(3) != next().is_multiple_of(8));
+        let tags: Vec<_> = (0..next() % 4).map(|_| format!("t{}", next() % 9)).collect();
+        let age = if next().is_multiple_of(11) { String::new() } else { format!("{}.5", next() % 80) };
+        format!("{rating},{bought},{}.25,f{last},f{film},{age},{}", next() % 3, tags.join("|"))
+    };
+    (0..count).map(row).collect()
+}
+
+const CSV_SCHEMA: &str = r#"
+[[label]]
+column = "rating"
+at_least = 4
+missing = "mask"
+
+[[label]]
+column = "bought"
+
+[weight]
+column = "weight"
+
+[[dense]]
+column = "age"
+transform = ["log1p", "standardize"]
+
+[[categorical]]
+column = "film"
+vocabulary = { kind = "exact", min_count = 2 }
+
+[[categorical]]
+column = "last"
+vocabulary = { kind = "shared", with = "film" }
+
+[[categorical]]
+column = "tags"
+separator = "|"
+pooling = "mean"
+vocabulary = { kind = "hash", rows = 50 }
+"#;
+
+#[test]
+fn csv_of_several_labels_is_scored_as_its_dataset_is() {
+    const HEADER: &str = "rating,bought,weight,last,film,age,tags\n";
+    let place = Place::new();
+    let rows = csv_rows(TRAIN + EVAL, 3);
+    let log = place.file("log.csv", format!("{HEADER}{}\n", rows[..TRAIN].join("\n")));
+    let eval = place.file("eval.csv", format!("{HEADER}{}\n", rows[TRAIN..].join("\n")));
+    let (schema, data) = (place.file("schema.toml", CSV_SCHEMA), place.word("data"));
+    let args = ["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data];
+    run([&args[..], &["--dense-dtype", "f16"]].concat()).with(SUCCESS);
+    // Columns of one vocabulary share a table, and no others do.
+    let table = |columns: &str| format!("table=[{{ columns = [{columns}] }}]");
+    let job = job(&place);
+    train(&place, &job, "run", &[BATCH, &table("'film', 'last'")]).with(SUCCESS);
+    assert_eq!(summary(&place, "run")["eval"]["heads"].as_object().map(|heads| heads.len()), Some(2));
+    let refused = train(&place, &job, "refused", &[&table("'film', 'tags'")]).with(USAGE);
+    refused.says(&["the columns film and tags cannot share a table"]);
+
+    let predict = |out: &str, args: &[&str]| {
+        let (run_dir, out) = (place.word("run"), place.word(out));
+        run([&["predict", "--run", &run_dir, "--out", &out, "--json"], args].concat()).with(SUCCESS);
+        fs::read_to_string(out).unwrap()
+    };
+    let expected = predict("data.csv", &["--data", &data]);
+    assert!(expected.starts_with("row,rating,bought\n1,0."), "{}", &expected[..60]);
+    assert_eq!(expected.lines().count(), 1 + EVAL);
+    assert!(predict("raw.csv", &[&eval]) == expected, "raw rows are scored unlike their dataset");
+    // New rows have neither labels nor weights, and their columns may stand in another order.
+    let new = rows[TRAIN..].iter().map(|row| {
+        let fields: Vec<_> = row.split(',').collect();
+        format!("{},{},{},{}\n", fields[6], fields[5], fields[4], fields[3])
+    });
+    let new = place.file("new.csv", format!("tags,age,film,last\n{}", new.collect::<String>()));
+    assert!(predict("new.csv.out", &[&new]) == expected, "labels change the predictions");
+    let lacking = place.file("lacking.csv", "tags,age,film\nt1,3,f1\n");
+    let (run_dir, out) = (place.word("run"), place.word("lacking.out"));
+    let ended = run(["predict", "--run", &run_dir, "--out", &out, &lacking]).with(USAGE);
+    ended.says(&["lacking.csv", "\"last\""]);
+}
+
 #[test]
 fn bad_rows_end_a_prediction_or_leave_their_number_free() {
     let trained = Trained::new(&[]);
@@ -178,6 +268,19 @@ fn what_cannot_be_scored_is_explained() {
         .predict("no/such/out.csv", &[&log])
         .with(support::FAILED)
         .says(&["cannot write", "no/such/out.csv"]);
+
+    // A form of rows that is not the columns', sealed as if it were.
+    let path = trained.place.path("run/model/model.json");
+    let whole = fs::read(&path).unwrap();
+    let envelope: serde_json::Value = serde_json::from_slice(&whole).unwrap();
+    let mut content = envelope["content"].clone();
+    let format = rankine_reader::raw::RawFormat::new(rankine_reader::generate::Shape::load("dlrm").unwrap());
+    content["format"] = serde_json::to_value(RowFormat::HugectrRaw(format)).unwrap();
+    let version = envelope["format"].as_u64().unwrap() as u32;
+    fs::write(&path, sealed::to_json("rankine model", version, &content)).unwrap();
+    let record = trained.place.file("record.bin", [0; 160]);
+    trained.predict("out.csv", &[&record]).with(USAGE).says(&["do not have the columns of the schema"]);
+    fs::write(&path, whole).unwrap();
 
     // A vocabulary that is not the training's.
     let path = trained.place.path("run/model/vocabulary/C5.tsv");

@@ -142,9 +142,16 @@ pub(super) struct WgradTile<'a> {
     pub(super) samples: usize,
 }
 
-/// Sums a layer's gradients over all tiles, in order: `dW = sum dyᵀ x`, `db = sum dy`. `gradients` is the layer's piece
-/// of the dense gradients, W then b.
-pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients: &mut [f32]) {
+/// Whether gradients are summed from nothing, or added to what earlier tiles gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sum {
+    Begin,
+    Continue,
+}
+
+/// Sums a layer's gradients over tiles, in order: `dW = sum dyᵀ x`, `db = sum dy`. `gradients` is the layer's piece of
+/// the dense gradients, W then b.
+pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], sum: Sum, gradients: &mut [f32]) {
     let piece_rows = wgrad_rows();
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
     // Without a bias each piece of W has an empty piece of it.
@@ -154,12 +161,15 @@ pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], gradients
     let pieces = weights.par_chunks_mut(piece_rows * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
         let (first, rows) = (piece * piece_rows, weights.len() / layer.inputs);
-        bias.fill(0.0);
+        if sum == Sum::Begin {
+            bias.fill(0.0);
+        }
         let mut scratch = Panels::default();
         for (number, tile) in tiles.iter().enumerate() {
+            let begins = number == 0 && sum == Sum::Begin;
             transposed_product(
                 MatrixMut::dense(weights, rows, layer.inputs),
-                if number == 0 { Finish::Replace } else { Finish::Add },
+                if begins { Finish::Replace } else { Finish::Add },
                 Matrix::new(&tile.output_gradients[first..], tile.samples, rows, layer.outputs),
                 Matrix::dense(tile.input, tile.samples, layer.inputs),
                 &mut scratch,

@@ -1,5 +1,7 @@
 //! A model in host memory: one training step, and scores.
 
+use std::ops::Range;
+
 use rankine_embedding::Step;
 use rankine_embedding::cpu::Table;
 use rankine_embedding::random::UniformField;
@@ -8,13 +10,15 @@ use rayon::prelude::*;
 
 use super::dense::DenseOptimizer;
 use super::loss::HeadLabels;
-use super::mlp::{WgradTile, weight_gradients};
+use super::mlp::{Sum, WgradTile, weight_gradients};
 use super::tables::ModelTables;
 use super::tile::{Parts, Tile};
 use crate::model::{ModelSpec, TrainingRules};
 
 /// Streams of random numbers from here on belong to dense layers, those before to tables.
 const DENSE_STREAMS: u32 = 1 << 31;
+/// Tiles a thread that are in memory at once: enough that few threads wait for the last tile of a round.
+const ROUND_TILES_PER_THREAD: usize = 8;
 
 /// A model, its optimizers' state, and the buffers of a step.
 #[derive(Debug)]
@@ -106,7 +110,7 @@ impl CpuModel {
     /// # Panics
     /// Where the batch is empty or its columns are not the model's.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> f64 {
-        let loss = self.forward_backward(batch);
+        let (loss, last_round) = self.forward_backward(batch);
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
         let Self { parts, tables, dense_optimizer, gradients, tiles, .. } = self;
@@ -114,7 +118,7 @@ impl CpuModel {
         // Neither needs the other: side by side, one barrier waits for both.
         rayon::join(
             || {
-                sum_weight_gradients(parts, batch, tiles, gradients);
+                sum_weight_gradients(parts, batch, tiles, last_round, gradients);
                 dense_optimizer.update(&mut parts.parameters, gradients, step);
                 parts.pack_weights();
             },
@@ -123,51 +127,74 @@ impl CpuModel {
         loss
     }
 
-    /// The loss of a batch; what the gradients are summed from stays in tiles and buffers.
-    fn forward_backward(&mut self, batch: &Samples) -> f64 {
+    /// The loss of a batch, and how the last round of tiles enters the weight gradients, which is left to the caller;
+    /// those of all rounds before are summed. The other gradients are in the buffers.
+    fn forward_backward(&mut self, batch: &Samples) -> (f64, Sum) {
         assert!(batch.len > 0, "a batch has at least one sample");
-        self.lay_tiles(batch.len);
-        let Self { parts, tables, tiles, vector_gradients, logit_gradients, .. } = self;
-        let (spec, parts, tables) = (&parts.spec, &*parts, &*tables);
-        let heads: Vec<_> = spec.heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
-        let (elements, tile_samples) = (spec.vector_elements(), tiles[0].samples.len());
-        vector_gradients.resize(batch.len * elements, 0.0);
-        logit_gradients.resize(batch.len * heads.len(), 0.0);
-        let of_tiles = vector_gradients.par_chunks_mut(tile_samples * elements);
-        let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
-        tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
-            parts.forward(tables, batch, tile);
-            parts.backward(&heads, tile, vector_gradients, logit_gradients);
-        });
-        let loss_of = |(number, head): (usize, &HeadLabels<'_>)| {
-            head.loss(tiles.iter().map(|tile| tile.loss_sums[number]).sum())
-        };
-        heads.iter().enumerate().map(loss_of).sum()
+        let heads: Vec<_> = self.spec().heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
+        let elements = self.spec().vector_elements();
+        self.vector_gradients.resize(batch.len * elements, 0.0);
+        self.logit_gradients.resize(batch.len * heads.len(), 0.0);
+        let tile_samples = tile_samples(batch.len);
+        let mut loss_sums = vec![0.0; heads.len()];
+        let mut sum = Sum::Begin;
+        for round in rounds(batch.len) {
+            if round.start > 0 {
+                sum_weight_gradients(&self.parts, batch, &self.tiles, sum, &mut self.gradients);
+                sum = Sum::Continue;
+            }
+            self.lay_tiles(&round, tile_samples);
+            let Self { parts, tables, tiles, vector_gradients, logit_gradients, .. } = self;
+            let (parts, tables) = (&*parts, &*tables);
+            let of_tiles = vector_gradients[round.start * elements..].par_chunks_mut(tile_samples * elements);
+            let logit_gradients = &mut logit_gradients[round.start * heads.len()..];
+            let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
+            tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
+                parts.forward(tables, batch, tile);
+                parts.backward(&heads, tile, vector_gradients, logit_gradients);
+            });
+            for tile in tiles {
+                loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);
+            }
+        }
+        (heads.iter().zip(loss_sums).map(|(head, sum)| head.loss(sum)).sum(), sum)
     }
 
     /// Appends the logits of each sample, one a head.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
-        self.lay_tiles(batch.len);
-        let Self { parts, tables, tiles, .. } = self;
-        tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
-        for tile in tiles {
-            out.extend_from_slice(tile.logits());
+        for round in rounds(batch.len) {
+            self.lay_tiles(&round, tile_samples(batch.len));
+            let Self { parts, tables, tiles, .. } = self;
+            tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
+            for tile in tiles {
+                out.extend_from_slice(tile.logits());
+            }
         }
     }
 
-    /// Cuts a batch into tiles. Their size is a compromise: large tiles use each weight that they load for more
-    /// samples, many tiles keep more threads busy.
-    fn lay_tiles(&mut self, samples: usize) {
-        let tile_samples = (samples / 8).next_power_of_two().clamp(64, 256);
-        self.tiles.resize_with(samples.div_ceil(tile_samples), Tile::default);
-        for (number, tile) in self.tiles.iter_mut().enumerate() {
-            let start = number * tile_samples;
-            self.parts.resize(tile, start..samples.min(start + tile_samples));
+    /// Makes tiles of a round's samples.
+    fn lay_tiles(&mut self, round: &Range<usize>, tile_samples: usize) {
+        self.tiles.resize_with(round.len().div_ceil(tile_samples), Tile::default);
+        for (start, tile) in round.clone().step_by(tile_samples).zip(&mut self.tiles) {
+            self.parts.resize(tile, start..round.end.min(start + tile_samples));
         }
     }
 }
 
-fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], gradients: &mut [f32]) {
+/// Samples of a tile. Their number is a compromise: large tiles use each weight that they load for more samples, many
+/// tiles keep more threads busy.
+fn tile_samples(batch_samples: usize) -> usize {
+    (batch_samples / 8).next_power_of_two().clamp(64, 256)
+}
+
+/// Cuts a batch into rounds of tiles, so that what a step takes of memory does not grow with the batch. Where they are
+/// cut depends on the threads, and no result does: tiles are the same, and are summed in the same order.
+fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
+    let samples = tile_samples(batch_samples) * ROUND_TILES_PER_THREAD * rayon::current_num_threads();
+    (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
+}
+
+fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
     // Layers lie one behind the other in the gradients: each takes its piece off the front.
     let mut rest = gradients;
     let mut tasks = Vec::new();
@@ -188,5 +215,7 @@ fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], gradient
             tasks.push((layer, shares, gradients));
         }
     }
-    tasks.into_par_iter().for_each(|(layer, shares, gradients)| weight_gradients(layer, &shares, gradients));
+    tasks.into_par_iter().for_each(|(layer, shares, gradients)| {
+        weight_gradients(layer, &shares, sum, gradients);
+    });
 }

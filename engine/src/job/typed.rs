@@ -3,8 +3,8 @@
 //!
 //! A choice with settings of its own (`model`, `optimizer.dense`, `optimizer.schedule`) is written as a table whose
 //! `kind` is the choice and whose other keys are its settings, or as the name alone where the settings all have
-//! defaults. The derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies the
-//! table into a buffer first, and with it goes every place but the table's.)
+//! defaults. The derived enums know nothing of it: the table is taken apart here. (Serde's own `tag = "kind"` copies
+//! the table into a buffer first, and with it goes every place but the table's.)
 
 use std::fmt::Display;
 

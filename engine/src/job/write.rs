@@ -84,7 +84,12 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     let Table { columns, name, dim, optimizer, learning_rate_factor } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
-    write_option(out, "name", name.as_ref().map(|name| quoted(name)).as_ref(), &table.name())?;
+    write_option(
+        out,
+        "name",
+        name.as_ref().map(|name| quoted(name)).as_ref(),
+        "the columns' names with + in between",
+    )?;
     write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
     writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
     match optimizer {

@@ -75,6 +75,9 @@ pub fn read_raw(
             read_source(&source, schema, encoder, threads, progress, take)
         }
         RowFormat::HugectrRaw(raw) => {
+            if raw.schema(schema.dense_dtype) != *schema {
+                return Err(Error::invalid("records of this form do not have the columns of the schema"));
+            }
             let source = RecordSource::new(raw, schema.dense_dtype, files)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
