@@ -293,8 +293,9 @@ fn shapes_schemas_and_jobs() {
     place.file("schema.toml", CSV_SCHEMA);
     let schema = place.path("schema.toml");
     read_variants("a schema file", &schema, true, || SchemaFile::load(&schema).map(drop).map_err(said));
-    for path in files_below(&root().join("configs")) {
-        place.file("job.toml", fs::read(&path).unwrap());
+    let configs = files_below(&root().join("configs"));
+    for path in configs.iter().filter(|path| !support::word(path).ends_with("-schema.toml")) {
+        place.file("job.toml", fs::read(path).unwrap());
         let job = place.path("job.toml");
         read_variants("a job", &job, true, || Job::load(&job, &[] as &[&str]).map(drop).map_err(said));
     }

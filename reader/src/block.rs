@@ -277,8 +277,8 @@ impl<'a> Block<'a> {
 
     /// Every column must have a value a sample; bag sizes are summed when they are decoded.
     ///
-    /// A label takes a bit or two, so the block's length bounds its samples, and the schema's hotness its ids: no count can
-    /// ask for memory out of proportion, though streams of equal values take no bytes.
+    /// A label takes a bit or two, so the block's length bounds its samples, and the schema's hotness its ids: no count
+    /// can ask for memory out of proportion, though streams of equal values take no bytes.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
         let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
         let (flat, bags) = self.layout.streams.split_at(bag_streams);

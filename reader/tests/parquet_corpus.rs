@@ -1,5 +1,5 @@
-//! Parquet that is not what it should be: an error or a result, no panic, and memory in proportion; as `tests/corpus.rs`
-//! has it for all other readers.
+//! Parquet that is not what it should be: an error or a result, no panic, and memory in proportion; as
+//! `tests/corpus.rs` has it for all other readers.
 
 use std::fs::File;
 use std::num::NonZeroUsize;

@@ -218,7 +218,8 @@ pub(crate) fn criteo_rows(count: usize, seed: u64) -> Vec<String> {
     (0..count).map(row).collect()
 }
 
-/// Where real data lie: in the folder that `RANKINE_TEST_DATA` names, by default in `shared/data` beside the repository.
+/// Where real data lie: in the folder that `RANKINE_TEST_DATA` names, by default in `shared/data` beside the
+/// repository.
 pub(crate) fn data_folder() -> PathBuf {
     let named = std::env::var_os("RANKINE_TEST_DATA").map(PathBuf::from);
     named.unwrap_or_else(|| root().join("../shared/data"))

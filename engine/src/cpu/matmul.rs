@@ -182,8 +182,8 @@ pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: 
     multiply(out, finish, Left { data: a.data, row_stride: a.shape.stride, column_stride: 1 }, b);
 }
 
-/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`, panel by panel, so
-/// that each is still in the cache when it is read.
+/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`, panel by panel,
+/// so that each is still in the cache when it is read.
 pub(super) fn transposed_product(
     out: MatrixMut<'_>,
     finish: Finish<'_>,
@@ -342,8 +342,8 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride, and
-    /// zeros where there is none.
+    /// Sets each element to `function(element, sum, other)`; `other` is a matrix of the same shape, with its stride,
+    /// and zeros where there is none.
     #[inline(always)]
     fn write<U: Unit, const ROWS: usize, const LINES: usize>(
         self,

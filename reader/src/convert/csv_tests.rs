@@ -317,7 +317,8 @@ fn files_need_their_columns() {
 #[test]
 fn forms_are_read_as_the_schema_file_says() {
     let place = Place::new();
-    let columns = "[label]\ncolumn = \"l\"\n[[categorical]]\ncolumn = \"c\"\nvocabulary = { kind = \"hash\", rows = 50 }\n";
+    let columns = "[label]\ncolumn = \"l\"\n[[categorical]]\ncolumn = \"c\"\n\
+        vocabulary = { kind = \"hash\", rows = 50 }\n";
     let ids = |name: &str, text: &str, format: &str| {
         let options = f32_options(vec![place.file(name, text)], place.path(&format!("{name}.out")));
         convert_text(&options, &format!("{columns}[format]\n{format}")).unwrap();

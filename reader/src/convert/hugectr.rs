@@ -26,8 +26,8 @@ const CHUNK_BYTES: usize = 2 << 20;
 ///
 /// # Errors
 /// [`Error::Invalid`] for options that contradict each other, a format without fixed records, and a folder that is
-/// there already; [`Error::BadRows`] for a file whose length does not suit the format, and for bad records as with lines;
-/// [`Error::Io`].
+/// there already; [`Error::BadRows`] for a file whose length does not suit the format, and for bad records as with
+/// lines; [`Error::Io`].
 pub fn convert_hugectr_raw(
     options: &ConvertOptions,
     format: &RawFormat,

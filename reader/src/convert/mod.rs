@@ -3,9 +3,9 @@
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
 //! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
-//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all else goes on alike: `learn` (counting within a
-//! budget in `count` and `spill`), `encode`, `write`. `predict` reads further rows for a model with the same code.
-//! `docs/conversion.md` is the guide for users.
+//! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all
+//! else goes on alike: `learn` (counting within a budget in `count` and `spill`), `encode`, `write`. `predict` reads
+//! further rows for a model with the same code. `docs/conversion.md` is the guide for users.
 
 mod bad;
 mod count;
@@ -160,7 +160,8 @@ fn convert_csv_within(
 /// Converts Parquet to a dataset, by what a schema file says of its columns, as [`convert_csv`] does with CSV.
 ///
 /// # Errors
-/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads none.
+/// As [`convert_csv`]; [`Error::Damaged`] for a file that is no Parquet; [`Error::Invalid`] where this build reads
+/// none.
 pub fn convert_parquet(
     options: &ConvertOptions,
     schema: &SchemaFile,

@@ -1,5 +1,5 @@
-//! Raw rows for a model: read in order, in bounded memory, with the schema, vocabularies and form of rows that the model
-//! was trained with. Rows need no labels.
+//! Raw rows for a model: read in order, in bounded memory, with the schema, vocabularies and form of rows that the
+//! model was trained with. Rows need no labels.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

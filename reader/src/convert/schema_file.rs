@@ -1,4 +1,5 @@
-//! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its place.
+//! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its
+//! place.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -287,7 +288,8 @@ impl SchemaFile {
             if text.len() != 1 || text == "\n" || text == "\r" || quoted || !text.is_ascii() {
                 return problem(
                     delimiter.span(),
-                    "a delimiter is one ASCII character, neither a line's end nor a quote: \",\" or \"\\t\", for example",
+                    "a delimiter is one ASCII character, neither a line's end nor a quote: \",\" or \"\\t\", for \
+                     example",
                 );
             }
         }

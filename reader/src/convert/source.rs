@@ -20,8 +20,8 @@ pub(crate) trait RowSource: Sync {
     /// Where a chunk lies among all rows.
     fn span(&self, chunk: &Self::Chunk) -> Span;
 
-    /// Reads the rows of a chunk, each to the part that `selection` gives it by its number in the chunk, from 0. Returns
-    /// the bad ones, in order; nothing of them is in `rows`.
+    /// Reads the rows of a chunk, each to the part that `selection` gives it by its number in the chunk, from 0.
+    /// Returns the bad ones, in order; nothing of them is in `rows`.
     ///
     /// # Errors
     /// Where the chunk as a whole cannot be read.
