@@ -11,7 +11,7 @@ use crate::convert::rows::{RawKeys, RawRows, RawValues};
 use crate::convert::source::{PartRows, RowSource};
 use crate::error::Result;
 use crate::ordered::ordered_map;
-use crate::schema::VocabularyKind;
+use crate::schema::{DenseFunction, VocabularyKind};
 
 /// Reads all sources, if there is anything to learn. Bad rows are judged here already, so that a conversion that cannot
 /// succeed ends early.
@@ -30,22 +30,23 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     let counted = Counted::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
     let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir)?;
-    let tables: Vec<_> = draft
-        .dense
-        .iter()
-        .zip(&plan.standardized)
-        .map(|(column, standardized)| {
-            let function = column.transform.function;
-            standardized.then(|| (function, Tabulated::new(|x| function.apply(x))))
-        })
-        .collect();
+    // One table for each function, since all columns are read from side by side.
+    let functions: Vec<_> = draft.dense.iter().map(|column| column.transform.function).collect();
+    let table = |function: DenseFunction| (function, Tabulated::new(|x| function.apply(x)));
+    let tables = [DenseFunction::None, DenseFunction::SignedLog1p, DenseFunction::MlperfLog]
+        .map(|function| functions.contains(&function).then(|| table(function)));
+    let table_of = |number: usize| {
+        let mut tables = tables.iter().flatten().filter(|_| plan.standardized[number]);
+        tables.find(|(function, _)| *function == functions[number])
+    };
     let buckets = Pool::default();
     let work = |chunk: S::Chunk| {
         let ((moments, largest_bags), bad) = pass.read(&chunk, |rows| {
             let mut own = buckets.take().unwrap_or_default();
             counter.add(&counted.keys_of(&rows.train), &mut own)?;
             buckets.put(own);
-            let moments = rows.train.dense.iter().zip(&tables).map(|(values, table)| match table {
+            let columns = rows.train.dense.iter().enumerate();
+            let moments = columns.map(|(number, values)| match table_of(number) {
                 Some((function, table)) => {
                     let present = values.iter().filter(|x| !x.is_nan());
                     Moments::of(present.map(|&x| table.get(x, |x| function.apply(x))))

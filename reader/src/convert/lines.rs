@@ -65,7 +65,7 @@ impl Source {
         let Some(chunk) = Chunks::new(std::slice::from_ref(self), rules, limits).next().transpose()? else {
             return Ok(None);
         };
-        let Some(line) = chunk.rows(&rules, &limits).next() else { return Ok(None) };
+        let Some(line) = chunk.rows(&limits).next() else { return Ok(None) };
         if line.end - line.start > limits.line_bytes_max {
             return Err(Error::invalid(format!(
                 "the first line of {} is longer than {} bytes: is it a file of rows, and not of something else?",
@@ -229,6 +229,8 @@ pub(crate) struct Chunk {
     pub(crate) bytes: Recycled,
     /// Bytes at the front that belong to no row that begins here: the rest of an earlier chunk's line, or a header.
     pub(crate) skipped_bytes: usize,
+    /// How its rows are told: by their lines, where there is no quote.
+    quoting: Option<Quoting>,
     /// Whether the last line goes on in the next chunk.
     pub(crate) goes_on: bool,
     /// The number in its source, from 1, of the first line of the first row that begins here.
@@ -275,10 +277,10 @@ pub(crate) struct Line {
 
 impl Chunk {
     /// The rows that begin here.
-    pub(crate) fn rows(&self, rules: &LineRules, limits: &Limits) -> impl Iterator<Item = Line> {
+    pub(crate) fn rows(&self, limits: &Limits) -> impl Iterator<Item = Line> {
         let mut at = self.skipped_bytes;
         let mut lines_before = 0;
-        let quoting = rules.quoting_of(&self.bytes[at..]);
+        let quoting = self.quoting;
         let line_bytes_max = limits.line_bytes_max;
         std::iter::from_fn(move || {
             let rest = self.bytes.get(at..).filter(|rest| !rest.is_empty())?;
@@ -305,38 +307,31 @@ fn count_lines(bytes: &[u8]) -> usize {
     memchr::memchr_iter(b'\n', bytes).count() + usize::from(unfinished)
 }
 
-impl LineRules {
-    /// How rows of these bytes are told: without quotes among them, by their lines.
-    fn quoting_of(&self, bytes: &[u8]) -> Option<Quoting> {
-        self.quoting.filter(|_| memchr::memchr(b'"', bytes).is_some())
-    }
-
-    /// How many bytes of a full buffer make whole rows, the last byte never among them, so that the end of a source
-    /// always sees its last line whole. Nothing where no row ends.
-    fn whole_rows(&self, bytes: &[u8], line_bytes_max: usize) -> Option<usize> {
-        let last = bytes.len().checked_sub(1)?;
-        let Some(quoting) = self.quoting_of(bytes) else {
-            return memchr::memrchr(b'\n', &bytes[..last]).map(|at| at + 1);
-        };
-        let mut at = 0;
-        while let Some(row) = quoting.row_bytes(&bytes[at..], line_bytes_max, false) {
-            if at + row > last {
-                break;
-            }
-            at += row;
+/// How many bytes of a full buffer make whole rows, the last byte never among them, so that the end of a source always
+/// sees its last line whole. Nothing where no row ends.
+fn whole_rows(quoting: Option<Quoting>, bytes: &[u8], line_bytes_max: usize) -> Option<usize> {
+    let last = bytes.len().checked_sub(1)?;
+    let Some(quoting) = quoting else {
+        return memchr::memrchr(b'\n', &bytes[..last]).map(|at| at + 1);
+    };
+    let mut at = 0;
+    while let Some(row) = quoting.row_bytes(&bytes[at..], line_bytes_max, false) {
+        if at + row > last {
+            break;
         }
-        (at > 0).then_some(at)
+        at += row;
     }
+    (at > 0).then_some(at)
+}
 
-    fn count_rows(&self, bytes: &[u8], line_bytes_max: usize) -> usize {
-        let Some(quoting) = self.quoting_of(bytes) else { return count_lines(bytes) };
-        let (mut at, mut rows) = (0, 0);
-        while at < bytes.len() {
-            at += quoting.row_bytes(&bytes[at..], line_bytes_max, true).unwrap_or(bytes.len() - at);
-            rows += 1;
-        }
-        rows
+fn count_rows(quoting: Option<Quoting>, bytes: &[u8], line_bytes_max: usize) -> usize {
+    let Some(quoting) = quoting else { return count_lines(bytes) };
+    let (mut at, mut rows) = (0, 0);
+    while at < bytes.len() {
+        at += quoting.row_bytes(&bytes[at..], line_bytes_max, true).unwrap_or(bytes.len() - at);
+        rows += 1;
     }
+    rows
 }
 
 /// All chunks of some sources, in order.
@@ -410,23 +405,26 @@ impl<'a> Chunks<'a> {
             false if at_front => self.front_bytes(&bytes),
             false => 0,
         };
+        let has_quote = || memchr::memchr(b'"', &bytes[skipped_bytes..]).is_some();
+        let quoting = self.rules.quoting.filter(|_| has_quote());
         if at_end {
             let kept = skipped_bytes + without_empty_last_line(&bytes[skipped_bytes..]).len();
             bytes.truncate(kept);
         } else {
             // Where no row ends, what is skipped is handed out alone, or the line in pieces.
-            let whole = self.rules.whole_rows(&bytes[skipped_bytes..], line_bytes_max);
+            let whole = whole_rows(quoting, &bytes[skipped_bytes..], line_bytes_max);
             let no_row = if skipped_bytes > 0 { skipped_bytes } else { bytes.len() };
             let cut = whole.map_or(no_row, |whole| skipped_bytes + whole);
             self.carry.extend_from_slice(&bytes[cut..]);
             bytes.truncate(cut);
         }
-        let rows = self.rules.count_rows(&bytes[skipped_bytes..], line_bytes_max) as u64;
+        let rows = count_rows(quoting, &bytes[skipped_bytes..], line_bytes_max) as u64;
         let holds_line = skipped_bytes < bytes.len() || self.within_line || (at_front && self.rules.header);
         self.within_line = holds_line && !bytes.ends_with(b"\n") && !at_end;
         let chunk = Chunk {
             source: self.source,
             skipped_bytes,
+            quoting,
             goes_on: self.within_line,
             first_line: self.next_line,
             first_row: self.next_row,
@@ -434,7 +432,7 @@ impl<'a> Chunks<'a> {
             bytes: Recycled { bytes, spare: Arc::clone(&self.spare) },
             bytes_done: self.taken.load(Ordering::Relaxed),
         };
-        let lines = match self.rules.quoting {
+        let lines = match quoting {
             Some(_) => count_lines(&chunk.bytes[skipped_bytes..]) as u64,
             None => rows,
         };
@@ -513,10 +511,10 @@ mod tests {
         let mut done = 0;
         for chunk in Chunks::new(&sources, rules, limits) {
             let chunk = chunk.unwrap();
-            assert_eq!(chunk.rows(&rules, &limits).count() as u64, chunk.rows);
+            assert_eq!(chunk.rows(&limits).count() as u64, chunk.rows);
             assert!(chunk.bytes.len() <= limits.chunk_bytes && chunk.bytes_done >= done);
             done = chunk.bytes_done;
-            for (number, line) in chunk.rows(&rules, &limits).enumerate() {
+            for (number, line) in chunk.rows(&limits).enumerate() {
                 let mut text = chunk.bytes[line.start..line.end].to_vec();
                 text.truncate(limits.line_bytes_max);
                 let first_line = chunk.first_line + line.lines_before as u64;

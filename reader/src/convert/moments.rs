@@ -57,7 +57,7 @@ pub(crate) struct Tabulated<T> {
 }
 
 impl<T: Copy> Tabulated<T> {
-    const SIZE: i32 = 2048;
+    const SIZE: i32 = 1 << 14;
 
     pub(crate) fn new(function: impl Fn(f64) -> T) -> Self {
         Self { at_integers: (0..Self::SIZE).map(|x| function(f64::from(x))).collect() }

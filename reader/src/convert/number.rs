@@ -20,13 +20,13 @@ fn integer(text: &[u8]) -> Option<f64> {
     if digits.is_empty() || digits.len() > DIGITS_MAX {
         return None;
     }
-    let mut value = 0_u64;
+    let mut value = 0_i64;
     for &byte in digits {
         let digit = byte.wrapping_sub(b'0');
         if digit >= 10 {
             return None;
         }
-        value = value * 10 + u64::from(digit);
+        value = value * 10 + i64::from(digit);
     }
     Some(if negative { -(value as f64) } else { value as f64 })
 }

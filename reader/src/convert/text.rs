@@ -54,7 +54,7 @@ impl RowSource for TextSource {
     fn read(&self, chunk: &Chunk, selection: Selection, rows: &mut PartRows) -> Result<Vec<BadRow>> {
         let parser = &*self.parsers[chunk.source];
         let mut bad = Vec::new();
-        for (number, line) in chunk.rows(&self.rules, &self.limits).enumerate() {
+        for (number, line) in chunk.rows(&self.limits).enumerate() {
             let out = rows.of(selection.part(number as u64));
             if let Err(fault) = parser.push(&chunk.bytes[line.start..line.end], out) {
                 let (start, end) = (line.start as u32, line.end as u32);
