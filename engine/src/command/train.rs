@@ -86,7 +86,7 @@ impl Observer for Watcher {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
                 training.tell(&format!(
-                    "training on the CPU: {} tables with {} parameters, MLPs with {}; reading with {rung}",
+                    "training on the CPU: {} tables with {} parameters, dense layers with {}; reading with {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()

@@ -22,9 +22,9 @@ pub(super) enum InteractionPart {
 /// What an interaction keeps of one tile between its passes.
 #[derive(Debug, Default)]
 pub(super) struct InteractionTile {
-    /// `[samples, outputs]` of dot products, for the top MLP, and the gradients by what the top MLP saw, where that are
-    /// not the vectors themselves.
+    /// `[samples, outputs]`: the dot interaction's results, for the top MLP.
     outputs: Vec<f32>,
+    /// The gradients by what the top MLP saw, where that is not the vectors themselves.
     output_gradients: Vec<f32>,
     cross: CrossTile,
     /// What the interaction works in.
