@@ -4,6 +4,8 @@
 //! Each reader gets a file that is whole, many that were derived from it (cut short, bits flipped, lengths and numbers
 //! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`.
 
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
