@@ -4,6 +4,8 @@
 //! Each reader gets a file that is whole, many that were derived from it (cut short, bits flipped, lengths and numbers
 //! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`.
 
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -307,7 +309,7 @@ fn models() {
     dataset(&place);
     let job = Job::load(support::job(&place).as_ref(), &["train.max_steps=1", "device.threads=1"]).unwrap();
     let run = place.path("run");
-    train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
+    train(&job, TrainOptions { run_dir: Some(&run) }, &mut ()).unwrap();
     let dir = run.join("model");
     let load = || {
         let saved = SavedModel::open(&dir).map_err(said)?;

@@ -1,6 +1,8 @@
 //! Parquet that is not what it should be: an error or a result, no panic, and memory in proportion; as
 //! `tests/corpus.rs` has it for all other readers.
 
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
 use std::fs::File;
 use std::num::NonZeroUsize;
 use std::path::Path;

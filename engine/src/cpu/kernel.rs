@@ -282,6 +282,10 @@ pub(super) fn panel_lines() -> usize {
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
 /// memory all along.
 #[inline(always)]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "loops over constants are unrolled, and their sums stay in registers"
+)]
 pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
     unit: U,
     panel: &[Line],
