@@ -282,7 +282,10 @@ pub(super) fn panel_lines() -> usize {
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in memory
 /// all along.
 #[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "iterators in closures end up as calls without the unit's features")]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "iterators in closures end up as calls without the unit's features"
+)]
 pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
     unit: U,
     panel: &[Line],
