@@ -279,12 +279,12 @@ pub(super) fn panel_lines() -> usize {
 
 /// `out[r][v] = sum over i of left(r, i) panel[i][v]`.
 ///
-/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
-/// memory all along.
+/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in memory
+/// all along.
 #[inline(always)]
-#[expect(
+#[allow(
     clippy::needless_range_loop,
-    reason = "loops over constants are unrolled, and their sums stay in registers"
+    reason = "iterators in closures end up as calls without the unit's features"
 )]
 pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
     unit: U,
