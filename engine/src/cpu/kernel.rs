@@ -279,8 +279,8 @@ pub(super) fn panel_lines() -> usize {
 
 /// `out[r][v] = sum over i of left(r, i) panel[i][v]`.
 ///
-/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in memory
-/// all along.
+/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
+/// memory all along.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
