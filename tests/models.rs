@@ -94,7 +94,7 @@ const RULES: [(&str, &str, &str); 6] = [
     ("adagrad", "learning_rate = 0.03", "learning_rate = 0.1, weight_decay = 1e-7"),
     ("rowwise-adagrad", "", "learning_rate = 0.1"),
     ("adam", "learning_rate = 0.003", "learning_rate = 0.01"),
-    ("ftrl", "learning_rate = 0.1, beta = 1.0", "learning_rate = 3.0, l1 = 1e-6"),
+    ("ftrl", "learning_rate = 0.1, beta = 1.0", "learning_rate = 0.1, l1 = 1e-6"),
 ];
 
 #[test]

@@ -53,7 +53,7 @@ pub enum UpdateRule {
     /// what changes is the length of steps, as with the other rules, and not all weights at once. `z` starts as
     /// `-beta w`, so that without `l1` and `l2` the first update begins from the initial weight.
     Ftrl {
-        /// Damps the first steps: the paper's β.
+        /// Damps the first steps: the paper's β. Beside gradients of a mean over a large batch, the paper's 1 damps all.
         beta: f32,
         /// Pulls weights to exactly 0.
         l1: f32,
@@ -204,9 +204,10 @@ impl Update {
                     let squares = *n + gradient * gradient;
                     *z += rate * gradient - (squares.sqrt() - n.sqrt()) * *weight;
                     *n = squares;
-                    let pulled = z.abs() - l1;
-                    let moved = -pulled.copysign(*z) / (beta + squares.sqrt() + l2);
-                    *weight = if pulled <= 0.0 { 0.0 } else { moved };
+                    let (pulled, divisor) = (z.abs() - l1, beta + squares.sqrt() + l2);
+                    let moved = if pulled <= 0.0 { 0.0 } else { -pulled.copysign(*z) / divisor };
+                    // Where there was no gradient yet, and nothing damps, there is nothing to begin with.
+                    *weight = if divisor == 0.0 { *weight } else { moved };
                 }
             }
         }
@@ -232,13 +233,14 @@ mod tests {
     use super::*;
     use crate::random::UniformField;
 
-    const RULES: [UpdateRule; 8] = [
+    const RULES: [UpdateRule; 9] = [
         UpdateRule::Sgd,
         UpdateRule::Momentum { momentum: 0.9, nesterov: false },
         UpdateRule::Momentum { momentum: 0.9, nesterov: true },
         UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
         UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
         UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-3 },
+        UpdateRule::Ftrl { beta: 0.0, l1: 0.0, l2: 0.0 },
         UpdateRule::Ftrl { beta: 0.5, l1: 0.0, l2: 0.0 },
         UpdateRule::Ftrl { beta: 1.0, l1: 0.3, l2: 0.2 },
     ];
@@ -314,7 +316,9 @@ mod tests {
                         first[i] += g - sigma * w;
                         second[i] += g * g;
                         let z = first[i];
-                        if z.abs() <= l1 {
+                        if beta + second[i] + l2 == 0.0 {
+                            w
+                        } else if z.abs() <= l1 {
                             0.0
                         } else {
                             -(z - z.signum() * l1) / ((beta + second[i].sqrt()) / rate + l2)

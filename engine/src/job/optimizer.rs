@@ -148,8 +148,9 @@ pub struct Ftrl {
     /// Times the weight, added to its gradient. In tables only rows of the batch decay.
     #[serde(default)]
     pub weight_decay: NonNegative,
-    /// Added to the root of the sum of squared gradients, which divides the learning rate: the paper's beta.
-    #[serde(default = "default_ftrl_beta")]
+    /// Added to the root of the sum of squared gradients, which divides the learning rate: the paper's beta. The paper
+    /// has 1 for gradients of single samples; those of a batch's mean are smaller, and 1 would hardly let them move.
+    #[serde(default)]
     pub beta: NonNegative,
     /// The weight of the penalty on absolute values. Weights whose evidence stays below it are 0.
     #[serde(default)]
@@ -173,10 +174,6 @@ fn default_beta1() -> Decay {
 
 fn default_beta2() -> Decay {
     Decay::new(0.999).expect("a constant in range")
-}
-
-fn default_ftrl_beta() -> NonNegative {
-    NonNegative::new(1.0).expect("a constant in range")
 }
 
 impl Optimizer {
