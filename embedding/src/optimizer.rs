@@ -53,7 +53,7 @@ pub enum UpdateRule {
     /// what changes is the length of steps, as with the other rules, and not all weights at once. `z` starts as
     /// `-beta w`, so that without `l1` and `l2` the first update begins from the initial weight.
     Ftrl {
-        /// Damps the first steps: the paper's β. Beside gradients of a mean over a large batch, the paper's 1 damps all.
+        /// Damps the first steps: the paper's β. Beside gradients of a large batch's mean, the paper's 1 damps all.
         beta: f32,
         /// Pulls weights to exactly 0.
         l1: f32,
