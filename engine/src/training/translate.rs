@@ -361,7 +361,10 @@ mod tests {
             label = "buy"
             weight = 3
         "#;
-        let sets = ["optimizer.wide={ kind = 'ftrl', learning_rate = 1, l1 = 0.5 }", "model.kind=wide-deep"];
+        let sets = [
+            "optimizer.wide={ kind = 'ftrl', learning_rate = 1, beta = 0.25, l1 = 0.5 }",
+            "model.kind=wide-deep",
+        ];
         let text = JOB.replace(", cross_layers = 2, cross_rank = 3", "");
         let job = Job::from_toml("job.toml", &format!("{text}{lines}"), &sets).unwrap();
         let (spec, rules) = translate(&job, &schema()).unwrap();
@@ -381,7 +384,7 @@ mod tests {
         let rates: Vec<_> = rules.tables.iter().map(|rule| rule.learning_rate).collect();
         assert_eq!(rates, [0.0625, 0.125, 0.5]);
         assert_eq!(rules.tables[2].rule, UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1e-8 });
-        assert_eq!(rules.wide.rule, UpdateRule::Ftrl { beta: 1.0, l1: 0.5, l2: 0.0 });
+        assert_eq!(rules.wide.rule, UpdateRule::Ftrl { beta: 0.25, l1: 0.5, l2: 0.0 });
         let heads: Vec<_> = spec.heads.iter().map(|head| (head.label_number, head.weight)).collect();
         assert_eq!(heads, [(1, 3.0)]);
         // Adagrad keeps one number an element and Adam two; the wide part's tables have one number a row, and FTRL
