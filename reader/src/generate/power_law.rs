@@ -3,7 +3,7 @@
 /// Draws rows with `p(k) ~ k^-alpha` over the ranks k = 1 to `rows`, by inverting the continuous distribution on
 /// `[1, rows + 1)` and rounding down. Ranks are scattered over the table by a fixed permutation.
 #[derive(Debug, Clone)]
-pub(super) struct PowerLaw {
+pub struct PowerLaw {
     rows: u64,
     /// `(rows + 1)^(1 - alpha) - 1`, or `ln(rows + 1)` where alpha is 1.
     span: f64,
@@ -22,7 +22,7 @@ enum Exponent {
 
 impl PowerLaw {
     /// alpha must be 0 or more; 0 makes every row as likely as any other.
-    pub(super) fn new(rows: u64, alpha: f64) -> Self {
+    pub fn new(rows: u64, alpha: f64) -> Self {
         let end = rows as f64 + 1.0;
         let (span, exponent) = if (alpha - 1.0).abs() < 1e-9 {
             (libm::log(end), Exponent::Exponential)
@@ -37,7 +37,7 @@ impl PowerLaw {
     }
 
     /// The frequency rank, from 0, for a `u` uniform in `[0, 1)`.
-    pub(super) fn rank(&self, u: f64) -> u64 {
+    pub fn rank(&self, u: f64) -> u64 {
         let x = match self.exponent {
             Exponent::Exponential => libm::exp(u * self.span),
             Exponent::Integer(power) => integer_power(1.0 + u * self.span, power),
@@ -48,7 +48,7 @@ impl PowerLaw {
 
     /// Where the category of a rank lies in the table: `rank * multiplier mod rows`, a permutation since the two have
     /// no common divisor.
-    pub(super) fn row(&self, rank: u64) -> u64 {
+    pub fn row(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.multiplier) % u128::from(self.rows)) as u64
     }
 }

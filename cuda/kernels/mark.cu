@@ -1,0 +1,36 @@
+// From a rank's ids to keys, and the set of them.
+//
+// Reads 4 bytes an id and writes 4; the bits (one a row of all tables) stay in the second-level cache up to some
+// hundred million rows.
+#include "common.cuh"
+
+struct Mark {
+    const u32* ids;
+    const Feature* features;
+    u32* keys;
+    KeySet set;
+    // Counts the ids that are not below their table's rows; they are taken as the last row, so that nothing is read or
+    // written elsewhere.
+    u32* faults;
+    u32 samples;
+    u32 ranks;
+    u32 span;
+    u32 reserved;
+};
+static_assert(sizeof(Mark) == 72);
+
+// Grid: x over samples, y over features.
+extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ Mark p) {
+    const Feature feature = p.features[blockIdx.y];
+    for (u32 sample = blockIdx.x * blockDim.x + threadIdx.x; sample < p.samples; sample += gridDim.x * blockDim.x) {
+        u32 id = p.ids[feature.first + sample];
+        if (id >= feature.rows) {
+            atomicAdd(p.faults, 1u);
+            id = feature.rows - 1;
+        }
+        const u32 row = feature.base + id;
+        const u32 key = row % p.ranks * p.span + row / p.ranks;
+        p.keys[feature.first + sample] = key;
+        insert(p.set, key);
+    }
+}
