@@ -24,7 +24,8 @@ constexpr u32 LINE_KEYS = 32 * LINE_WORDS;
 constexpr u32 GROUP_LINES = 256;
 constexpr u32 GROUP_KEYS = LINE_KEYS * GROUP_LINES;
 
-// A set of keys. `groups` counts the members of each group of keys, `lines` the members before each line.
+// A set of keys. `groups` counts the members of each group of keys, `lines` the members before each line; both are
+// written when the set is numbered.
 struct KeySet {
     u32* bits;
     u32* groups;
@@ -32,13 +33,15 @@ struct KeySet {
 };
 static_assert(sizeof(KeySet) == 24);
 
-// Adds a key. Integer atomics: the outcome is the same in any order. Most keys of a batch are there already, hence the
-// look before the atomic.
-__device__ inline void insert(const KeySet& set, u32 key) {
-    u32* word = set.bits + key / 32;
-    const u32 bit = 1u << (key % 32);
-    if (__ldcg(word) & bit) return;
-    if (!(atomicOr(word, bit) & bit)) atomicAdd(set.groups + key / GROUP_KEYS, 1u);
+// Adds the keys of a warp's lanes, all of which must call this; those without `valid` add nothing. The outcome is the
+// same in any order. Lanes with keys of one word send one atomic, and none where the bits are there already: most ids of
+// a batch name a few rows, and thousands of atomics on one word would take as many turns.
+__device__ inline void insert(const KeySet& set, u32 key, bool valid) {
+    const u32 word = valid ? key / 32 : ~0u;
+    const u32 together = __match_any_sync(ALL_LANES, word);
+    const u32 bits = __reduce_or_sync(together, 1u << (key % 32));
+    const bool first = (together & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
+    if (valid && first && (bits & ~__ldcg(set.bits + word)) != 0) atomicOr(set.bits + word, bits);
 }
 
 // The number of a member: of the members with smaller keys.

@@ -29,10 +29,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) locate(const __grid_c
         const u32 id = begin + round * SORT_THREADS;
         // No branch around the reads, so that several are in flight.
         const u32 slot = number_of(p.set, p.keys[min(id, p.ids - 1)]);
-        if (id < p.ids) {
-            p.slots[id] = slot;
-            atomicAdd(digits + (slot & mask), 1u);
-        }
+        if (id < p.ids) p.slots[id] = slot;
+        count_digit(digits, id < p.ids ? slot & mask : ~0u);
     }
     __syncthreads();
     for (u32 digit = threadIdx.x; digit <= mask; digit += SORT_THREADS) {

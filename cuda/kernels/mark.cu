@@ -22,15 +22,17 @@ static_assert(sizeof(Mark) == 72);
 // Grid: x over samples, y over features.
 extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ Mark p) {
     const Feature feature = p.features[blockIdx.y];
-    for (u32 sample = blockIdx.x * blockDim.x + threadIdx.x; sample < p.samples; sample += gridDim.x * blockDim.x) {
-        u32 id = p.ids[feature.first + sample];
+    for (u32 begin = blockIdx.x * blockDim.x; begin < p.samples; begin += gridDim.x * blockDim.x) {
+        const u32 sample = begin + threadIdx.x;
+        const bool valid = sample < p.samples;
+        u32 id = valid ? p.ids[feature.first + sample] : 0;
         if (id >= feature.rows) {
             atomicAdd(p.faults, 1u);
             id = feature.rows - 1;
         }
         const u32 row = feature.base + id;
         const u32 key = row % p.ranks * p.span + row / p.ranks;
-        p.keys[feature.first + sample] = key;
-        insert(p.set, key);
+        if (valid) p.keys[feature.first + sample] = key;
+        insert(p.set, key, valid);
     }
 }

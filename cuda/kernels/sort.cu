@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_count(const __gr
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         const u32 id = begin + round * SORT_THREADS;
-        if (id < p.ids) atomicAdd(digits + (p.slots[id] >> bits), 1u);
+        count_digit(digits, id < p.ids ? p.slots[id] >> bits : ~0u);
     }
     __syncthreads();
     for (u32 digit = threadIdx.x; digit < bins; digit += SORT_THREADS) {

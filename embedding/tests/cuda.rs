@@ -119,7 +119,7 @@ impl Case {
                 TableSpec { name: format!("t{number}"), rows, dim }
             })
             .collect();
-        let count = 1 + words.below(40) as usize;
+        let count = if dim > 16 { words.one_of(&[1, 2, 7]) } else { words.one_of(&[3, 26, 40]) };
         let gap = words.one_of(&[0, 4, 8]);
         let of = |number| Feature { table: number % tables.len(), column: gap + number * (dim + gap) };
         let features: Vec<_> = (0..count).map(of).collect();

@@ -27,7 +27,7 @@ pub use initialize::{Initialize, Table};
 pub use locate::Locate;
 pub use mark::Mark;
 pub use merge::{Link, Merge};
-pub use number::Number;
+pub use number::{Groups, Number};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Scatter, Sum, TILE};
@@ -137,7 +137,7 @@ kernels! {
     "locate": Locate = c"locate";
     "mark": Mark = c"mark";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
-    "number": Number = c"number";
+    "number": Groups = c"number_groups", Number = c"number";
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";

@@ -7,7 +7,7 @@ use crate::buffer::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Number {
-    /// Its `lines` are set.
+    /// Its `groups` and `lines` are set.
     pub set: KeySet,
     /// Of each member: the row of its owner.
     pub rows: Pointer<u32>,
@@ -23,6 +23,18 @@ pub struct Number {
     pub sources_width: u32,
     /// 0.
     pub reserved: u32,
+}
+
+/// Counts the members of each group, which [`Number`] starts from. Grid: the same.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct Groups(pub Number);
+
+// SAFETY: `number.cu` has the same struct.
+unsafe impl Kernel for Groups {
+    const ID: Id = Id::Groups;
+    const NAME: &'static str = "number_groups";
+    const THREADS: u32 = 256;
 }
 
 const _: () = assert!(size_of::<Number>() == 64);

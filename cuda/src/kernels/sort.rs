@@ -4,7 +4,7 @@ use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
 /// Pairs of a tile, which one block sorts.
-pub const TILE: u32 = 4096;
+pub const TILE: u32 = 2048;
 /// Bits of a digit, at most: two digits number the slots of up to 2^24 ids.
 pub const DIGIT_BITS_MAX: u32 = 12;
 pub(super) const THREADS: u32 = 256;

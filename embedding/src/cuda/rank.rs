@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::kernels::{
-    Barrier, Count, Feature, Fetch, Gather, Initialize, Link, Locate, Mark, Merge, Number, Parts, RANKS_MAX,
-    Reduce, Runs, Scatter, Send, Sum, Table, Update, Vectors,
+    Barrier, Count, Feature, Fetch, Gather, Groups, Initialize, Link, Locate, Mark, Merge, Number, Parts,
+    RANKS_MAX, Reduce, Runs, Scatter, Send, Sum, Table, Update, Vectors,
 };
 use rankine_cuda::{Buffer, Device, Lane, PeerBuffer, Pointer};
 
@@ -224,6 +224,7 @@ impl Rank {
         unsafe {
             self.clear(lane, &scratch.set)?;
             lane.launch(&mark, mark_blocks)?;
+            lane.launch(&Groups(number), (scratch.set.groups.len() as u32, 1))?;
             lane.launch(&number, (scratch.set.groups.len() as u32, 1))?;
             lane.launch(&locate, (tiles, 1))?;
             lane.launch(&sum, Sum::grid(ids))?;
@@ -275,6 +276,7 @@ impl Rank {
         unsafe {
             self.clear(lane, &self.union)?;
             lane.launch(&merge, self.blocks_each_rank())?;
+            lane.launch(&Groups(number), (self.union.groups.len() as u32, 1))?;
             lane.launch(&number, (self.union.groups.len() as u32, 1))?;
             lane.launch(&link, self.blocks_each_rank())?;
         }
@@ -286,12 +288,8 @@ impl Rank {
     /// # Safety
     /// The set must be this rank's.
     unsafe fn clear(&self, lane: &Lane, set: &Bits) -> Result<()> {
-        // SAFETY: the buffers have these lengths, and live as long as the rank.
-        unsafe {
-            lane.fill(set.bits.pointer(), 0, set.bits.len())?;
-            lane.fill(set.groups.pointer(), 0, set.groups.len())?;
-        }
-        Ok(())
+        // SAFETY: the buffer has this length, and lives as long as the rank.
+        Ok(unsafe { lane.fill(set.bits.pointer(), 0, set.bits.len()) }?)
     }
 
     /// Writes this owner's rows to the ranks that look them up. All ranks must be done with the rows before.
