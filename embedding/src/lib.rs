@@ -6,9 +6,15 @@
 
 pub mod cpu;
 pub mod optimizer;
+pub mod placement;
 pub mod random;
 pub mod table;
+pub mod topology;
+pub mod traffic;
 pub mod vector;
 
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
+pub use placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, Shard, TablePlan};
 pub use table::{Pooling, TableSpec};
+pub use topology::{Topology, TopologyError};
+pub use traffic::{LinkTraffic, Traffic};
