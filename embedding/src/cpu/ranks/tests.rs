@@ -1,0 +1,1 @@
+//! Ranks against one rank, and against a count by hand.
