@@ -18,15 +18,28 @@ struct Oracle {
     tables: Vec<Vec<Vec<f64>>>,
 }
 
+/// The weights of every row of all tables.
+fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    let Ok(()) = model.try_for_each_row(|_, weights| {
+        rows.push(weights.to_vec());
+        Ok::<_, std::convert::Infallible>(())
+    });
+    rows
+}
+
 impl Oracle {
     fn of(model: &CpuModel) -> Self {
         let widen = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        let tables = model.tables().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
+        let mut rows = rows_of(model).into_iter().map(|row| widen(&row));
+        let specs = model.spec().tables.iter().cloned().chain(model.spec().wide_tables());
+        let tables = specs.map(|table| rows.by_ref().take(table.rows as usize).collect());
+        let tables = tables.collect();
         Self {
             layers: model.spec().dense_layout().named_layers(),
             spec: model.spec().clone(),
             parameters: widen(model.parameters()),
-            tables: tables.map(Iterator::collect).collect(),
+            tables,
         }
     }
 
@@ -411,10 +424,8 @@ fn any_number_of_threads_gives_the_same_bits() {
                 let shape = BatchShape { samples: 2500, one_hot: false, weighted: true, missing: false };
                 let batch = random_batch(&spec, shape, 1);
                 let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0)).collect();
-                let rows = model
-                    .tables()
-                    .flat_map(|table| (0..table.spec().rows).flat_map(|row| table.weights(row)));
-                let rows: Vec<u32> = rows.map(|weight| weight.to_bits()).collect();
+                let rows: Vec<u32> =
+                    rows_of(&model).iter().flatten().map(|weight| weight.to_bits()).collect();
                 (losses, model.parameters().to_vec(), rows)
             })
         };
