@@ -19,7 +19,7 @@ struct Oracle {
 }
 
 /// The weights of every row of all tables.
-fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
+pub(super) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
     let mut rows = Vec::new();
     let Ok(()) = model.try_for_each_row(|_, weights| {
         rows.push(weights.to_vec());
@@ -175,16 +175,16 @@ fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
 
 /// What the samples of a test are like.
 #[derive(Debug, Clone, Copy)]
-struct BatchShape {
-    samples: usize,
+pub(super) struct BatchShape {
+    pub(super) samples: usize,
     /// Bags of one id instead of 0 to 3.
-    one_hot: bool,
-    weighted: bool,
+    pub(super) one_hot: bool,
+    pub(super) weighted: bool,
     /// A third of the labels, and all of the last head's where there are several.
-    missing: bool,
+    pub(super) missing: bool,
 }
 
-fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
+pub(super) fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
     let samples = shape.samples;
     let unit = |stream, len| -> Vec<f32> {
         uniform(seed, stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect()
@@ -245,7 +245,7 @@ fn any_interaction() -> impl Strategy<Value = Interaction> {
 
 /// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; of several features some
 /// share a table, and where the interaction allows it, tables have lengths of their own.
-fn any_spec() -> impl Strategy<Value = ModelSpec> {
+pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     let table = (1..12u64, 1..9usize);
     let feature = (any::<prop::sample::Index>(), any::<bool>());
     let mlp = || prop::collection::vec(1..9usize, 0..3);

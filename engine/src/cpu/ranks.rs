@@ -356,3 +356,6 @@ impl LookUp for LookedUp<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
