@@ -8,6 +8,7 @@ pub mod cpu;
 pub mod frequency;
 pub mod optimizer;
 pub mod placement;
+pub mod plan;
 pub mod random;
 pub mod table;
 pub mod topology;
