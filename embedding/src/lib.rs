@@ -5,14 +5,17 @@
 //! specification that other back ends are tested against. Ids come in as plain arrays, so no reader is needed here.
 
 pub mod cpu;
+pub mod frequency;
 pub mod optimizer;
 pub mod placement;
+pub mod plan;
 pub mod random;
 pub mod table;
 pub mod topology;
 pub mod traffic;
 pub mod vector;
 
+pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, Shard, TablePlan};
 pub use table::{Pooling, TableSpec};

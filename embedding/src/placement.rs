@@ -23,6 +23,23 @@ pub enum Placement {
     ColumnWise,
 }
 
+impl Placement {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::Replicated, Self::Hybrid, Self::RowWise, Self::TableWise, Self::ColumnWise];
+
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replicated => "replicated",
+            Self::Hybrid => "hybrid",
+            Self::RowWise => "row-wise",
+            Self::TableWise => "table-wise",
+            Self::ColumnWise => "column-wise",
+        }
+    }
+}
+
 /// What crosses between ranks for rows that are owned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -31,6 +48,19 @@ pub enum Exchange {
     Rows,
     /// Bags that owners have pooled, as far as their rows go; the gradients of the bags go back.
     Pooled,
+}
+
+impl Exchange {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Rows, Self::Pooled];
+
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Pooled => "pooled",
+        }
+    }
 }
 
 /// Where all tables of a model lie.
@@ -129,7 +159,7 @@ impl EmbeddingPlan {
 
 impl TablePlan {
     /// Columns of a shard are a multiple of this, so that its rows begin at multiples of 16 bytes.
-    const COLUMNS: usize = 4;
+    pub(crate) const COLUMNS: usize = 4;
 
     /// The whole table on every rank.
     pub fn replicated(table: &TableSpec) -> Self {

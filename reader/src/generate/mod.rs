@@ -23,7 +23,7 @@ use crate::samples::Samples;
 use crate::schema::{DenseFunction, Hotness, Schema};
 use crate::write::{DatasetWriter, PartialDir};
 
-use power_law::PowerLaw;
+pub use power_law::PowerLaw;
 pub use shape::Shape;
 use teacher::{SQRT_3, Teacher};
 

@@ -3,7 +3,7 @@
 /// Draws rows with `p(k) ~ k^-alpha` over the ranks k = 1 to `rows`, by inverting the continuous distribution on
 /// `[1, rows + 1)` and rounding down. Ranks are scattered over the table by a fixed permutation.
 #[derive(Debug, Clone)]
-pub(super) struct PowerLaw {
+pub struct PowerLaw {
     rows: u64,
     /// `(rows + 1)^(1 - alpha) - 1`, or `ln(rows + 1)` where alpha is 1.
     span: f64,
@@ -21,8 +21,9 @@ enum Exponent {
 }
 
 impl PowerLaw {
-    /// alpha must be 0 or more; 0 makes every row as likely as any other.
-    pub(super) fn new(rows: u64, alpha: f64) -> Self {
+    /// A law for a table of `rows` rows, at least one. alpha must be 0 or more; 0 makes every row as likely as any
+    /// other.
+    pub fn new(rows: u64, alpha: f64) -> Self {
         let end = rows as f64 + 1.0;
         let (span, exponent) = if (alpha - 1.0).abs() < 1e-9 {
             (libm::log(end), Exponent::Exponential)
@@ -37,7 +38,7 @@ impl PowerLaw {
     }
 
     /// The frequency rank, from 0, for a `u` uniform in `[0, 1)`.
-    pub(super) fn rank(&self, u: f64) -> u64 {
+    pub fn rank(&self, u: f64) -> u64 {
         let x = match self.exponent {
             Exponent::Exponential => libm::exp(u * self.span),
             Exponent::Integer(power) => integer_power(1.0 + u * self.span, power),
@@ -46,9 +47,19 @@ impl PowerLaw {
         ((x as u64).max(1) - 1).min(self.rows - 1)
     }
 
+    /// The share of ids whose frequency rank is below this one, in `0..=1`.
+    pub fn share_below(&self, rank: u64) -> f64 {
+        let end = rank.min(self.rows) as f64 + 1.0;
+        match self.exponent {
+            Exponent::Exponential => libm::log(end) / self.span,
+            Exponent::Integer(power) => (libm::pow(end, 1.0 / f64::from(power)) - 1.0) / self.span,
+            Exponent::Real(power) => (libm::pow(end, 1.0 / power) - 1.0) / self.span,
+        }
+    }
+
     /// Where the category of a rank lies in the table: `rank * multiplier mod rows`, a permutation since the two have
     /// no common divisor.
-    pub(super) fn row(&self, rank: u64) -> u64 {
+    pub fn row(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.multiplier) % u128::from(self.rows)) as u64
     }
 }
@@ -113,8 +124,11 @@ mod tests {
                     (f64::from(count) - p * f64::from(draws)).abs() < 5.0 * deviation + 5.0,
                     "{alpha} {rank}"
                 );
+                let share = law.share_below(rank as u64 + 1) - law.share_below(rank as u64);
+                assert!((share - p).abs() < 1e-12, "{alpha} {rank}: {share} for {p}");
             }
             assert_eq!((law.rank(0.0), law.rank(1.0 - f64::EPSILON / 2.0)), (0, rows - 1));
+            assert_eq!((law.share_below(0), law.share_below(rows)), (0.0, 1.0));
         }
     }
 
