@@ -106,6 +106,18 @@ impl<T: Pod> Buffer<T> {
         lane.read(self.pointer, self.len)
     }
 
+    /// `len` elements from `first` on, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn read_part(&self, lane: &Lane, first: usize, len: usize) -> Result<Vec<T>> {
+        assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
+        lane.read(self.pointer.element(first), len)
+    }
+
     /// Replaces the elements, once the lane has done all that was enqueued on it.
     ///
     /// # Panics
