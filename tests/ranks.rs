@@ -40,7 +40,10 @@ fn a_run_over_ranks_repeats_and_says_what_was_sent() {
     ] {
         let sets = [&RANKS, sets].concat();
         let first = trained(name, &sets);
-        assert_eq!((&first["device"]["ranks"], &first["device"]["nodes"]), (&Value::from(4), &Value::from(2)));
+        assert_eq!(
+            (&first["device"]["ranks"], &first["device"]["nodes"]),
+            (&Value::from(4), &Value::from(2))
+        );
         assert!((number(&first, "/eval/auc") - auc).abs() < 1e-4, "{name}: {first:#}, and alone {auc}");
         assert!(number(&first, "/exchange/reduced_bytes/between_nodes") > 0.0);
         let again = format!("{name}-again");
