@@ -92,9 +92,25 @@ impl Topology {
     /// The part of `len` things that belongs to a rank: one run of them each, as even as can be, some empty where there
     /// are fewer things than ranks.
     pub fn share(self, len: usize, rank: usize) -> Range<usize> {
-        let cut = |rank: usize| (len as u128 * rank as u128 / self.ranks as u128) as usize;
-        cut(rank)..cut(rank + 1)
+        cut(0..len, self.ranks, rank)
     }
+
+    /// The part of `len` elements that the ranks of a rank's rail, and no others, come to share when every node sums
+    /// them: one run a place.
+    pub fn rail_part(self, len: usize, rank: usize) -> Range<usize> {
+        cut(0..len, self.ranks_per_node(), self.place_of(rank))
+    }
+
+    /// The part of `len` elements whose sum over all ranks a rank computes: a piece of its [`Topology::rail_part`].
+    pub fn part(self, len: usize, rank: usize) -> Range<usize> {
+        cut(self.rail_part(len, rank), self.nodes, self.node_of(rank))
+    }
+}
+
+/// One of `pieces` pieces of a range, as even as can be.
+pub(crate) fn cut(range: Range<usize>, pieces: usize, piece: usize) -> Range<usize> {
+    let at = |piece: usize| range.start + (range.len() as u128 * piece as u128 / pieces as u128) as usize;
+    at(piece)..at(piece + 1)
 }
 
 #[cfg(test)]

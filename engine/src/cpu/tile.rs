@@ -9,7 +9,7 @@ use super::interaction::{InteractionPart, InteractionTile};
 use super::loss::HeadLabels;
 use super::matmul::Matrix;
 use super::mlp::{Mlp, MlpTile};
-use super::tables::ModelTables;
+use super::tables::LookUp;
 use crate::model::ModelSpec;
 
 /// The layers of a model that a tile goes through.
@@ -81,7 +81,7 @@ impl Parts {
     }
 
     /// From a batch's samples to their logits.
-    pub(super) fn forward(&self, tables: &ModelTables, batch: &Samples, tile: &mut Tile) {
+    pub(super) fn forward(&self, tables: &impl LookUp, batch: &Samples, tile: &mut Tile) {
         let Tile { samples, bottom, vectors, interaction, top, linear, scratch, .. } = tile;
         let (len, heads) = (samples.len(), self.spec.heads.len());
         tables.pool(batch, samples, vectors);

@@ -33,8 +33,6 @@ pub struct RawChunk<'a> {
     pub bad_rows: u64,
     /// They, in order: the number in this chunk, from 0, and what is wrong, put in words as they are asked for.
     pub bad: Box<dyn Iterator<Item = (u64, BadName)> + 'a>,
-    /// For each categorical column, how many categories its exact vocabulary does not list: they took row 0.
-    pub unknown: Vec<u64>,
 }
 
 /// Reads the raw rows of `files` as a dataset's, or model's, were: `format` and `schema` are its own, and `encoder` has
@@ -110,10 +108,9 @@ fn read_source<S: RowSource>(
         // As the model has seen them, from a dataset.
         schema.dense_dtype.round(&mut samples.dense);
         spare.put(rows);
-        let unknown = encoder.unknown(&samples);
-        Ok((chunk, samples, bad, unknown))
+        Ok((chunk, samples, bad))
     };
-    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad, unknown)| {
+    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad)| {
         let (span, total) = (source.span(&chunk), source.bytes());
         progress.advance("reading", span.bytes_done.min(total), total);
         take(RawChunk {
@@ -122,7 +119,6 @@ fn read_source<S: RowSource>(
             samples,
             bad_rows: bad.len() as u64,
             bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
-            unknown,
         })
     })
 }

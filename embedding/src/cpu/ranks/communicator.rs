@@ -3,10 +3,9 @@
 //! Every sum over ranks is taken once, in the order of ranks, and then handed out: all ranks get the same bits.
 
 use std::any::Any;
-use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::topology::Topology;
+use crate::topology::{Topology, cut};
 use crate::traffic::{LinkTraffic, Traffic};
 
 type Packet = Box<dyn Any + Send>;
@@ -182,12 +181,6 @@ impl Communicator {
         self.swap(ranks, lists)
     }
 
-    /// The part of `len` elements whose sum this rank has after [`Communicator::reduce_scatter`].
-    pub fn part(&self, len: usize) -> Range<usize> {
-        let of_node = cut(0..len, self.topology.ranks_per_node(), self.topology.place_of(self.rank));
-        cut(of_node, self.topology.nodes(), self.topology.node_of(self.rank))
-    }
-
     /// Replaces each element by its sum over all ranks, in f32: within each node in the order of places, and then over
     /// the nodes.
     pub fn all_reduce(&mut self, data: &mut [f32]) {
@@ -195,18 +188,18 @@ impl Communicator {
         self.all_gather(data);
     }
 
-    /// Sums as [`Communicator::all_reduce`] does, but only this rank's [`Communicator::part`] has the result; the other
+    /// Sums as [`Communicator::all_reduce`] does, but only this rank's [`Topology::part`] has the result; the other
     /// elements mean nothing afterwards.
     pub fn reduce_scatter(&mut self, data: &mut [f32]) {
-        let of_node = cut(0..data.len(), self.topology.ranks_per_node(), self.topology.place_of(self.rank));
+        let of_rail = self.topology.rail_part(data.len(), self.rank);
         self.reduce_scatter_in(Group::Node, data);
-        self.reduce_scatter_in(Group::Rail, &mut data[of_node]);
+        self.reduce_scatter_in(Group::Rail, &mut data[of_rail]);
     }
 
     /// Gives every rank the parts of all.
     pub fn all_gather(&mut self, data: &mut [f32]) {
-        let of_node = cut(0..data.len(), self.topology.ranks_per_node(), self.topology.place_of(self.rank));
-        self.all_gather_in(Group::Rail, &mut data[of_node]);
+        let of_rail = self.topology.rail_part(data.len(), self.rank);
+        self.all_gather_in(Group::Rail, &mut data[of_rail]);
         self.all_gather_in(Group::Node, data);
     }
 
@@ -253,12 +246,6 @@ fn link_to(topology: Topology, from: usize, to: usize, traffic: &mut Traffic) ->
     }
 }
 
-/// One of `pieces` even pieces of a range.
-fn cut(range: Range<usize>, pieces: usize, piece: usize) -> Range<usize> {
-    let at = |piece: usize| range.start + range.len() * piece / pieces;
-    at(piece)..at(piece + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,7 +274,7 @@ mod tests {
                     let mut scattered = data.clone();
                     communicator.all_reduce(&mut data);
                     communicator.reduce_scatter(&mut scattered);
-                    let part = communicator.part(len);
+                    let part = topology.part(len, rank);
                     assert_eq!(scattered[part.clone()], data[part]);
                     (data, communicator.reduction_traffic())
                 });
