@@ -15,10 +15,11 @@ use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::{check_memory, translate};
-use super::{Event, Observer, Progress, RunDir, TrainError, planning};
+use super::{Event, Observer, Progress, RunDir, TrainError};
 use crate::cpu::{CpuModel, Sharding};
 use crate::evaluation::EvalMetrics;
 use crate::job::{DenseUpdate, DeviceKind, Job};
+use crate::planning;
 use crate::saved;
 use crate::system;
 
@@ -51,8 +52,7 @@ pub fn train(
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let plan =
-        (topology.ranks() > 1).then(|| planning::embedding_plan(job, &spec, &rules, &dataset)).transpose()?;
+    let plan = (topology.ranks() > 1).then(|| planning::plan(job, &spec, &rules, &dataset)).transpose()?;
     check_memory(&spec, &rules, plan.as_ref())?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;

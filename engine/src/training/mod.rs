@@ -5,7 +5,6 @@
 mod data;
 mod evaluate;
 mod fit;
-mod planning;
 mod run_dir;
 mod starter;
 mod summary;
@@ -17,7 +16,7 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
+pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
