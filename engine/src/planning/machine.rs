@@ -15,6 +15,7 @@ struct MachineFile {
     memory_gb_per_s: Option<f64>,
     tflops: Option<f64>,
     matmul_latency_us: Option<f64>,
+    shard_latency_us: Option<f64>,
     #[serde(default)]
     within_nodes: LinkFile,
     #[serde(default)]
@@ -76,11 +77,13 @@ fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
     Ok(Machine {
         name: file.name.unwrap_or_else(|| base.name.clone()),
         memory_bytes,
+        memory_is_shared: base.memory_is_shared && file.memory_gib.is_none(),
         memory_bytes_per_s: positive("memory_gb_per_s", file.memory_gb_per_s, 1e9)?
             .unwrap_or(base.memory_bytes_per_s),
         flops: positive("tflops", file.tflops, 1e12)?.unwrap_or(base.flops),
         matmul_latency_s: latency("matmul_latency_us", file.matmul_latency_us)?
             .unwrap_or(base.matmul_latency_s),
+        shard_latency_s: latency("shard_latency_us", file.shard_latency_us)?.unwrap_or(base.shard_latency_s),
         within_nodes: link("within_nodes", &file.within_nodes, base.within_nodes)?,
         between_nodes: link("between_nodes", &file.between_nodes, base.between_nodes)?,
         table_element_bytes: width("table_element_bytes", file.table_element_bytes)?
