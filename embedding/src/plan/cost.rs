@@ -114,8 +114,8 @@ pub(super) struct Load {
     pub(super) ranks: Vec<RankLoad>,
     /// Elements that are summed over all ranks.
     pub(super) reduced_elements: f64,
-    /// Tables that exchange something.
-    pub(super) exchanging: usize,
+    /// Shards that are exchanged.
+    pub(super) shards: usize,
     /// Tables whose owners tell each other squares of gradients.
     pub(super) sharing_squares: usize,
 }
@@ -221,7 +221,7 @@ impl<'a> TableCosts<'a> {
             }
             self.add_owned(&owned, columns, owner, &mut load.ranks);
         }
-        load.exchanging = usize::from(!shards.is_empty());
+        load.shards = shards.len();
         let rowwise = matches!(self.input.rule, UpdateRule::RowwiseAdagrad { .. });
         if shards.len() > 1 && rowwise {
             self.add_squares(choice, shards.len(), &mut load);
@@ -252,9 +252,8 @@ impl<'a> TableCosts<'a> {
         let elements = (rows * (dim as u64 + 1)) as f64;
         let mut each = RankLoad {
             table_bytes: self.bytes(rows, dim, self.input.rule),
-            // Looked up, summed from the vectors' gradients, updated.
-            memory_traffic: lookups * dim as f64 * (table + vector)
-                + named * ROUTE_BYTES
+            // Read once from where it is and for each look-up from near; summed from the vectors' gradients; updated.
+            memory_traffic: (2.0 * lookups * vector + named * table) * dim as f64
                 + updated * 2.0 * self.row_bytes(dim),
             ..RankLoad::default()
         };
@@ -567,8 +566,8 @@ impl Load {
             (topology.nodes() > 1, machine.between_nodes),
         ];
         // Keys, vectors and gradients, and squares; what is summed is scattered and gathered.
-        let exchanges =
-            if self.exchanging > 0 { 3.0 } else { 0.0 } + if self.sharing_squares > 0 { 1.0 } else { 0.0 };
+        let exchanges = if self.shards > 0 { 3.0 } else { 0.0 };
+        let exchanges = exchanges + if self.sharing_squares > 0 { 1.0 } else { 0.0 };
         let latencies = links.iter().filter(|(there, _)| *there);
         Parts {
             dense: rest.flops / machine.flops,
@@ -578,7 +577,8 @@ impl Load {
             reduce_between: reduction.between_s(machine),
             link_latency: latencies
                 .map(|(_, link)| exchanges * link.latency_s + link.reduction_latency_s)
-                .sum(),
+                .sum::<f64>()
+                + self.shards as f64 * machine.shard_latency_s,
             exchange_within: 0.0,
             exchange_between: 0.0,
         }
@@ -630,7 +630,7 @@ impl AddAssign<&Load> for Load {
     fn add_assign(&mut self, other: &Self) {
         self.ranks.iter_mut().zip(&other.ranks).for_each(|(own, other)| *own += *other);
         self.reduced_elements += other.reduced_elements;
-        self.exchanging += other.exchanging;
+        self.shards += other.shards;
         self.sharing_squares += other.sharing_squares;
     }
 }
@@ -648,7 +648,7 @@ impl SubAssign<&Load> for Load {
             }
         }
         self.reduced_elements -= other.reduced_elements;
-        self.exchanging -= other.exchanging;
+        self.shards -= other.shards;
         self.sharing_squares -= other.sharing_squares;
     }
 }

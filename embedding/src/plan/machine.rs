@@ -7,12 +7,16 @@ pub struct Machine {
     pub name: String,
     /// Memory of a rank, in bytes.
     pub memory_bytes: u64,
+    /// Whether that is its share of one memory, which more ranks only cut smaller.
+    pub memory_is_shared: bool,
     /// Bytes that a rank reads and writes a second, rows at random places.
     pub memory_bytes_per_s: f64,
     /// Operations of large matrix products that a rank does in a second, a multiplication and an addition counting two.
     pub flops: f64,
     /// What each matrix product takes beside its operations, in seconds.
     pub matmul_latency_s: f64,
+    /// What each shard of a table takes that is exchanged, beside its bytes, in seconds.
+    pub shard_latency_s: f64,
     /// Between ranks of one node.
     pub within_nodes: LinkSpeed,
     /// Between ranks of different nodes.
@@ -50,15 +54,17 @@ impl Machine {
         let memory = LinkSpeed {
             bytes_per_s: 4e9,
             latency_s: 20e-6,
-            reduction_efficiency: 0.5,
-            reduction_latency_s: 40e-6,
+            reduction_efficiency: 1.0,
+            reduction_latency_s: 20e-6,
         };
         Self {
             name: "cpu".into(),
             memory_bytes,
+            memory_is_shared: true,
             memory_bytes_per_s: 5e9,
             flops: 134e9,
             matmul_latency_s: 0.0,
+            shard_latency_s: 10e-6,
             within_nodes: memory,
             between_nodes: memory,
             table_element_bytes: 4,
@@ -73,14 +79,16 @@ impl Machine {
     /// Measured on four of them (driver 580, CUDA 13.0, NCCL 2.28): random rows at 3.7 TB/s; the reference models'
     /// products fit 690 TFLOP/s and 6 us a product to within 12%, from 6912 to 65536 samples; all-to-all of 2 MiB to
     /// 256 MiB fits 310 GB/s a GPU and 20 us, all-reduce of up to 32 MiB 310 GB/s and 14 us. Stated: between nodes nine
-    /// tenths of the line rate, and half of communication hidden.
+    /// tenths of the line rate, half a microsecond a shard, and half of communication hidden.
     pub fn h200() -> Self {
         Self {
             name: "h200".into(),
             memory_bytes: 139 << 30,
+            memory_is_shared: false,
             memory_bytes_per_s: 3.7e12,
             flops: 690e12,
             matmul_latency_s: 6e-6,
+            shard_latency_s: 0.5e-6,
             within_nodes: LinkSpeed {
                 bytes_per_s: 310e9,
                 latency_s: 20e-6,

@@ -103,6 +103,8 @@ pub struct MemoryShortage {
     pub ranks_that_fit: Option<usize>,
     /// Bytes that the fullest rank would need with one number of state a row, where that is less.
     pub rowwise_state_bytes: Option<u64>,
+    /// Whether memory is one that all ranks share.
+    pub memory_is_shared: bool,
     /// Tables that must be placed in a way that needs more than spreading their rows, largest first.
     pub forced: Vec<(String, Placement)>,
 }
@@ -130,6 +132,9 @@ impl std::fmt::Display for MemoryShortage {
         }
         match self.ranks_that_fit {
             Some(ranks) => write!(f, ". {ranks} ranks would suffice")?,
+            None if self.memory_is_shared => {
+                f.write_str(". More ranks would not help: they share one memory")?
+            }
             None => f.write_str(
                 ". No number of ranks would suffice, since what every rank needs is too much already",
             )?,

@@ -367,7 +367,9 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         (spread(topology, None, input.rest) <= memory).then_some(nodes * per_node)
     };
     const NODES_MAX: usize = 4096;
-    let ranks_that_fit = (input.topology.nodes() + 1..=NODES_MAX).find_map(fits);
+    let more_nodes =
+        if input.machine.memory_is_shared { 1..=0 } else { input.topology.nodes() + 1..=NODES_MAX };
+    let ranks_that_fit = more_nodes.into_iter().find_map(fits);
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let least = spread(input.topology, None, input.rest);
     let with_rowwise = spread(input.topology, Some(rowwise), input.rest);
@@ -391,6 +393,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         ranks,
         needed_bytes: needed(totals, &search.context) as u64,
         memory_bytes: input.machine.memory_bytes,
+        memory_is_shared: input.machine.memory_is_shared,
         rest_bytes: input.rest.memory_bytes,
         ranks_that_fit,
         rowwise_state_bytes: (with_rowwise < least).then_some(with_rowwise as u64),

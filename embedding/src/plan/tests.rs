@@ -354,7 +354,8 @@ fn one_rank_has_everything() {
 fn what_does_not_fit_says_what_would() {
     let tables = [lawful(0, 1_000_000, 16, UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 })];
     let bags = BagLengths::fixed(1);
-    let (machine, topology) = (Machine::cpu(50 << 20), Topology::new(2, 1).unwrap());
+    let machine = Machine { memory_is_shared: false, ..Machine::cpu(50 << 20) };
+    let topology = Topology::new(2, 1).unwrap();
     let of = |placement| plan(&input(inputs(&tables, &bags, placement, None), 100, topology, &machine));
     let PlanError::Memory(shortage) = of(None).unwrap_err();
     // 128 MB over two ranks; over four they are 32 MB, and 76 MB with one number of state a row in place of 16.
@@ -370,6 +371,10 @@ fn what_does_not_fit_says_what_would() {
     let PlanError::Memory(forced) = of(Some(Placement::Replicated)).unwrap_err();
     assert_eq!((forced.ranks_that_fit, forced.forced.len()), (None, 1));
     assert!(forced.to_string().contains("t0 (replicated)"), "{forced}");
+    let shared = Machine::cpu(50 << 20);
+    let of_shared = plan(&input(inputs(&tables, &bags, None, None), 100, topology, &shared));
+    let words = of_shared.unwrap_err().to_string();
+    assert!(words.contains("More ranks would not help: they share one memory"), "{words}");
 }
 
 #[test]

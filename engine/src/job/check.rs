@@ -67,6 +67,10 @@ impl Job {
             }
             (Some(_), None) => {}
         }
+        if data.shape.is_some() && (data.raw.is_some() || data.generate.is_some()) {
+            let says = if data.raw.is_some() { "data.raw" } else { "data.generate" };
+            conflict("data.shape", format!("{says} has a shape of its own: remove this one"));
+        }
     }
 
     fn check_model(&self, found: &mut Vec<Conflict>) {

@@ -602,6 +602,12 @@ fn ranks_and_placements_are_refused_with_their_place() {
         &[],
         "unknown value `rowwise` for `embedding.placement`",
     );
+    let folder = "dir = \"data/criteo\"";
+    let with_shape = SOUND.replace(folder, &format!("{folder}\nshape = \"dlrm\""));
+    assert!(Job::from_toml("job.toml", &with_shape, &NO_SETS).is_ok());
+    let generate = ["data.generate.shape=dlrm", "data.generate.samples=5"];
+    let refused = errors(&with_shape, &generate);
+    assert!(refused.contains("job.toml:6:9: data.generate has a shape of its own"), "{refused}");
     assert_refused("[embedding]\nexchange = \"hybrid\"\n", &[], "= known values: auto, rows, pooled");
 }
 
@@ -791,11 +797,14 @@ fn any_job() -> impl Strategy<Value = Job> {
                 seed,
             },
         );
-    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(|(dir, generate)| Data {
-        dir: Some(dir.into()),
-        raw: None,
-        generate,
-    });
+    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(
+        |(dir, generate): (String, Option<Generate>)| Data {
+            shape: (generate.is_none() && dir.len() % 2 == 0).then_some(Shape::DlrmDcnv2),
+            dir: Some(dir.into()),
+            raw: None,
+            generate,
+        },
+    );
     let paths = |least| proptest::collection::vec("[^\\x00]{1,20}".prop_map(PathBuf::from), least..3);
     let raw =
         (prop_oneof![Just(Shape::Dlrm), Just(Shape::DlrmDcnv2)], proptest::option::of(count()), paths(1))

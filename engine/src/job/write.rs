@@ -46,9 +46,11 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
-    let Data { dir, raw, generate } = data;
+    let Data { dir, shape, raw, generate } = data;
     if let Some(dir) = dir {
         writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+        let shape = shape.as_ref().map(|shape| quoted(&shape.to_string()));
+        write_option(out, "shape", shape.as_ref(), "the dataset's own columns")?;
     }
     if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
         writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;

@@ -49,7 +49,10 @@ impl PowerLaw {
 
     /// The share of ids whose frequency rank is below this one, in `0..=1`.
     pub fn share_below(&self, rank: u64) -> f64 {
-        let end = rank.min(self.rows) as f64 + 1.0;
+        if rank >= self.rows {
+            return 1.0;
+        }
+        let end = rank as f64 + 1.0;
         match self.exponent {
             Exponent::Exponential => libm::log(end) / self.span,
             Exponent::Integer(power) => (libm::pow(end, 1.0 / f64::from(power)) - 1.0) / self.span,
