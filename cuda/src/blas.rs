@@ -335,7 +335,10 @@ impl Preference {
     fn new() -> Result<Self> {
         let mut preference = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        named(unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) }, "cublasLtMatmulPreferenceCreate")?;
+        named(
+            unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) },
+            "cublasLtMatmulPreferenceCreate",
+        )?;
         Ok(Self(preference))
     }
 

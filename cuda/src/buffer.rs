@@ -48,6 +48,11 @@ impl<T> Pointer<T> {
         self.address
     }
 
+    /// The same address, of other elements.
+    pub fn cast<U>(self) -> Pointer<U> {
+        Pointer::new(self.address)
+    }
+
     /// The address of another element of the same buffer.
     pub fn element(self, index: usize) -> Self {
         Self::new(self.address + (index * size_of::<T>()) as u64)

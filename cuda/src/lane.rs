@@ -116,7 +116,8 @@ impl Lane {
     /// Where the driver refuses.
     pub unsafe fn upload<T: Pod>(&self, from: &Pinned<T>, to: Pointer<T>) -> Result<()> {
         // SAFETY: the caller vouches for the memory.
-        unsafe { result::memcpy_htod_async(to.address(), from.elements(), self.stream) }.named("cuMemcpyHtoDAsync")
+        unsafe { result::memcpy_htod_async(to.address(), from.elements(), self.stream) }
+            .named("cuMemcpyHtoDAsync")
     }
 
     /// Marks the moment when all that was enqueued so far is done.
