@@ -82,7 +82,7 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Started { spec, topology, rung, samples } => {
+            Event::Started { spec, device, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
                 let ranks = match (topology.ranks(), topology.nodes()) {
@@ -93,7 +93,7 @@ impl Observer for Watcher {
                     ),
                 };
                 training.tell(&format!(
-                    "training on the CPU{ranks}: {} tables with {} parameters, dense layers with {}; reading with {rung}",
+                    "training on {device}{ranks}: {} tables with {} parameters, dense layers with {}; reading with {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()
