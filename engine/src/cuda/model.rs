@@ -107,6 +107,33 @@ impl CudaModel {
         Ok(())
     }
 
+    /// Batches that can be on the GPU at once.
+    pub const RESIDENT_BATCHES: usize = SLOTS;
+
+    /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
+    /// each took there, in milliseconds. The losses are not told.
+    ///
+    /// # Panics
+    /// As [`CudaModel::train_step`]; and where there are no batches, or more than [`CudaModel::RESIDENT_BATCHES`].
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn time_steps(&mut self, batches: &[Samples], rate_factor: f64, count: usize) -> Result<Vec<f64>> {
+        assert!((1..=SLOTS).contains(&batches.len()), "as many batches as there is room for");
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.steps = 0;
+        });
+        for batch in batches {
+            self.train_step(batch, rate_factor)?;
+        }
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.finished.clear();
+            trainer.time_steps(batches.len(), count)
+        })
+    }
+
     /// Appends the logit of each sample.
     ///
     /// # Errors
@@ -169,13 +196,17 @@ struct Scores {
     pass: Graph,
 }
 
-/// What an iteration is enqueued on.
+/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of their
+/// own.
 struct Lanes<'a> {
     main: &'a Lane,
-    /// Finds the distinct rows of the batch while the model computes.
-    side: Lane,
-    forked: Moment,
-    joined: Moment,
+    beside: Lane,
+    routes: Lane,
+    begun: Moment,
+    looked_up: Moment,
+    routed: Moment,
+    back: Moment,
+    updated: Moment,
 }
 
 impl<T: Element> Trainer<T> {
@@ -196,12 +227,17 @@ impl<T: Element> Trainer<T> {
         let tables = LocalTables::initialized(device, layout, &main, seed)?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let sums = Pinned::zeroed(device, SLOTS)?;
-        let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
+        let backward = network.plan_backward()?;
+        let forward = network.plan_forward(batch_size, Some(&backward))?;
         let lanes = Lanes {
             main: &main,
-            side: Lane::of_low_priority(device)?,
-            forked: Moment::new(device)?,
-            joined: Moment::new(device)?,
+            beside: Lane::new(device)?,
+            routes: Lane::of_low_priority(device)?,
+            begun: Moment::new(device)?,
+            looked_up: Moment::new(device)?,
+            routed: Moment::new(device)?,
+            back: Moment::new(device)?,
+            updated: Moment::new(device)?,
         };
         let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
         let mut slots = Vec::new();
@@ -219,11 +255,14 @@ impl<T: Element> Trainer<T> {
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
         }
         let input = InputSlot::new(device, layout(score_size))?;
-        let plan = network.plan_forward(score_size)?;
+        let plan = network.plan_forward(score_size, None)?;
         let score = || -> Result<()> {
             // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
             unsafe {
-                network.forward(&main, &tables, input.input(), &plan)?;
+                network.bottom_forward(&main, input.input(), &plan)?;
+                network.look_up(&main, &tables, input.input(), score_size)?;
+                network.interact(&main, &plan)?;
+                network.hidden_forward(&main, &plan)?;
                 network.head(&main, input.input(), score_size, false)
             }
         };
@@ -262,6 +301,21 @@ impl<T: Element> Trainer<T> {
         self.steps += 1;
         self.under_way.push_back(step);
         Ok(())
+    }
+
+    fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
+        let device = self.main.device();
+        let moments = (0..=count).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
+        self.main.record(&moments[0])?;
+        for (step, moment) in moments[1..].iter().enumerate() {
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { self.slots[step % batches].iteration.replay(&self.main) }?;
+            self.main.record(moment)?;
+        }
+        self.main.synchronize()?;
+        self.tables.check(&self.main)?;
+        let times = moments.windows(2).map(|pair| pair[1].ms_since(&pair[0]));
+        Ok(times.collect::<Result<_, _>>()?)
     }
 
     /// Waits for the first of the steps under way.
@@ -305,21 +359,36 @@ fn enqueue_iteration<T: Element>(
     slot: &InputSlot,
     (sums, forward, backward): (&Pinned<f64>, &Forward, &Backward),
 ) -> Result<()> {
-    let Lanes { main, side, forked, joined } = lanes;
+    let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
     let (input, samples) = (slot.input(), tables.layout().samples());
-    main.record(forked)?;
-    side.wait(forked)?;
+    main.record(begun)?;
+    beside.wait(begun)?;
+    routes.wait(begun)?;
     // SAFETY: network, tables, sums and slot live as long as the trainer, and are of the same model and batch size. The
     // lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
-        tables.route(side, input.ids)?;
-        side.record(joined)?;
-        network.forward(main, tables, input, forward)?;
+        network.look_up(beside, tables, input, samples)?;
+        beside.record(looked_up)?;
+        tables.route(routes, input.ids)?;
+        routes.record(routed)?;
+        network.bottom_forward(main, input, forward)?;
+        main.wait(looked_up)?;
+        network.interact(main, forward)?;
+        network.hidden_forward(main, forward)?;
         network.head(main, input, samples, true)?;
-        network.backward(main, input, sums.device_pointer()?, backward)?;
-        main.wait(joined)?;
-        network.update(main, tables, input)
+        network.loss(main, input, sums.device_pointer()?)?;
+        network.hidden_backward(main, backward)?;
+        network.interact_backward(main)?;
+        main.record(back)?;
+        beside.wait(back)?;
+        beside.wait(routed)?;
+        network.update_tables(beside, tables, input)?;
+        beside.record(updated)?;
+        network.bottom_backward(main, backward)?;
+        network.update(main, input)?;
+        main.wait(updated)?;
     }
+    Ok(())
 }
 
 /// The sum of the weights of the samples whose label is there.

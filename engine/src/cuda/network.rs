@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Blas, Compute, Epilogue, Mask, Matrix, Product};
 use rankine_cuda::kernels::{
     Columns, DenseInput, DenseSgd, Dot, DotBackward, DotForward, Element, Head, Loss, Total,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::cuda::{LocalTables, Result};
+use rankine_embedding::cuda::{Error, LocalTables, Result};
 
 use super::input::Input;
 use super::layers::{Layers, MULTIPLE};
@@ -66,6 +66,9 @@ struct Activations<T> {
     /// Outputs of all layers but the bottom MLP's last and the head, and the gradients by them.
     bottom: Vec<[Buffer<T>; 2]>,
     hidden: Vec<[Buffer<T>; 2]>,
+    /// Of the same layers: which outputs are above 0.
+    bottom_masks: Vec<Buffer<u8>>,
+    hidden_masks: Vec<Buffer<u8>>,
 }
 
 /// The products of a pass forward over some samples.
@@ -79,6 +82,8 @@ pub(super) struct Forward {
 /// The products of a pass back over a batch.
 #[derive(Debug)]
 pub(super) struct Backward {
+    /// Whether products take gradients through ReLUs and sum those of biases on their way; else kernels do.
+    fused: bool,
     /// Of each layer: the gradients by its weights, and by its input where those are wanted.
     bottom: Vec<(Product, Option<Product>)>,
     hidden: Vec<(Product, Option<Product>)>,
@@ -92,6 +97,10 @@ struct Place<T> {
     output_gradients: Matrix<T>,
     /// None where the input is the batch's.
     input_gradients: Option<Matrix<T>>,
+    /// None where the input is not a layer's output, or where what comes between takes gradients through its ReLU.
+    input_mask: Option<Mask>,
+    /// As for the input.
+    output_mask: Option<Mask>,
 }
 
 impl<T: Element> Network<T> {
@@ -113,6 +122,7 @@ impl<T: Element> Network<T> {
         };
         let buffer = |columns: usize| Buffer::<T>::filled(device, samples * columns, 0);
         let pair = |layer: &Layer| Ok([buffer(layer.outputs)?, buffer(layer.outputs)?]);
+        let mask = |layer: &Layer| Buffer::filled(device, Mask::bytes(samples, layer.outputs), 0);
         let before_vectors = layers.bottom.len().saturating_sub(1);
         let activations = Activations {
             dense: buffer(spec.dense_columns.next_multiple_of(MULTIPLE))?,
@@ -122,6 +132,8 @@ impl<T: Element> Network<T> {
             product_gradients: buffer(sizes.products)?,
             bottom: layers.bottom[..before_vectors].iter().map(pair).collect::<Result<_>>()?,
             hidden: layers.hidden.iter().map(pair).collect::<Result<_>>()?,
+            bottom_masks: layers.bottom[..before_vectors].iter().map(mask).collect::<Result<_, _>>()?,
+            hidden_masks: layers.hidden.iter().map(mask).collect::<Result<_, _>>()?,
         };
         let filled = layers.fill_up(parameters);
         let copies = T::BF16.then(|| filled.iter().map(|&value| bf16::from_f32(value)).collect::<Vec<_>>());
@@ -159,15 +171,24 @@ impl<T: Element> Network<T> {
         let (sizes, activations) = (self.sizes, &self.activations);
         let matrix = |buffer: &Buffer<T>, columns| dense(buffer.pointer(), samples, columns);
         let mut input = matrix(&activations.dense, sizes.dense_columns.next_multiple_of(MULTIPLE));
-        let mut input_gradients = None;
+        let (mut input_gradients, mut input_mask) = (None, None);
         let place = |(number, layer): (usize, &Layer)| {
             let [output, output_gradients] = match activations.bottom.get(number) {
                 Some(buffers) => buffers.each_ref().map(|buffer| matrix(buffer, layer.outputs)),
                 None => [&activations.vectors, &activations.vector_gradients]
                     .map(|buffer| Matrix { columns: sizes.dim, ..matrix(buffer, sizes.vectors * sizes.dim) }),
             };
-            let place = Place { layer: *layer, input, output, output_gradients, input_gradients };
-            (input, input_gradients) = (output, Some(output_gradients));
+            let output_mask = activations.bottom_masks.get(number).map(|bits| mask(bits, layer));
+            let place = Place {
+                layer: *layer,
+                input,
+                output,
+                output_gradients,
+                input_gradients,
+                input_mask,
+                output_mask,
+            };
+            (input, input_gradients, input_mask) = (output, Some(output_gradients), output_mask);
             place
         };
         self.layers.bottom.iter().enumerate().map(place).collect()
@@ -178,23 +199,37 @@ impl<T: Element> Network<T> {
         let (products, activations) = (self.sizes.products, &self.activations);
         let mut input = dense(activations.products.pointer(), samples, products);
         let mut input_gradients = dense(activations.product_gradients.pointer(), samples, products);
-        let place = |(layer, buffers): (&Layer, &[Buffer<T>; 2])| {
+        let mut input_mask = None;
+        let mut place = |layer: &Layer, buffers: &[Buffer<T>; 2], bits: &Buffer<u8>| {
             let [output, output_gradients] =
                 buffers.each_ref().map(|buffer| dense(buffer.pointer(), samples, layer.outputs));
-            let gradients = Some(input_gradients);
-            let place = Place { layer: *layer, input, output, output_gradients, input_gradients: gradients };
-            (input, input_gradients) = (output, output_gradients);
+            let output_mask = Some(mask(bits, layer));
+            let place = Place {
+                layer: *layer,
+                input,
+                output,
+                output_gradients,
+                input_gradients: Some(input_gradients),
+                input_mask,
+                output_mask,
+            };
+            (input, input_gradients, input_mask) = (output, output_gradients, output_mask);
             place
         };
-        self.layers.hidden.iter().zip(&activations.hidden).map(place).collect()
+        let buffers = activations.hidden.iter().zip(&activations.hidden_masks);
+        let layers = self.layers.hidden.iter().zip(buffers);
+        layers.map(|(layer, (buffers, bits))| place(layer, buffers, bits)).collect()
     }
 
-    /// The products of a pass forward over `samples` samples, which may be fewer than a batch has.
-    pub(super) fn plan_forward(&self, samples: usize) -> Result<Forward> {
+    /// The products of a pass forward over `samples` samples, which may be fewer than a batch has, with what `back` needs
+    /// where a pass back follows.
+    pub(super) fn plan_forward(&self, samples: usize, back: Option<&Backward>) -> Result<Forward> {
+        let masks = back.is_some_and(|back| back.fused);
         let product = |place: &Place<T>| {
             let Layer { inputs, outputs, offset, .. } = place.layer;
             let weights = dense(self.weights().element(offset), outputs, inputs);
-            let epilogue = Epilogue::BiasRelu { bias: self.weights().element(place.layer.bias().start) };
+            let bias = self.weights().element(place.layer.bias().start);
+            let epilogue = Epilogue::BiasRelu { bias, mask: place.output_mask.filter(|_| masks) };
             let (x, out) = (place.input, place.output);
             Ok(Product::by_transposed(&self.blas, self.compute, x, weights, out, epilogue)?)
         };
@@ -202,58 +237,93 @@ impl<T: Element> Network<T> {
         Ok(Forward { samples, bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
     }
 
-    /// The products of a pass back over a batch.
+    /// The products of a pass back over a batch. In bf16 they do more than to multiply, where cuBLASLt has such.
     pub(super) fn plan_backward(&self) -> Result<Backward> {
+        match self.plan_backward_as(T::BF16) {
+            Err(Error::Cuda(rankine_cuda::Error::Blas { .. })) if T::BF16 => self.plan_backward_as(false),
+            planned => planned,
+        }
+    }
+
+    fn plan_backward_as(&self, fused: bool) -> Result<Backward> {
         let products = |place: &Place<T>| {
             let Layer { inputs, outputs, offset, .. } = place.layer;
             let (blas, compute) = (&self.blas, self.compute);
             let (dy, x) = (place.output_gradients, place.input);
             let gradients = dense(self.gradients.pointer().element(offset), outputs, inputs);
-            let by_weights = Product::of_transposed(blas, compute, dy, x, gradients)?;
+            let by_bias = fused.then(|| self.gradients.pointer().element(place.layer.bias().start));
+            let by_weights = Product::of_transposed(blas, compute, dy, x, gradients, by_bias)?;
             let weights = dense(self.weights().element(offset), outputs, inputs);
-            let by_input = place
-                .input_gradients
-                .map(|out| Product::straight(blas, compute, dy, weights, out, Epilogue::None));
+            let mask = place.input_mask.filter(|_| fused);
+            let epilogue = mask.map_or(Epilogue::None, |mask| Epilogue::WherePositive { mask });
+            let by_input = place.input_gradients;
+            let by_input = by_input.map(|out| Product::straight(blas, compute, dy, weights, out, epilogue));
             Ok((by_weights, by_input.transpose()?))
         };
         let all = |places: Vec<Place<T>>| places.iter().map(products).collect::<Result<_>>();
         let samples = self.sizes.samples;
-        Ok(Backward { bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
+        Ok(Backward { fused, bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
     }
 
-    /// Enqueues the way from a batch to the top MLP's last hidden layer.
+    /// Enqueues the bottom MLP, from a batch's dense columns to the first of the vectors.
     ///
     /// # Safety
     /// The input must have as many samples as the plan says; see [`Lane::launch`].
-    pub(super) unsafe fn forward(
-        &self,
-        lane: &Lane,
-        tables: &LocalTables,
-        input: Input,
-        plan: &Forward,
-    ) -> Result<()> {
+    pub(super) unsafe fn bottom_forward(&self, lane: &Lane, input: Input, plan: &Forward) -> Result<()> {
         let (sizes, activations) = (self.sizes, &self.activations);
-        let Forward { samples, bottom, hidden } = plan;
+        if sizes.dense_columns == 0 {
+            return Ok(());
+        }
         let convert = DenseInput {
             dense: input.dense,
             output: activations.dense.pointer(),
-            samples: *samples as u32,
+            samples: plan.samples as u32,
             columns: sizes.dense_columns as u32,
             stride: sizes.dense_columns.next_multiple_of(MULTIPLE) as u32,
             reserved: 0,
         };
-        let dot = Dot { gradients: Pointer::NULL, ..self.dot(*samples) };
         // SAFETY: all addresses but the input's are of this value's buffers, which have room for a batch; the caller
         // vouches for the input.
         unsafe {
-            if sizes.dense_columns > 0 {
-                lane.launch(&convert, (self.blocks(), 1))?;
-            }
-            bottom.iter().try_for_each(|product| product.enqueue(&self.blas, lane))?;
-            tables.look_up(lane, input.ids, *samples, activations.vectors.pointer())?;
-            lane.launch(&DotForward(dot), dot.grid(self.device.multiprocessors()))?;
-            hidden.iter().try_for_each(|product| product.enqueue(&self.blas, lane))?;
+            lane.launch(&convert, (self.blocks(), 1))?;
+            plan.bottom.iter().try_for_each(|product| product.enqueue(&self.blas, lane))?;
         }
+        Ok(())
+    }
+
+    /// Enqueues the look-ups, from a batch's ids to the other vectors.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn look_up(
+        &self,
+        lane: &Lane,
+        tables: &LocalTables,
+        input: Input,
+        samples: usize,
+    ) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.look_up(lane, input.ids, samples, self.activations.vectors.pointer()) }
+    }
+
+    /// Enqueues the interaction of the vectors, once all are there.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn interact(&self, lane: &Lane, plan: &Forward) -> Result<()> {
+        let dot = Dot { gradients: Pointer::NULL, ..self.dot(plan.samples) };
+        // SAFETY: as for `bottom_forward`.
+        unsafe { lane.launch(&DotForward(dot), dot.grid(self.device.multiprocessors())) }?;
+        Ok(())
+    }
+
+    /// Enqueues the top MLP's hidden layers.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn hidden_forward(&self, lane: &Lane, plan: &Forward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { plan.hidden.iter().try_for_each(|product| product.enqueue(&self.blas, lane)) }?;
         Ok(())
     }
 
@@ -287,18 +357,12 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// Enqueues the way back from the loss to the gradients by the parameters and by the vectors; the loss goes to its
-    /// place among `losses`.
+    /// Enqueues the rest of what comes of the last layer: the loss, to its place among `losses`, and the gradients by its
+    /// weights.
     ///
     /// # Safety
     /// As for [`Network::head`], which must come before; `losses` must have the step's place.
-    pub(super) unsafe fn backward(
-        &self,
-        lane: &Lane,
-        input: Input,
-        losses: Pointer<f64>,
-        plan: &Backward,
-    ) -> Result<()> {
+    pub(super) unsafe fn loss(&self, lane: &Lane, input: Input, losses: Pointer<f64>) -> Result<()> {
         let (samples, layer) = (self.sizes.samples, self.layers.head);
         let pieces = Head::<T>::pieces(samples as u32);
         let loss = Loss {
@@ -311,26 +375,54 @@ impl<T: Element> Network<T> {
         };
         let sums = self.gradients.pointer().element(layer.offset);
         let total = Total { parts: self.parts.pointer(), sums, pieces, columns: layer.inputs as u32 + 1 };
-        let dot = Dot { products: self.activations.product_gradients.pointer(), ..self.dot(samples) };
-        // SAFETY: as for `forward`.
+        // SAFETY: as for `bottom_forward`.
         unsafe {
             lane.launch(&loss, (1, 1))?;
             lane.launch(&total, total.grid())?;
-            self.layers_back(lane, &self.hidden(samples), &plan.hidden)?;
-            lane.launch(&DotBackward(dot), dot.grid(self.device.multiprocessors()))?;
-            self.layers_back(lane, &self.bottom(samples), &plan.bottom)
         }
+        Ok(())
+    }
+
+    /// Enqueues the way back through the top MLP's hidden layers, after [`Network::loss`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn hidden_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.layers_back(lane, &self.hidden(self.sizes.samples), &plan.hidden, plan.fused) }
+    }
+
+    /// Enqueues the way back to the gradients by the vectors.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn interact_backward(&self, lane: &Lane) -> Result<()> {
+        let products = self.activations.product_gradients.pointer();
+        let dot = Dot { products, ..self.dot(self.sizes.samples) };
+        // SAFETY: as for `bottom_forward`.
+        unsafe { lane.launch(&DotBackward(dot), dot.grid(self.device.multiprocessors())) }?;
+        Ok(())
+    }
+
+    /// Enqueues the way back through the bottom MLP.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.layers_back(lane, &self.bottom(self.sizes.samples), &plan.bottom, plan.fused) }
     }
 
     /// Enqueues the way back through layers. The gradients by the last one's output have been taken through its ReLU.
     ///
     /// # Safety
-    /// As for [`Network::backward`].
+    /// As for [`Network::head`].
     unsafe fn layers_back(
         &self,
         lane: &Lane,
         places: &[Place<T>],
         products: &[(Product, Option<Product>)],
+        fused: bool,
     ) -> Result<()> {
         for (number, (place, (by_weights, by_input))) in places.iter().zip(products).enumerate().rev() {
             let Place { layer, output, output_gradients, .. } = place;
@@ -352,8 +444,10 @@ impl<T: Element> Network<T> {
             };
             // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of any layer.
             unsafe {
-                lane.launch(&columns, columns.grid())?;
-                lane.launch(&total, total.grid())?;
+                if !fused {
+                    lane.launch(&columns, columns.grid())?;
+                    lane.launch(&total, total.grid())?;
+                }
                 by_weights.enqueue(&self.blas, lane)?;
                 if let Some(by_input) = by_input {
                     by_input.enqueue(&self.blas, lane)?;
@@ -363,11 +457,11 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// Enqueues the update of all weights, of the tables' too.
+    /// Enqueues the update of the dense parameters.
     ///
     /// # Safety
-    /// As for [`Network::backward`], which must come before, and the batch's route.
-    pub(super) unsafe fn update(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
+    /// As for [`Network::head`]; all gradients must be there.
+    pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
         let sgd = DenseSgd {
             parameters: self.parameters.pointer(),
             gradients: self.gradients.pointer(),
@@ -377,12 +471,19 @@ impl<T: Element> Network<T> {
             count: self.parameters.len() as u32,
             reserved: 0,
         };
+        // SAFETY: as for `bottom_forward`.
+        unsafe { lane.launch(&sgd, (self.blocks(), 1)) }?;
+        Ok(())
+    }
+
+    /// Enqueues the update of the tables; the batch must be routed, and the gradients by the vectors be there.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
         let gradients = self.activations.vector_gradients.pointer();
-        // SAFETY: as for `forward`.
-        unsafe {
-            lane.launch(&sgd, (self.blocks(), 1))?;
-            tables.descend(lane, gradients, input.rates, self.stop.pointer())
-        }
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.descend(lane, gradients, input.rates, self.stop.pointer()) }
     }
 
     fn dot(&self, samples: usize) -> Dot<T> {
@@ -399,6 +500,10 @@ impl<T: Element> Network<T> {
             relu: u32::from(sizes.passed > 0),
         }
     }
+}
+
+fn mask(bits: &Buffer<u8>, layer: &Layer) -> Mask {
+    Mask { bits: bits.pointer(), columns: layer.outputs }
 }
 
 /// A matrix whose rows lie one behind the other.

@@ -1,6 +1,7 @@
 //! What learns: a model on the device that a job names.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use rankine_embedding::Topology;
 use rankine_reader::{Dataset, Samples};
@@ -91,6 +92,31 @@ impl Learner {
             Self::Cuda(model) => model.train_step(batch, rate_factor).map_err(gpu::failed)?,
         }
         Ok(())
+    }
+
+    /// How long `count` steps take, in milliseconds each, over batches that lie ready on the device; of those given, it
+    /// takes as many as there is room for.
+    pub(super) fn time_steps(
+        &mut self,
+        batches: &[Samples],
+        rate_factor: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, TrainError> {
+        match self {
+            Self::Cpu(model, _) => {
+                let step = |batch| {
+                    let began = Instant::now();
+                    model.train_step(batch, rate_factor);
+                    began.elapsed().as_secs_f64() * 1e3
+                };
+                Ok(batches.iter().cycle().take(count).map(step).collect())
+            }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                let most = crate::cuda::CudaModel::RESIDENT_BATCHES.min(batches.len());
+                model.time_steps(&batches[..most], rate_factor, count).map_err(gpu::failed)
+            }
+        }
     }
 
     /// Tells the losses of steps that were not told yet, in order; of all that were begun, or of those alone that are

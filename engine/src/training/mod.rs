@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod bench;
 mod data;
 mod evaluate;
 mod fit;
@@ -17,6 +18,7 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
+pub use bench::{TrainBench, TrainBenchOptions, bench_train};
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
