@@ -67,19 +67,22 @@ struct Total {
 };
 static_assert(sizeof(Total) == 24);
 
+// Pieces that are added up side by side.
+constexpr u32 TOTAL_ROWS = 32;
+
 // Grid: over 32 columns.
-extern "C" __global__ void __launch_bounds__(ROWS * WARP) columns_total(const __grid_constant__ Total p) {
-    __shared__ float sums[ROWS][WARP];
+extern "C" __global__ void __launch_bounds__(TOTAL_ROWS* WARP) columns_total(const __grid_constant__ Total p) {
+    __shared__ float sums[TOTAL_ROWS][WARP];
     const u32 lane = threadIdx.x % WARP, row = threadIdx.x / WARP, column = blockIdx.x * WARP + lane;
     float sum = 0;
     if (column < p.columns) {
 #pragma unroll 8
-        for (u32 piece = row; piece < p.pieces; piece += ROWS) sum += p.parts[u64(piece) * p.columns + column];
+        for (u32 piece = row; piece < p.pieces; piece += TOTAL_ROWS) sum += p.parts[u64(piece) * p.columns + column];
     }
     sums[row][lane] = sum;
     __syncthreads();
     if (row == 0 && column < p.columns) {
-        for (u32 other = 1; other < ROWS; other++) sum += sums[other][lane];
+        for (u32 other = 1; other < TOTAL_ROWS; other++) sum += sums[other][lane];
         p.sums[column] = sum;
     }
 }

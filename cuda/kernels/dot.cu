@@ -3,8 +3,6 @@
 //
 // Forward reads every vector once and writes the products; back reads both once and writes the vectors' gradients. In
 // f32 a block takes a sample; in bf16 a warp does, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back.
-#include <mma.h>
-
 #include "element.cuh"
 
 struct Dot {
@@ -114,22 +112,46 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const
 
 constexpr u32 EDGE = 16;
 constexpr u32 PIECE = 8;
-using Accumulator = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, EDGE, EDGE, EDGE, float>;
-using Left = nvcuda::wmma::fragment<nvcuda::wmma::matrix_a, EDGE, EDGE, EDGE, bf16, nvcuda::wmma::row_major>;
-using Right = nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, EDGE, EDGE, EDGE, bf16, nvcuda::wmma::row_major>;
-using RightTransposed = nvcuda::wmma::fragment<nvcuda::wmma::matrix_b, EDGE, EDGE, EDGE, bf16, nvcuda::wmma::col_major>;
 
 __device__ inline u32 rounded_up(u32 value, u32 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-// A sample's vectors into a warp's shared memory, zeros behind the last.
-__device__ inline void load_vectors(const Dot& p, u32 sample, u32 rows, bf16* z) {
+__device__ inline u32 shared_address(const bf16* place) { return u32(__cvta_generic_to_shared(place)); }
+
+// Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Its registers 0 and 2 are the first eight rows
+// as the right factor, read as columns; 1 and 3 are the others.
+__device__ inline void load_rows(u32 (&tile)[4], const bf16* from, u32 row) {
+    const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
+                 : "r"(place)
+                 : "memory");
+}
+
+// The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others.
+__device__ inline void load_columns(u32 (&tile)[4], const bf16* from, u32 row) {
+    const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
+                 : "r"(place)
+                 : "memory");
+}
+
+// A lane's sums are of row `lane / 4`, columns `lane % 4 * 2` and the next, then of the row eight below.
+__device__ inline void multiply_add(float (&sums)[4], const u32 (&left)[4], u32 right_low, u32 right_high) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
+}
+
+// A sample's vectors into a warp's shared memory. Rows behind the last are left as they are.
+__device__ inline void load_vectors(const Dot& p, u32 sample, bf16* z) {
     const u32 lane = threadIdx.x % WARP, row = p.dim + PAD_BF16;
     const bf16* vectors = static_cast<const bf16*>(p.vectors) + u64(sample) * p.count * p.dim;
     for (u32 i = lane * PIECE; i < p.count * p.dim; i += WARP * PIECE) {
-        const u32 place = u32(__cvta_generic_to_shared(z + i / p.dim * row + i % p.dim));
+        const u32 place = shared_address(z + i / p.dim * row + i % p.dim);
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(vectors + i));
     }
-    for (u32 i = p.count * row + lane; i < rows * row; i += WARP) z[i] = __float2bfloat16_rn(0.0f);
 }
 
 __device__ inline void vectors_loaded() {
@@ -137,103 +159,141 @@ __device__ inline void vectors_loaded() {
     __syncwarp();
 }
 
-// One warp a sample. Shared memory of a warp: the vectors, a tile, the products.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_bf16(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+// One warp a sample. Shared memory of a warp: TILES times sixteen vectors, the products.
+template <u32 TILES>
+__device__ inline void dot_forward(const Dot& p, float4* memory) {
+    constexpr u32 ROWS = TILES * EDGE;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_BF16;
-    const u32 rows = rounded_up(p.count, EDGE);
-    const u32 bytes = rounded_up(rows * row * 2 + EDGE * EDGE * 4 + p.stride * 2, 128);
+    const u32 bytes = rounded_up(ROWS * row * 2 + p.stride * 2, 128);
     bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
-    float* tile = reinterpret_cast<float*>(z + rows * row);
-    bf16* out = reinterpret_cast<bf16*>(tile + EDGE * EDGE);
+    bf16* out = z + ROWS * row;
     const u32 warps = gridDim.x * DOT_THREADS / WARP, pairs = p.count * (p.count - 1) / 2;
+    const bf16 zero = __float2bfloat16_rn(0.0f);
+    for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
+    for (u32 i = p.passed + pairs + lane; i < p.stride; i += WARP) out[i] = zero;
     for (u32 sample = blockIdx.x * DOT_THREADS / WARP + warp; sample < p.samples; sample += warps) {
-        load_vectors(p, sample, rows, z);
-        for (u32 i = p.passed + pairs + lane; i < p.stride; i += WARP) out[i] = __float2bfloat16_rn(0.0f);
+        load_vectors(p, sample, z);
         vectors_loaded();
         for (u32 i = lane; i < p.passed; i += WARP) out[i] = z[i];
-        for (u32 above = 0; above < rows; above += EDGE) {
-            for (u32 left = 0; left <= above; left += EDGE) {
-                Accumulator sums;
-                nvcuda::wmma::fill_fragment(sums, 0.0f);
-                for (u32 d = 0; d < p.dim; d += EDGE) {
-                    Left a;
-                    RightTransposed b;
-                    nvcuda::wmma::load_matrix_sync(a, z + above * row + d, row);
-                    nvcuda::wmma::load_matrix_sync(b, z + left * row + d, row);
-                    nvcuda::wmma::mma_sync(sums, a, b, sums);
-                }
-                nvcuda::wmma::store_matrix_sync(tile, sums, EDGE, nvcuda::wmma::mem_row_major);
-                __syncwarp();
+        float sums[TILES][TILES][2][4] = {};
+        for (u32 d = 0; d < p.dim; d += EDGE) {
+            u32 tiles[TILES][4];
 #pragma unroll
-                for (u32 e = lane; e < EDGE * EDGE; e += WARP) {
-                    const u32 high = above + e / EDGE, low = left + e % EDGE;
-                    if (high < p.count && low < high) {
-                        out[p.passed + high * (high - 1) / 2 + low] = __float2bfloat16_rn(tile[e]);
-                    }
+            for (u32 i = 0; i < TILES; i++) load_rows(tiles[i], z + i * EDGE * row + d, row);
+#pragma unroll
+            for (u32 high = 0; high < TILES; high++) {
+#pragma unroll
+                for (u32 low = 0; low <= high; low++) {
+                    multiply_add(sums[high][low][0], tiles[high], tiles[low][0], tiles[low][2]);
+                    multiply_add(sums[high][low][1], tiles[high], tiles[low][1], tiles[low][3]);
                 }
-                __syncwarp();
             }
         }
+#pragma unroll
+        for (u32 i = 0; i < TILES * TILES * 8; i++) {
+            const u32 high_tile = i / 8 / TILES, low_tile = i / 8 % TILES, half = i / 4 % 2, e = i % 4;
+            if (low_tile > high_tile) continue;
+            const u32 high = high_tile * EDGE + lane / 4 + e / 2 * 8;
+            const u32 low = low_tile * EDGE + half * 8 + lane % 4 * 2 + e % 2;
+            if (high < p.count && low < high) {
+                out[p.passed + high * (high - 1) / 2 + low] =
+                    __float2bfloat16_rn(sums[high_tile][low_tile][half][e]);
+            }
+        }
+        __syncwarp();
         uint4* to = reinterpret_cast<uint4*>(static_cast<bf16*>(p.products) + u64(sample) * p.stride);
         for (u32 i = lane; i < p.stride / PIECE; i += WARP) to[i] = reinterpret_cast<const uint4*>(out)[i];
         __syncwarp();
     }
 }
 
-// One warp a sample. Shared memory of a warp: the vectors, the products' gradients as a symmetric matrix, a tile.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_bf16(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+// One warp a sample. Shared memory of a warp: the vectors, in whose place their gradients are made, and the products'
+// gradients as a symmetric matrix.
+template <u32 TILES>
+__device__ inline void dot_backward(const Dot& p, float4* memory) {
+    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_BF16;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_BF16;
-    const u32 rows = rounded_up(p.count, EDGE), edge = rows + PAD_BF16;
-    const u32 bytes = rounded_up(rows * row * 2 + rows * edge * 2 + EDGE * EDGE * 4, 128);
+    const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2, 128);
     bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
-    bf16* g = z + rows * row;
-    float* tile = reinterpret_cast<float*>(g + rows * edge);
+    bf16* g = z + ROWS * row;
     const u32 warps = gridDim.x * DOT_THREADS / WARP, pairs = p.count * (p.count - 1) / 2;
     const bf16 zero = __float2bfloat16_rn(0.0f);
-    for (u32 i = lane; i < rows * edge; i += WARP) g[i] = zero;
+    for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
     for (u32 sample = blockIdx.x * DOT_THREADS / WARP + warp; sample < p.samples; sample += warps) {
-        load_vectors(p, sample, rows, z);
+        load_vectors(p, sample, z);
+        // What is multiplied with 0 must be a number.
+        for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
         const bf16* from = static_cast<const bf16*>(p.products) + u64(sample) * p.stride;
-        bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.count * p.dim;
         for (u32 i = lane; i < pairs; i += WARP) {
             const Pair pair = pair_of(i);
-            g[pair.high * edge + pair.low] = g[pair.low * edge + pair.high] = from[p.passed + i];
+            g[pair.high * G_ROW + pair.low] = g[pair.low * G_ROW + pair.high] = from[p.passed + i];
         }
         vectors_loaded();
-        for (u32 above = 0; above < rows; above += EDGE) {
-            for (u32 left = 0; left < p.dim; left += EDGE) {
-                Accumulator sums;
-                nvcuda::wmma::fill_fragment(sums, 0.0f);
-                for (u32 k = 0; k < rows; k += EDGE) {
-                    Left a;
-                    Right b;
-                    nvcuda::wmma::load_matrix_sync(a, g + above * edge + k, edge);
-                    nvcuda::wmma::load_matrix_sync(b, z + k * row + left, row);
-                    nvcuda::wmma::mma_sync(sums, a, b, sums);
+        u32 scales[TILES][TILES][4];
+#pragma unroll
+        for (u32 i = 0; i < TILES; i++) {
+#pragma unroll
+            for (u32 k = 0; k < TILES; k++) load_rows(scales[i][k], g + i * EDGE * G_ROW + k * EDGE, G_ROW);
+        }
+        for (u32 left = 0; left < p.dim; left += EDGE) {
+            float sums[TILES][2][4] = {};
+#pragma unroll
+            for (u32 k = 0; k < TILES; k++) {
+                u32 tile[4];
+                load_columns(tile, z + k * EDGE * row + left, row);
+#pragma unroll
+                for (u32 i = 0; i < TILES; i++) {
+                    multiply_add(sums[i][0], scales[i][k], tile[0], tile[1]);
+                    multiply_add(sums[i][1], scales[i][k], tile[2], tile[3]);
                 }
-                nvcuda::wmma::store_matrix_sync(tile, sums, EDGE, nvcuda::wmma::mem_row_major);
-                __syncwarp();
-                const u32 vector = above + lane / 2, column = left + lane % 2 * PIECE;
-                if (vector < p.count) {
-                    const float* values = tile + lane * PIECE;
-                    float4 low = load4(values), high = load4(values + VECTOR);
-                    if (vector == 0 && p.passed > 0) {
-                        add(low, load4(from + column));
-                        add(high, load4(from + column + VECTOR));
-                        if (p.relu != 0) {
-                            low = where_positive(low, load4(z + column));
-                            high = where_positive(high, load4(z + column + VECTOR));
-                        }
+            }
+            // All lanes have read these columns.
+            __syncwarp();
+#pragma unroll
+            for (u32 i = 0; i < TILES * 4; i++) {
+                const u32 tile = i / 4, half = i / 2 % 2, below = i % 2;
+                const u32 vector = tile * EDGE + below * 8 + lane / 4, column = left + half * 8 + lane % 4 * 2;
+                float2 values = make_float2(sums[tile][half][below * 2], sums[tile][half][below * 2 + 1]);
+                __nv_bfloat162* place = reinterpret_cast<__nv_bfloat162*>(z + vector * row + column);
+                if (vector == 0 && p.passed > 0) {
+                    const float2 more = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
+                    values = make_float2(values.x + more.x, values.y + more.y);
+                    if (p.relu != 0) {
+                        const float2 outputs = __bfloat1622float2(*place);
+                        values = make_float2(outputs.x > 0 ? values.x : 0, outputs.y > 0 ? values.y : 0);
                     }
-                    const uint2 first = packed(low), second = packed(high);
-                    *reinterpret_cast<uint4*>(gradients + vector * p.dim + column) =
-                        make_uint4(first.x, first.y, second.x, second.y);
                 }
-                __syncwarp();
+                *place = __floats2bfloat162_rn(values.x, values.y);
             }
         }
         __syncwarp();
+        bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.count * p.dim;
+        for (u32 i = lane * PIECE; i < p.count * p.dim; i += WARP * PIECE) {
+            *reinterpret_cast<uint4*>(gradients + i) =
+                *reinterpret_cast<const uint4*>(z + i / p.dim * row + i % p.dim);
+        }
+        __syncwarp();
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    if (p.count <= EDGE) {
+        dot_forward<1>(p, memory);
+    } else if (p.count <= 2 * EDGE) {
+        dot_forward<2>(p, memory);
+    } else {
+        dot_forward<3>(p, memory);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    if (p.count <= EDGE) {
+        dot_backward<1>(p, memory);
+    } else if (p.count <= 2 * EDGE) {
+        dot_backward<2>(p, memory);
+    } else {
+        dot_backward<3>(p, memory);
     }
 }

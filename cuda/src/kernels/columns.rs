@@ -72,5 +72,5 @@ impl Total {
 unsafe impl Kernel for Total {
     const ID: Id = Id::Total;
     const NAME: &'static str = "columns_total";
-    const THREADS: u32 = 256;
+    const THREADS: u32 = 1024;
 }

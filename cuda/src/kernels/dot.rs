@@ -29,6 +29,8 @@ pub struct Dot<T> {
 
 const _: () = assert!(size_of::<Dot<f32>>() == 48);
 
+/// Vectors of a sample that tensor cores take.
+const VECTORS_MAX: u32 = 48;
 /// Samples that a block takes at a time, in bf16.
 const WARPS: u32 = 4;
 
@@ -41,6 +43,9 @@ impl<T: Element> Dot<T> {
 
     /// Whether the vectors of a sample fit where a multiprocessor works on them.
     pub fn fits(count: u32, dim: u32, stride: u32) -> bool {
+        if T::BF16 && count > VECTORS_MAX {
+            return false;
+        }
         let bytes = |forward| Self::bytes(count, dim, stride, forward);
         bytes(true).max(bytes(false)) <= super::sort::SHARED_BYTES_MAX as u32
     }
@@ -51,7 +56,7 @@ impl<T: Element> Dot<T> {
         }
         let rows = count.next_multiple_of(16);
         let beside = if forward { stride } else { rows * (rows + 8) };
-        WARPS * (2 * rows * (dim + 8) + 2 * beside + 4 * 256).next_multiple_of(128)
+        WARPS * (2 * rows * (dim + 8) + 2 * beside).next_multiple_of(128)
     }
 }
 

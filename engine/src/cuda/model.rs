@@ -227,8 +227,7 @@ impl<T: Element> Trainer<T> {
         let tables = LocalTables::initialized(device, layout, &main, seed)?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let sums = Pinned::zeroed(device, SLOTS)?;
-        let backward = network.plan_backward()?;
-        let forward = network.plan_forward(batch_size, Some(&backward))?;
+        let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes {
             main: &main,
             beside: Lane::new(device)?,
@@ -255,7 +254,7 @@ impl<T: Element> Trainer<T> {
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
         }
         let input = InputSlot::new(device, layout(score_size))?;
-        let plan = network.plan_forward(score_size, None)?;
+        let plan = network.plan_forward(score_size)?;
         let score = || -> Result<()> {
             // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
             unsafe {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::{Blas, Compute, Epilogue, Mask, Matrix, Product};
+use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{
     Columns, DenseInput, DenseSgd, Dot, DotBackward, DotForward, Element, Head, Loss, Total,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::cuda::{Error, LocalTables, Result};
+use rankine_embedding::cuda::{LocalTables, Result};
 
 use super::input::Input;
 use super::layers::{Layers, MULTIPLE};
@@ -66,9 +66,6 @@ struct Activations<T> {
     /// Outputs of all layers but the bottom MLP's last and the head, and the gradients by them.
     bottom: Vec<[Buffer<T>; 2]>,
     hidden: Vec<[Buffer<T>; 2]>,
-    /// Of the same layers: which outputs are above 0.
-    bottom_masks: Vec<Buffer<u8>>,
-    hidden_masks: Vec<Buffer<u8>>,
 }
 
 /// The products of a pass forward over some samples.
@@ -82,8 +79,6 @@ pub(super) struct Forward {
 /// The products of a pass back over a batch.
 #[derive(Debug)]
 pub(super) struct Backward {
-    /// Whether products take gradients through ReLUs and sum those of biases on their way; else kernels do.
-    fused: bool,
     /// Of each layer: the gradients by its weights, and by its input where those are wanted.
     bottom: Vec<(Product, Option<Product>)>,
     hidden: Vec<(Product, Option<Product>)>,
@@ -97,10 +92,6 @@ struct Place<T> {
     output_gradients: Matrix<T>,
     /// None where the input is the batch's.
     input_gradients: Option<Matrix<T>>,
-    /// None where the input is not a layer's output, or where what comes between takes gradients through its ReLU.
-    input_mask: Option<Mask>,
-    /// As for the input.
-    output_mask: Option<Mask>,
 }
 
 impl<T: Element> Network<T> {
@@ -122,7 +113,6 @@ impl<T: Element> Network<T> {
         };
         let buffer = |columns: usize| Buffer::<T>::filled(device, samples * columns, 0);
         let pair = |layer: &Layer| Ok([buffer(layer.outputs)?, buffer(layer.outputs)?]);
-        let mask = |layer: &Layer| Buffer::filled(device, Mask::bytes(samples, layer.outputs), 0);
         let before_vectors = layers.bottom.len().saturating_sub(1);
         let activations = Activations {
             dense: buffer(spec.dense_columns.next_multiple_of(MULTIPLE))?,
@@ -132,8 +122,6 @@ impl<T: Element> Network<T> {
             product_gradients: buffer(sizes.products)?,
             bottom: layers.bottom[..before_vectors].iter().map(pair).collect::<Result<_>>()?,
             hidden: layers.hidden.iter().map(pair).collect::<Result<_>>()?,
-            bottom_masks: layers.bottom[..before_vectors].iter().map(mask).collect::<Result<_, _>>()?,
-            hidden_masks: layers.hidden.iter().map(mask).collect::<Result<_, _>>()?,
         };
         let filled = layers.fill_up(parameters);
         let copies = T::BF16.then(|| filled.iter().map(|&value| bf16::from_f32(value)).collect::<Vec<_>>());
@@ -171,24 +159,15 @@ impl<T: Element> Network<T> {
         let (sizes, activations) = (self.sizes, &self.activations);
         let matrix = |buffer: &Buffer<T>, columns| dense(buffer.pointer(), samples, columns);
         let mut input = matrix(&activations.dense, sizes.dense_columns.next_multiple_of(MULTIPLE));
-        let (mut input_gradients, mut input_mask) = (None, None);
+        let mut input_gradients = None;
         let place = |(number, layer): (usize, &Layer)| {
             let [output, output_gradients] = match activations.bottom.get(number) {
                 Some(buffers) => buffers.each_ref().map(|buffer| matrix(buffer, layer.outputs)),
                 None => [&activations.vectors, &activations.vector_gradients]
                     .map(|buffer| Matrix { columns: sizes.dim, ..matrix(buffer, sizes.vectors * sizes.dim) }),
             };
-            let output_mask = activations.bottom_masks.get(number).map(|bits| mask(bits, layer));
-            let place = Place {
-                layer: *layer,
-                input,
-                output,
-                output_gradients,
-                input_gradients,
-                input_mask,
-                output_mask,
-            };
-            (input, input_gradients, input_mask) = (output, Some(output_gradients), output_mask);
+            let place = Place { layer: *layer, input, output, output_gradients, input_gradients };
+            (input, input_gradients) = (output, Some(output_gradients));
             place
         };
         self.layers.bottom.iter().enumerate().map(place).collect()
@@ -199,37 +178,29 @@ impl<T: Element> Network<T> {
         let (products, activations) = (self.sizes.products, &self.activations);
         let mut input = dense(activations.products.pointer(), samples, products);
         let mut input_gradients = dense(activations.product_gradients.pointer(), samples, products);
-        let mut input_mask = None;
-        let mut place = |layer: &Layer, buffers: &[Buffer<T>; 2], bits: &Buffer<u8>| {
+        let place = |(layer, buffers): (&Layer, &[Buffer<T>; 2])| {
             let [output, output_gradients] =
                 buffers.each_ref().map(|buffer| dense(buffer.pointer(), samples, layer.outputs));
-            let output_mask = Some(mask(bits, layer));
             let place = Place {
                 layer: *layer,
                 input,
                 output,
                 output_gradients,
                 input_gradients: Some(input_gradients),
-                input_mask,
-                output_mask,
             };
-            (input, input_gradients, input_mask) = (output, output_gradients, output_mask);
+            (input, input_gradients) = (output, output_gradients);
             place
         };
-        let buffers = activations.hidden.iter().zip(&activations.hidden_masks);
-        let layers = self.layers.hidden.iter().zip(buffers);
-        layers.map(|(layer, (buffers, bits))| place(layer, buffers, bits)).collect()
+        self.layers.hidden.iter().zip(&activations.hidden).map(place).collect()
     }
 
-    /// The products of a pass forward over `samples` samples, which may be fewer than a batch has, with what `back` needs
-    /// where a pass back follows.
-    pub(super) fn plan_forward(&self, samples: usize, back: Option<&Backward>) -> Result<Forward> {
-        let masks = back.is_some_and(|back| back.fused);
+    /// The products of a pass forward over `samples` samples, which may be fewer than a batch has.
+    pub(super) fn plan_forward(&self, samples: usize) -> Result<Forward> {
         let product = |place: &Place<T>| {
             let Layer { inputs, outputs, offset, .. } = place.layer;
             let weights = dense(self.weights().element(offset), outputs, inputs);
             let bias = self.weights().element(place.layer.bias().start);
-            let epilogue = Epilogue::BiasRelu { bias, mask: place.output_mask.filter(|_| masks) };
+            let epilogue = Epilogue::BiasRelu { bias };
             let (x, out) = (place.input, place.output);
             Ok(Product::by_transposed(&self.blas, self.compute, x, weights, out, epilogue)?)
         };
@@ -237,32 +208,23 @@ impl<T: Element> Network<T> {
         Ok(Forward { samples, bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
     }
 
-    /// The products of a pass back over a batch. In bf16 they do more than to multiply, where cuBLASLt has such.
+    /// The products of a pass back over a batch.
     pub(super) fn plan_backward(&self) -> Result<Backward> {
-        match self.plan_backward_as(T::BF16) {
-            Err(Error::Cuda(rankine_cuda::Error::Blas { .. })) if T::BF16 => self.plan_backward_as(false),
-            planned => planned,
-        }
-    }
-
-    fn plan_backward_as(&self, fused: bool) -> Result<Backward> {
         let products = |place: &Place<T>| {
             let Layer { inputs, outputs, offset, .. } = place.layer;
             let (blas, compute) = (&self.blas, self.compute);
             let (dy, x) = (place.output_gradients, place.input);
             let gradients = dense(self.gradients.pointer().element(offset), outputs, inputs);
-            let by_bias = fused.then(|| self.gradients.pointer().element(place.layer.bias().start));
-            let by_weights = Product::of_transposed(blas, compute, dy, x, gradients, by_bias)?;
+            let by_weights = Product::of_transposed(blas, compute, dy, x, gradients)?;
             let weights = dense(self.weights().element(offset), outputs, inputs);
-            let mask = place.input_mask.filter(|_| fused);
-            let epilogue = mask.map_or(Epilogue::None, |mask| Epilogue::WherePositive { mask });
             let by_input = place.input_gradients;
-            let by_input = by_input.map(|out| Product::straight(blas, compute, dy, weights, out, epilogue));
+            let by_input =
+                by_input.map(|out| Product::straight(blas, compute, dy, weights, out, Epilogue::None));
             Ok((by_weights, by_input.transpose()?))
         };
         let all = |places: Vec<Place<T>>| places.iter().map(products).collect::<Result<_>>();
         let samples = self.sizes.samples;
-        Ok(Backward { fused, bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
+        Ok(Backward { bottom: all(self.bottom(samples))?, hidden: all(self.hidden(samples))? })
     }
 
     /// Enqueues the bottom MLP, from a batch's dense columns to the first of the vectors.
@@ -389,7 +351,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.layers_back(lane, &self.hidden(self.sizes.samples), &plan.hidden, plan.fused) }
+        unsafe { self.layers_back(lane, &self.hidden(self.sizes.samples), &plan.hidden) }
     }
 
     /// Enqueues the way back to the gradients by the vectors.
@@ -410,7 +372,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.layers_back(lane, &self.bottom(self.sizes.samples), &plan.bottom, plan.fused) }
+        unsafe { self.layers_back(lane, &self.bottom(self.sizes.samples), &plan.bottom) }
     }
 
     /// Enqueues the way back through layers. The gradients by the last one's output have been taken through its ReLU.
@@ -422,7 +384,6 @@ impl<T: Element> Network<T> {
         lane: &Lane,
         places: &[Place<T>],
         products: &[(Product, Option<Product>)],
-        fused: bool,
     ) -> Result<()> {
         for (number, (place, (by_weights, by_input))) in places.iter().zip(products).enumerate().rev() {
             let Place { layer, output, output_gradients, .. } = place;
@@ -444,10 +405,8 @@ impl<T: Element> Network<T> {
             };
             // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of any layer.
             unsafe {
-                if !fused {
-                    lane.launch(&columns, columns.grid())?;
-                    lane.launch(&total, total.grid())?;
-                }
+                lane.launch(&columns, columns.grid())?;
+                lane.launch(&total, total.grid())?;
                 by_weights.enqueue(&self.blas, lane)?;
                 if let Some(by_input) = by_input {
                     by_input.enqueue(&self.blas, lane)?;
@@ -500,10 +459,6 @@ impl<T: Element> Network<T> {
             relu: u32::from(sizes.passed > 0),
         }
     }
-}
-
-fn mask(bits: &Buffer<u8>, layer: &Layer) -> Mask {
-    Mask { bits: bits.pointer(), columns: layer.outputs }
 }
 
 /// A matrix whose rows lie one behind the other.
