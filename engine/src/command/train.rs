@@ -82,11 +82,18 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Started { spec, rung, samples } => {
+            Event::Started { spec, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
+                let ranks = match (topology.ranks(), topology.nodes()) {
+                    (1, _) => String::new(),
+                    (ranks, nodes) => format!(
+                        " with {ranks} ranks in {nodes} {}",
+                        if nodes == 1 { "node" } else { "nodes" }
+                    ),
+                };
                 training.tell(&format!(
-                    "training on the CPU: {} tables with {} parameters, dense layers with {}; reading with {rung}",
+                    "training on the CPU{ranks}: {} tables with {} parameters, dense layers with {}; reading with {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read;
 
 use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
-use crate::convert::csv::largest_number;
 use crate::convert::format::RowFormat;
 use crate::convert::lines::Source;
 use crate::convert::options::ConvertOptions;
@@ -12,7 +11,7 @@ use crate::convert::pass::Selection;
 use crate::convert::plan::Plan;
 use crate::convert::report::ConversionReport;
 use crate::convert::rows::{RawRows, RawValues};
-use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::convert::bad::BadName;
-use crate::convert::csv::{CsvTarget, MissingColumn, Needed, csv_source};
+use crate::convert::csv::{MissingColumn, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
 use crate::convert::hugectr::RecordSource;
@@ -13,7 +13,7 @@ use crate::convert::lines::{Limits, LineRules, Source};
 #[cfg(feature = "parquet")]
 use crate::convert::parquet;
 use crate::convert::pass::{Pool, Selection};
-use crate::convert::source::{PartRows, RowSource};
+use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
@@ -54,6 +54,9 @@ pub fn read_raw(
 ) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
     let limits = Limits::default();
+    let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
+    let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
+    let target = NamedTarget { schema, standardized: &standardized, needed: Needed::Features };
     match format {
         RowFormat::CriteoTsv => {
             let labelled = |file: &Source| {
@@ -65,10 +68,6 @@ pub fn read_raw(
         }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
-            let standardized =
-                |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
-            let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
-            let target = CsvTarget { schema, standardized: &standardized, needed: Needed::Features };
             let source = csv_source(csv, target, files, limits, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
@@ -82,7 +81,7 @@ pub fn read_raw(
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
             let refuse = |_: &str, why| Error::Invalid(why);
-            let source = parquet::parquet_source(sources, schema, files, Needed::Features, refuse)?;
+            let source = parquet::parquet_source(sources, target, files, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
         #[cfg(not(feature = "parquet"))]

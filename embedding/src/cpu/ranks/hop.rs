@@ -2,8 +2,8 @@
 //!
 //! It has two hops, one within a node and one along a rail, which agree on what travels when rows or bags are routed.
 //! Whoever receives *rows* merges what its peers name, so that a row that several name is answered, and goes on, once.
-//! Whoever receives *bags* answers each of them, and whoever sent them adds up what becomes of their parts. Vectors then
-//! travel along: *down*, from the owners, and *up*, to them. Streams, one a shard of a table, go side by side.
+//! Whoever receives *bags* answers each of them, and whoever sent them adds up what becomes of their parts. Vectors
+//! then travel along: *down*, from the owners, and *up*, to them. Streams, one a shard of a table, go side by side.
 
 use super::communicator::{Communicator, Group, Lists};
 use crate::placement::Owner;
