@@ -1,7 +1,7 @@
 //! `rankine plan`: placements, memory and predictions, with data and without.
 
 use serde_json::Value;
-use support::{Place, SUCCESS, USAGE, generate, job, numbers, run};
+use support::{Place, SUCCESS, USAGE, generate, job, numbers, run, summary, train};
 
 mod support;
 
@@ -204,6 +204,48 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
     );
 }
 
+/// What a training counts of its messages is what was predicted of them, from all samples and from some.
+#[test]
+fn a_training_sends_what_was_planned() {
+    let place = Place::new();
+    let columns = "rows = [20000, 3000, 400, 70, 5]\nhotness = [1, 3, 10, 2, 1]\nragged = true";
+    generate(&place, &format!("name = \"r\"\ndense = 4\n{columns}\n"), 30_000, 0);
+    let job = job(&place);
+    let of_ranks = [
+        "device.ranks=4",
+        "device.nodes=2",
+        "train.batch_size=2000",
+        "optimizer.sparse={ kind = \"rowwise-adagrad\", learning_rate = 0.1 }",
+    ];
+    for (placement, sample) in [
+        ("auto", None),
+        ("hybrid", Some("embedding.sample_samples=12000")),
+        ("table-wise", Some("embedding.sample_samples=12000")),
+        ("column-wise", None),
+    ] {
+        let placement = format!("embedding.placement={placement}");
+        let sets = of_ranks.iter().copied().chain([placement.as_str()]).chain(sample).collect::<Vec<_>>();
+        let args: Vec<_> = sets.iter().flat_map(|set| ["--set", *set]).collect();
+        let planned = plan_json(&job, &args);
+        train(&place, &job, &placement, &sets).with(SUCCESS);
+        let sent = &summary(&place, &placement)["exchange"];
+        for link in ["within_nodes", "between_nodes"] {
+            for count in ["rows", "bytes"] {
+                let (planned, sent) = (number(&planned["traffic"][link][count]), number(&sent[count][link]));
+                let slack = if sample.is_some() { 0.1 } else { 0.05 };
+                assert!(sent > 100.0, "{placement} {link} {count}: {sent}");
+                assert!(
+                    (planned / sent - 1.0).abs() < slack,
+                    "{placement} {link} {count}: {planned} for {sent}"
+                );
+            }
+        }
+        let reduced = ["within_bytes", "between_bytes"].map(|key| number(&planned["all_reduce"][key]));
+        let sent = ["within_nodes", "between_nodes"].map(|link| number(&sent["reduced_bytes"][link]));
+        assert_eq!(reduced, sent, "{placement}");
+    }
+}
+
 #[test]
 fn raw_files_are_planned_by_a_sample() {
     let place = Place::new();
@@ -258,6 +300,10 @@ fn what_cannot_be_planned_is_told() {
     let job = job(&place);
     plan(&job, &["--ranks", "2"]).with(USAGE).says(&["there is no dataset at", "--set data.shape=dlrm"]);
     plan(&job, &["--ranks", "2", "--set", "data.shape=dlrm"]).with(SUCCESS);
+    let shape = ["--ranks", "2", "--set", "data.shape=dlrm"];
+    plan(&job, &[&shape[..], &["--sample", "9"]].concat())
+        .with(USAGE)
+        .says(&["no data yet that --sample could"]);
     plan(&job, &["--fixed-batch"]).with(USAGE);
     plan(&job, &["--ranks", "0"]).with(USAGE).says(&["expected a whole number from 1 to 4096"]);
     // A conflict between the job and its columns points at the job.

@@ -1,10 +1,10 @@
 //! Where the rows of tables should lie among ranks: planned from how often they are looked up, before anything runs.
 //!
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and finds for every table the
-//! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts what a
-//! placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
-//! `docs/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same input gives
-//! the same plan on every machine.
+//! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts
+//! what a placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
+//! `docs/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same input
+//! gives the same plan on every machine.
 
 mod cost;
 mod machine;
@@ -114,8 +114,8 @@ impl std::fmt::Display for MemoryShortage {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         write!(
             f,
-            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it beside the tables, and has {:.2} \
-             GiB",
+            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it beside the tables, and has \
+             {:.2} GiB",
             self.ranks,
             gib(self.needed_bytes),
             gib(self.rest_bytes),

@@ -1,9 +1,10 @@
 //! The choice of a placement for every table.
 //!
-//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are moved
-//! one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either exchange
-//! and with both, then for all together beginning with the best of these: so a plan is never slower than any that places
-//! all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is random.
+//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are
+//! moved one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either
+//! exchange and with both, then for all together beginning with the best of these: so a plan is never slower than any
+//! that places all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is
+//! random.
 
 use std::cmp::Ordering;
 

@@ -43,7 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::count)]
     batch: Option<Count>,
 
-    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else cpu]
+    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else
+    /// cpu]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
@@ -162,6 +163,11 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
     let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &prospect {
         Prospect::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
+        Prospect::Shape(_) if args.sample.is_some() => {
+            let what =
+                "there are no data yet that --sample could draw from: leave it out to go by a power law";
+            return Err(PlanningError::Other(CommandError::new(Exit::Usage, what)));
+        }
         Prospect::Shape(schema) => (schema, Source::Law { schema, alpha }),
         Prospect::Unknown => {
             let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
