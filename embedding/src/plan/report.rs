@@ -335,7 +335,7 @@ fn table_report(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
         rank_bytes: whole(load.ranks.iter().map(|rank| rank.table_bytes).fold(0.0, f64::max)),
         traffic: traffic(&load),
         reduced_elements: whole(load.reduced_elements),
-        reason: reason(search, choice, totals, input, &alternatives),
+        reason: reason(search, totals, input, &alternatives),
         alternatives,
     }
 }
@@ -384,6 +384,10 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
         });
         let best = scored.reduce(|best, other| if other.0.is_less(&best.0) { other } else { best });
         let Some((score, choice, load)) = best else { continue };
+        if placement == Placement::Hybrid && choice.split == 0 {
+            // Nothing is frequent: it is row-wise.
+            continue;
+        }
         let traffic = traffic(&load);
         let reduction = Reduction::new(topology, machine, load.reduced_elements);
         let admits = |wanted: Option<Placement>, exchanged: Option<Exchange>| {
@@ -413,7 +417,6 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
 /// Why a table is placed so, in a sentence.
 fn reason(
     search: &Search<'_>,
-    choice: &Choice,
     totals: &Load,
     input: &super::TableInput<'_>,
     alternatives: &[Alternative],
@@ -431,13 +434,7 @@ fn reason(
     };
     let of = |seconds: f64| format!("{:+.2}%", (seconds / own - 1.0) * 100.0);
     let usable = |other: &&Alternative| other.allowed && other.fits;
-    // Hybrid with nothing frequent is the same as row-wise.
-    let same = |other: &&Alternative| {
-        choice.placement == Placement::RowWise
-            && other.placement == Placement::Hybrid
-            && other.frequent_rows == 0
-    };
-    let next = alternatives.iter().filter(usable).find(|other| !same(other));
+    let next = alternatives.iter().find(usable);
     let faster = alternatives.iter().find(|other| other.allowed && !other.fits && other.iteration_s < own);
     let mut text = match next {
         Some(other) if other.iteration_s <= own * (1.0 + 5e-5) => {
