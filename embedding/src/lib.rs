@@ -17,7 +17,9 @@ pub mod vector;
 
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
-pub use placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, Shard, TablePlan};
+pub use placement::{
+    EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
+};
 pub use table::{Pooling, TableSpec};
 pub use topology::{Topology, TopologyError};
 pub use traffic::{LinkTraffic, Traffic};

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::cost::{Choice, Load, Parts, RailLists, Reduction};
 use super::search::{Restriction, Search};
 use super::{PlanInput, Planned};
-use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement};
+use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
 
 /// What is expected of a plan in an iteration.
@@ -208,9 +208,12 @@ pub struct Alternative {
 pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> Planned {
     let context = &search.context;
     let totals = search.load(choices);
-    let round_rows = round_rows(search, choices);
-    let tables = choices.iter().zip(&input.tables).map(|(choice, table)| choice.plan(table)).collect();
-    let plan = EmbeddingPlan { topology: input.topology, tables, round_rows };
+    let tables = choices.iter().zip(&input.tables).zip(&search.tables).map(|((choice, table), costs)| {
+        let plan = choice.plan(table);
+        let crosses = input.topology.nodes() > 1 && !plan.shards.is_empty();
+        TablePlan { round: if crosses { round(costs.rail_lists(choice)) } else { plan.round }, ..plan }
+    });
+    let plan = EmbeddingPlan { topology: input.topology, tables: tables.collect() };
     let (machine, topology) = (input.machine, input.topology);
 
     let (_, parts) = search.slowest(&totals);
@@ -235,7 +238,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
     let total_s = parts.total(machine);
     let mean = per_rank.iter().map(|rank| rank.seconds).sum::<f64>() / per_rank.len() as f64;
     let mut traffic = traffic(&totals);
-    traffic.between_nodes.padding_bytes = whole(padding(search, choices, round_rows));
+    traffic.between_nodes.padding_bytes = whole(padding(search, choices));
     let elements = totals.reduced_elements + input.rest.reduced_elements as f64;
     let reduction = Reduction::new(topology, machine, elements);
     let ranks = topology.ranks() as f64;
@@ -446,80 +449,49 @@ fn reason(
     text
 }
 
-/// Rounds that carry fewer rows than this are all latency, and rounds that carry more all memory.
-const ROUND_ROWS: std::ops::RangeInclusive<usize> = 64..=1 << 20;
+/// The least and the most that a round carries of a shard.
+const ROUND_ITEMS: std::ops::RangeInclusive<usize> = 16..=1 << 20;
 /// What a batch may exceed its expectation by, in standard deviations of a count.
 const ROUND_DEVIATIONS: f64 = 5.0;
 
-/// The capacity of a round between nodes: as much as the longest expected list with room for chance, or a part of it,
-/// whichever wastes the least time on padding and on further rounds.
-fn round_rows(search: &Search<'_>, choices: &[Choice]) -> usize {
-    let topology = search.context.topology;
-    if topology.nodes() == 1 {
-        return EmbeddingPlan::ROUND_ROWS;
-    }
-    let link = search.context.machine.between_nodes;
-    let longest = longest(search, choices);
-    let with_room = |length: f64| length + ROUND_DEVIATIONS * length.sqrt();
-    let lengths = [with_room(longest.vectors), with_room(longest.ids)];
-    let candidates =
-        lengths.into_iter().flat_map(|length| (1..=8).map(move |rounds| length / f64::from(rounds)));
-    let cost = |rows: usize| {
-        let rounds = lengths.iter().map(|length| (length / rows as f64).ceil().max(1.0)).sum::<f64>();
-        let bytes = padding(search, choices, rows) / topology.ranks() as f64;
-        rounds * link.latency_s + bytes / link.bytes_per_s
+/// The capacity of a round between nodes: what is expected, with room for chance.
+fn round(lists: RailLists) -> RoundCapacity {
+    let with_room = |length: f64| {
+        let items = (length + ROUND_DEVIATIONS * length.sqrt()).ceil() as usize;
+        items.clamp(*ROUND_ITEMS.start(), *ROUND_ITEMS.end())
     };
-    candidates
-        .map(|rows| {
-            (rows.ceil() as usize)
-                .next_multiple_of(*ROUND_ROWS.start())
-                .clamp(*ROUND_ROWS.start(), *ROUND_ROWS.end())
-        })
-        .map(|rows| (cost(rows), rows))
-        .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
-        .map_or(EmbeddingPlan::ROUND_ROWS, |(_, rows)| rows)
-}
-
-fn longest(search: &Search<'_>, choices: &[Choice]) -> RailLists {
-    let lists = search.tables.iter().zip(choices).map(|(costs, choice)| costs.rail_lists(choice));
-    lists.fold(RailLists::default(), |longest, lists| RailLists {
-        vectors: longest.vectors.max(lists.vectors),
-        ids: longest.ids.max(lists.ids),
-    })
+    RoundCapacity { vectors: with_room(lists.vectors), ids: with_room(lists.ids) }
 }
 
 /// Bytes that lists along rails are filled up with, over all ranks: every list of an exchange goes in as many rounds as
-/// the longest one of it, and each round is of the same size.
-fn padding(search: &Search<'_>, choices: &[Choice], round_rows: usize) -> f64 {
+/// the one of it that needs most.
+fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
     let topology = search.context.topology;
     let pairs = (topology.ranks() * (topology.nodes() - 1)) as f64;
-    let vector = search.context.machine.vector_element_bytes as f64;
+    let vector = 2.0 * search.context.machine.vector_element_bytes as f64;
     let mut padded = 0.0;
     for exchange in Exchange::ALL {
-        let (mut sent, mut streams, mut columns) = (0.0, 0.0, 0.0);
-        let mut longest = RailLists::default();
-        for (costs, choice) in search.tables.iter().zip(choices) {
-            let shards = costs.shard_columns(choice);
-            if choice.exchange != exchange || shards.is_empty() {
-                continue;
-            }
-            let lists = costs.rail_lists(choice);
-            longest.vectors = longest.vectors.max(lists.vectors);
-            longest.ids = longest.ids.max(lists.ids);
-            streams += shards.len() as f64;
-            columns += shards.iter().sum::<usize>() as f64;
-            sent += costs.load(choice).ranks.iter().map(|rank| rank.between.asked).sum::<f64>();
-        }
-        let items = |length: f64| (length / round_rows as f64).ceil().max(1.0) * round_rows as f64;
-        let keys = match exchange {
-            Exchange::Rows => items(longest.vectors) * KEY_BYTES as f64,
-            Exchange::Pooled => {
-                items(longest.vectors) * LENGTH_BYTES as f64 + items(longest.ids) * KEY_BYTES as f64
-            }
+        let of_exchange = || {
+            let all = search.tables.iter().zip(choices).filter(|(_, choice)| choice.exchange == exchange);
+            all.map(|(costs, choice)| {
+                (costs, choice, costs.rail_lists(choice), round(costs.rail_lists(choice)))
+            })
         };
-        if streams > 0.0 {
-            let vectors = 2.0 * items(longest.vectors) * vector * columns;
-            padded += (pairs * (streams * keys + vectors) - sent).max(0.0);
+        let rounds = |of: fn(RailLists, RoundCapacity) -> f64| {
+            of_exchange().map(|(.., lists, round)| of(lists, round).ceil()).fold(1.0, f64::max)
+        };
+        let vector_rounds = rounds(|lists, round| lists.vectors / round.vectors as f64);
+        let id_rounds = rounds(|lists, round| lists.ids / round.ids as f64);
+        for (costs, choice, _, round) in of_exchange() {
+            let (vectors, ids) = (vector_rounds * round.vectors as f64, id_rounds * round.ids as f64);
+            let keys = match exchange {
+                Exchange::Rows => vectors * KEY_BYTES as f64,
+                Exchange::Pooled => vectors * LENGTH_BYTES as f64 + ids * KEY_BYTES as f64,
+            };
+            let shards = costs.shard_columns(choice);
+            let capacity: f64 = shards.iter().map(|&columns| keys + vectors * vector * columns as f64).sum();
+            let sent: f64 = costs.load(choice).ranks.iter().map(|rank| rank.between.asked).sum();
+            padded += (pairs * capacity - sent).max(0.0);
         }
     }
     padded

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{BagGradients, Communicator, RankTables};
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
 use crate::optimizer::{Optimizer, Step, UpdateRule};
-use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, TablePlan};
+use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, TablePlan};
 use crate::random::UniformField;
 use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
@@ -131,8 +131,10 @@ impl TableCase {
 
 impl Case {
     fn plan(&self) -> EmbeddingPlan {
-        let tables = self.tables.iter().enumerate().map(|(number, table)| table.plan(self.topology, number));
-        EmbeddingPlan { topology: self.topology, tables: tables.collect(), round_rows: self.round_rows }
+        let round = RoundCapacity { vectors: self.round_rows, ids: self.round_rows + 1 };
+        let tables = self.tables.iter().enumerate();
+        let tables = tables.map(|(number, table)| TablePlan { round, ..table.plan(self.topology, number) });
+        EmbeddingPlan { topology: self.topology, tables: tables.collect() }
     }
 }
 
