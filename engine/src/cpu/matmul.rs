@@ -3,7 +3,7 @@
 //! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
 //! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
 
-use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
+use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, prefetch, sum_block};
 
 /// A matrix in a slice, rows `stride` elements apart.
 #[derive(Debug, Clone, Copy)]
@@ -113,24 +113,7 @@ impl Panels {
     /// Packs a matrix; missing columns of the last line are zeros.
     pub(super) fn pack(&mut self, b: Matrix<'_>) {
         self.lay(b.shape.rows, b.shape.columns);
-        let panel_stride = self.depth * self.panel_lines;
-        // Row by row, as the matrix lies in memory.
-        for row in 0..b.shape.rows {
-            for (number, from) in b.row(row).chunks(self.panel_lines * LANES).enumerate() {
-                let start = number * panel_stride;
-                let width = from.len().div_ceil(LANES);
-                let lines = &mut self.lines[start + row * width..][..width];
-                for (line, from) in lines.iter_mut().zip(from.chunks(LANES)) {
-                    match from.first_chunk() {
-                        Some(from) => line.0 = *from,
-                        None => {
-                            *line = Line::ZERO;
-                            line.0[..from.len()].copy_from_slice(from);
-                        }
-                    }
-                }
-            }
-        }
+        dispatch(Pack { b, panel_lines: self.panel_lines, lines: &mut self.lines });
     }
 
     /// Packs the transpose of a matrix.
@@ -140,13 +123,17 @@ impl Panels {
             for v in 0..width {
                 let first = first + v * LANES;
                 let lanes = LANES.min(b.shape.rows - first);
-                for lane in 0..lanes {
-                    for (lines, &value) in panel.chunks_exact_mut(width).zip(b.row(first + lane)) {
-                        lines[v].0[lane] = value;
+                // In squares: lines of a panel lie so far apart that the first-level cache holds few of them.
+                for (square, panel) in panel.chunks_mut(LANES * width).enumerate() {
+                    for lane in 0..lanes {
+                        let row = &b.row(first + lane)[square * LANES..];
+                        for (lines, &value) in panel.chunks_exact_mut(width).zip(row) {
+                            lines[v].0[lane] = value;
+                        }
                     }
-                }
-                for lines in panel.chunks_exact_mut(width) {
-                    lines[v].0[lanes..].fill(0.0);
+                    for lines in panel.chunks_exact_mut(width) {
+                        lines[v].0[lanes..].fill(0.0);
+                    }
                 }
             }
         }
@@ -156,6 +143,39 @@ impl Panels {
     fn lay(&mut self, depth: usize, columns: usize) {
         (self.depth, self.columns, self.panel_lines) = (depth, columns, panel_lines());
         self.lines.resize(depth * columns.div_ceil(LANES), Line::ZERO);
+    }
+}
+
+struct Pack<'a> {
+    b: Matrix<'a>,
+    panel_lines: usize,
+    lines: &'a mut [Line],
+}
+
+impl Work for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) {
+        let Self { b, panel_lines, lines } = self;
+        let panel_stride = b.shape.rows * panel_lines;
+        // Row by row, as the matrix lies in memory.
+        for row in 0..b.shape.rows {
+            let (mut rest, mut panel) = (b.row(row), 0);
+            while !rest.is_empty() {
+                let (from, behind) = rest.split_at(rest.len().min(panel_lines * LANES));
+                let width = from.len().div_ceil(LANES);
+                let lines = &mut lines[panel + row * width..][..width];
+                let (whole, cut) = from.as_chunks();
+                for (line, from) in lines.iter_mut().zip(whole) {
+                    unit.store(unit.load(from), &mut line.0);
+                }
+                if !cut.is_empty() {
+                    lines[whole.len()].0 = whole_line(cut);
+                }
+                (rest, panel) = (behind, panel + panel_stride);
+            }
+        }
     }
 }
 
@@ -238,21 +258,23 @@ impl Work for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<U: Unit, const ROWS: usize, const LINES: usize>(mut self, unit: U) {
+    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(mut self, unit: U) {
         let Panels { depth, columns, ref lines, .. } = *self.b;
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
             let width = LINES.min((columns - first).div_ceil(LANES));
-            let panel = &lines[number * LINES * depth..][..width * depth];
+            let (panel, behind) = lines[number * LINES * depth..].split_at(width * depth);
+            // The next panel is on its way while this one is used.
+            let ahead = &behind[..behind.len().min(LINES * depth)];
             // Of a panel that is less than full, only the widths that there are in this unit are compiled.
             if width == LINES {
-                self.panel::<U, ROWS, LINES>(unit, first, panel);
+                self.panel::<U, ROWS, LINES>(unit, first, panel, ahead);
             } else if LINES > 3 && width == 3 {
-                self.panel::<U, ROWS, 3>(unit, first, panel);
+                self.panel::<U, ROWS, 3>(unit, first, panel, ahead);
             } else if LINES > 2 && width == 2 {
-                self.panel::<U, ROWS, 2>(unit, first, panel);
+                self.panel::<U, ROWS, 2>(unit, first, panel, ahead);
             } else {
-                self.panel::<U, ROWS, 1>(unit, first, panel);
+                self.panel::<U, TALL, 1>(unit, first, panel, ahead);
             }
         }
     }
@@ -265,23 +287,34 @@ impl Multiply<'_> {
         unit: U,
         column: usize,
         panel: &[Line],
+        mut ahead: &[Line],
     ) {
         let rows = self.out.shape.rows;
         let mut row = 0;
         while row + ROWS <= rows {
-            self.block::<U, ROWS, LINES>(unit, row, column, panel);
-            row += ROWS;
+            let (now, later) = ahead.split_at(ahead.len().min(panel.len() / LINES / 2));
+            self.block::<U, ROWS, LINES>(unit, row, column, panel, now);
+            (row, ahead) = (row + ROWS, later);
+        }
+        // What is left is less than one such block.
+        if ROWS > 12 && row + 12 <= rows {
+            self.block::<U, 12, LINES>(unit, row, column, panel, &[]);
+            row += 12;
+        }
+        if ROWS > 6 && row + 6 <= rows {
+            self.block::<U, 6, LINES>(unit, row, column, panel, &[]);
+            row += 6;
         }
         if ROWS > 4 && row + 4 <= rows {
-            self.block::<U, 4, LINES>(unit, row, column, panel);
+            self.block::<U, 4, LINES>(unit, row, column, panel, &[]);
             row += 4;
         }
         if ROWS > 2 && row + 2 <= rows {
-            self.block::<U, 2, LINES>(unit, row, column, panel);
+            self.block::<U, 2, LINES>(unit, row, column, panel, &[]);
             row += 2;
         }
         if row < rows {
-            self.block::<U, 1, LINES>(unit, row, column, panel);
+            self.block::<U, 1, LINES>(unit, row, column, panel, &[]);
         }
     }
 
@@ -292,7 +325,9 @@ impl Multiply<'_> {
         row: usize,
         column: usize,
         panel: &[Line],
+        ahead: &[Line],
     ) {
+        self.prefetch::<ROWS, LINES>(row, column);
         let Left { data, row_stride, column_stride } = self.a;
         // All slices get the same length, so that one check a step stands for all.
         let extent = (panel.len() / LINES).saturating_sub(1) * column_stride + 1;
@@ -301,8 +336,26 @@ impl Multiply<'_> {
             _ => &data[(row + r) * row_stride..][..extent],
         });
         let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
-        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], sums);
+        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], ahead, sums);
         self.finish::<U, ROWS, LINES>(unit, row, column);
+    }
+
+    /// Asks for what the sums of a block go into and are masked by, so that it is there when they are done.
+    #[inline(always)]
+    fn prefetch<const ROWS: usize, const LINES: usize>(&self, row: usize, column: usize) {
+        let ask = |data: &[f32], stride: usize| {
+            for r in 0..ROWS {
+                for v in 0..LINES {
+                    if let Some(first) = data.get((row + r) * stride + column + v * LANES) {
+                        prefetch(first);
+                    }
+                }
+            }
+        };
+        ask(self.out.data, self.out.shape.stride);
+        if let Finish::WherePositive(mask) = self.finish {
+            ask(mask.data, mask.shape.stride);
+        }
     }
 
     #[inline(always)]
