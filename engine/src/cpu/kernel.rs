@@ -28,6 +28,11 @@ pub(super) struct Line(pub(super) [f32; LANES]);
 /// Lines of the largest block.
 pub(super) const BLOCK_LINES: usize = 24;
 
+// SAFETY: sixteen floats and no padding, since that is the alignment; all bits are floats.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
+
 impl Line {
     pub(super) const ZERO: Self = Self([0.0; LANES]);
 }
@@ -301,7 +306,7 @@ fn prefetch_far<T>(at: &T) {
     let _ = at;
 }
 
-/// `out[r][v] = sum over i of left(r, i) panel[i][v]`. On its way it asks for the lines `ahead`, one every second step.
+/// `out[r][v] = sum over i of left(r, i) panel[i][v]`, for the first `LINES` of the `FULL` lines that a panel is wide. On its way it asks for the lines `ahead`, one every second step.
 ///
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
 /// memory all along.
@@ -310,34 +315,39 @@ fn prefetch_far<T>(at: &T) {
     clippy::needless_range_loop,
     reason = "iterators in closures end up as calls without the unit's features"
 )]
-pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
+pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, const FULL: usize>(
     unit: U,
     panel: &[Line],
-    left: impl Fn(usize, usize) -> f32,
-    ahead: &[Line],
+    left: impl Fn(usize) -> [&'a [f32]; ROWS],
+    (run, stride): (usize, usize),
+    mut ahead: &[Line],
     out: &mut [[Line; LINES]],
 ) {
     let mut sums = [[unit.splat(0.0); LINES]; ROWS];
-    let (steps, _) = panel.as_chunks::<LINES>();
-    let (pairs, last) = steps.as_chunks::<2>();
-    for (i, pair) in pairs.iter().enumerate() {
-        if let Some(line) = ahead.get(i) {
-            prefetch_far(line);
-        }
-        for (half, lines) in pair.iter().enumerate() {
-            for r in 0..ROWS {
-                let x = unit.splat(left(r, 2 * i + half));
-                for v in 0..LINES {
-                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+    for (number, steps) in panel.as_chunks::<FULL>().0.chunks(run).enumerate() {
+        let left = left(number);
+        let (pairs, last) = steps.as_chunks::<2>();
+        let (now, later) = ahead.split_at(ahead.len().min(pairs.len()));
+        ahead = later;
+        for (i, pair) in pairs.iter().enumerate() {
+            if let Some(line) = now.get(i) {
+                prefetch_far(line);
+            }
+            for (half, lines) in pair.iter().enumerate() {
+                for r in 0..ROWS {
+                    let x = unit.splat(left[r][(2 * i + half) * stride]);
+                    for v in 0..LINES {
+                        sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                    }
                 }
             }
         }
-    }
-    for lines in last {
-        for r in 0..ROWS {
-            let x = unit.splat(left(r, steps.len() - 1));
-            for v in 0..LINES {
-                sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+        for lines in last {
+            for r in 0..ROWS {
+                let x = unit.splat(left[r][(steps.len() - 1) * stride]);
+                for v in 0..LINES {
+                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                }
             }
         }
     }

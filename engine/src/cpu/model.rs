@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::dense::DenseOptimizer;
 use super::loss::HeadLabels;
-use super::mlp::{Sum, WgradTile, weight_gradients};
+use super::mlp::{Sum, weight_gradients};
 use super::tables::ModelTables;
 use super::tile::{Parts, Tile};
 use crate::model::{ModelSpec, TrainingRules};
@@ -118,7 +118,7 @@ impl CpuModel {
         // Neither needs the other: side by side, one barrier waits for both.
         rayon::join(
             || {
-                sum_weight_gradients(parts, batch, tiles, last_round, gradients);
+                sum_weight_gradients(parts, tiles, last_round, gradients);
                 dense_optimizer.update(&mut parts.parameters, gradients, step);
                 parts.pack_weights();
             },
@@ -140,7 +140,7 @@ impl CpuModel {
         let mut sum = Sum::Begin;
         for round in rounds(batch.len) {
             if round.start > 0 {
-                sum_weight_gradients(&self.parts, batch, &self.tiles, sum, &mut self.gradients);
+                sum_weight_gradients(&self.parts, &self.tiles, sum, &mut self.gradients);
                 sum = Sum::Continue;
             }
             self.lay_tiles(&round, tile_samples);
@@ -194,24 +194,20 @@ fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
     (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
 }
 
-fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
+fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
     // Layers lie one behind the other in the gradients: each takes its piece off the front.
     let mut rest = gradients;
     let mut tasks = Vec::new();
-    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(batch, tile)).collect();
-    for (mlp, &(of_mlp, ..)) in of_tiles[0].iter().enumerate() {
-        for (number, layer) in of_mlp.spec.layers.iter().enumerate() {
+    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
+    for (number, &(mlp, _)) in of_tiles[0].iter().enumerate() {
+        for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
             let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
             rest = behind;
-            let share = |(of_tile, tile): (&Vec<_>, &Tile)| {
-                let (_, own, input): (_, &super::mlp::MlpTile, _) = of_tile[mlp];
-                WgradTile {
-                    input: if number == 0 { input } else { &own.outputs[number - 1] },
-                    output_gradients: &own.output_gradients[number],
-                    samples: tile.samples.len(),
-                }
-            };
-            let shares: Vec<_> = of_tiles.iter().zip(tiles).map(share).collect();
+            let shares = of_tiles.iter().zip(tiles).map(|(of_tile, tile)| {
+                let (mlp, of_mlp) = of_tile[number];
+                of_mlp.layer(layer_number, mlp, tile.samples.len())
+            });
+            let shares: Vec<_> = shares.collect();
             tasks.push((layer, shares, gradients));
         }
     }
