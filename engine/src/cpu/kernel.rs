@@ -10,10 +10,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _CMP_GT_OQ, _MM_HINT_ET0, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_ps,
-    _mm256_cmp_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps,
-    _mm256_storeu_ps, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+    __m256, __m512, _CMP_GT_OQ, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Floats of a [`Line`].
@@ -282,31 +282,21 @@ pub(super) fn panel_lines() -> usize {
     dispatch(Width)
 }
 
-/// Asks for the cache line of an element that is written soon, or read.
+/// Asks for a line that is read a good deal later to be brought into the second-level cache.
 #[inline(always)]
-pub(super) fn prefetch<T>(at: &T) {
+fn prefetch(line: &Line) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint, of instructions that every x86-64 processor has; no address makes it fail.
     unsafe {
-        _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(at).cast());
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(line).cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
+    let _ = line;
 }
 
-/// The same, into the second-level cache alone, of what is read a good deal later.
-#[inline(always)]
-fn prefetch_far<T>(at: &T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(at).cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
-}
-
-/// `out[r][v] = sum over i of left(r, i) panel[i][v]`, for the first `LINES` of the `FULL` lines that a panel is wide. On its way it asks for the lines `ahead`, one every second step.
+/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the `FULL` lines that the panel is wide. The
+/// left matrix comes in pieces of `piece` columns each, the last one shorter: `left` gives those of all rows, columns
+/// `stride` apart. On its way it asks for the lines `ahead`, one every second step.
 ///
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
 /// memory all along.
@@ -319,19 +309,19 @@ pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, cons
     unit: U,
     panel: &[Line],
     left: impl Fn(usize) -> [&'a [f32]; ROWS],
-    (run, stride): (usize, usize),
+    (piece, stride): (usize, usize),
     mut ahead: &[Line],
     out: &mut [[Line; LINES]],
 ) {
     let mut sums = [[unit.splat(0.0); LINES]; ROWS];
-    for (number, steps) in panel.as_chunks::<FULL>().0.chunks(run).enumerate() {
+    for (number, steps) in panel.as_chunks::<FULL>().0.chunks(piece).enumerate() {
         let left = left(number);
         let (pairs, last) = steps.as_chunks::<2>();
         let (now, later) = ahead.split_at(ahead.len().min(pairs.len()));
         ahead = later;
         for (i, pair) in pairs.iter().enumerate() {
             if let Some(line) = now.get(i) {
-                prefetch_far(line);
+                prefetch(line);
             }
             for (half, lines) in pair.iter().enumerate() {
                 for r in 0..ROWS {

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, prefetch, sum_block};
+use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
 
 /// A matrix in a slice, row by row or in panels.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ impl Shape {
         shape
     }
 
-    /// Where a panel's column begins.
+    /// Where a column begins.
     fn column(&self, column: usize) -> usize {
         column / panel_width() * self.panel_stride + column % panel_width()
     }
@@ -138,7 +138,7 @@ impl Panels {
 
     fn shape(&self) -> Shape {
         let Self { rows, columns, .. } = *self;
-        Shape { rows, columns, stride: panel_width(), panel_stride: rows * panel_width() }
+        Shape { rows, columns, stride: panel_width(), panel_stride: rows.max(1) * panel_width() }
     }
 
     /// Packs a matrix.
@@ -202,7 +202,7 @@ impl Work for Pack<'_> {
 /// `a b` on the calling thread.
 pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
     let Shape { rows, columns, stride, panel_stride } = a.shape;
-    assert_eq!(columns, b.rows, "{:?} {b}", a.shape, b = b.columns);
+    assert_eq!(columns, b.rows, "columns left and rows right");
     let left = Left {
         data: a.data,
         rows: 0..rows,
@@ -222,7 +222,7 @@ pub(super) fn transposed_product(
     let Shape { rows, stride, panel_stride, .. } = a.shape;
     assert!(
         rows == b.rows && columns.end <= a.shape.columns,
-        "{:?}ᵀ, {columns:?}, and {} rows",
+        "columns {columns:?} of {:?}, and {} rows right",
         a.shape,
         b.rows
     );
@@ -353,29 +353,19 @@ impl Multiply<'_> {
         panel: &[Line],
         ahead: &[Line],
     ) {
-        self.prefetch::<ROWS, LINES>(row, column);
         let Left { data, rows: Range { start: first, .. }, row: to_row, column: to_column } = self.a;
         let steps = self.b.rows;
         // A panel of the left matrix, or all of it where its columns are equally far apart.
-        let run = if to_column.panel_skip == 0 { steps.max(1) } else { FULL * LANES };
+        let piece = if to_column.panel_skip == 0 { steps.max(1) } else { FULL * LANES };
         let left = |number: usize| -> [&[f32]; ROWS] {
             // All slices get the same length, so that one check a step stands for all.
-            let extent = (run.min(steps - number * run) - 1) * to_column.step + 1;
-            let start = to_column.to::<FULL>(number * run);
+            let extent = (piece.min(steps - number * piece) - 1) * to_column.step + 1;
+            let start = to_column.to::<FULL>(number * piece);
             std::array::from_fn(|r| &data[to_row.to::<FULL>(first + row + r) + start..][..extent])
         };
         let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
-        sum_block::<U, ROWS, LINES, FULL>(unit, panel, left, (run, to_column.step), ahead, sums);
+        sum_block::<U, ROWS, LINES, FULL>(unit, panel, left, (piece, to_column.step), ahead, sums);
         self.finish::<U, ROWS, LINES>(unit, row, column);
-    }
-
-    /// Asks for what the sums of a block go into and are masked by, so that it is there when they are done.
-    #[inline(always)]
-    fn prefetch<const ROWS: usize, const LINES: usize>(&self, row: usize, column: usize) {
-        ask::<ROWS, LINES>(self.out.data, self.out.shape, row, column);
-        if let Finish::WherePositive(mask) = self.finish {
-            ask::<ROWS, LINES>(mask.data, mask.shape, row, column);
-        }
     }
 
     #[inline(always)]
@@ -403,18 +393,6 @@ impl Multiply<'_> {
                 out.write::<U, ROWS, LINES>(unit, sums, Some(mask), |_, sum, mask| {
                     unit.where_positive(mask, sum)
                 });
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn ask<const ROWS: usize, const LINES: usize>(data: &[f32], shape: Shape, row: usize, column: usize) {
-    let start = row * shape.stride + shape.column(column);
-    for r in 0..ROWS {
-        for v in 0..LINES {
-            if let Some(first) = data.get(start + r * shape.stride + v * LANES) {
-                prefetch(first);
             }
         }
     }
@@ -487,6 +465,12 @@ mod tests {
         values
     }
 
+    fn packed(matrix: Matrix<'_>) -> Panels {
+        let mut panels = Panels::default();
+        panels.pack(matrix);
+        panels
+    }
+
     /// Elements of a matrix, rows `stride` apart, at `(row, column)`.
     fn at(data: &[f32], stride: usize) -> impl Fn(usize, usize) -> f64 {
         move |row, column| f64::from(data[row * stride + column])
@@ -498,6 +482,7 @@ mod tests {
         fn products_equal_the_oracle(
             (m, n, k) in (1..40usize, 1..140usize, 0..70usize),
             form in 0..3usize,
+            in_panels in any::<bool>(),
             finish in 0..5usize,
             seed in any::<u64>(),
         ) {
@@ -508,35 +493,38 @@ mod tests {
                 (random(left_rows * (left_columns + 1), seed), random(right_rows * right_columns, seed + 1));
             let (before, mask, bias) =
                 (random(m * (n + 2), seed + 2), random(m * (n + 1), seed + 3), random(n, seed + 4));
+            let mut mask_panels = packed(Matrix::new(&mask, m, n, n + 1));
+            // What is packed over leaves no trace.
+            mask_panels.pack(Matrix::dense(&random(90 * 90, seed), 90, 90));
+            mask_panels.pack(Matrix::new(&mask, m, n, n + 1));
+            let mask_matrix = if in_panels { mask_panels.matrix() } else { Matrix::new(&mask, m, n, n + 1) };
             let finish = match finish {
                 0 => Finish::Replace,
                 1 => Finish::Add,
                 2 => Finish::Bias(&bias),
                 3 => Finish::BiasRelu(&bias),
-                _ => Finish::WherePositive(Matrix::new(&mask, m, n, n + 1)),
+                _ => Finish::WherePositive(mask_matrix),
             };
             let mut out = before.clone();
             let a = Matrix::new(&left, left_rows, left_columns, left_columns + 1);
+            let a_panels = packed(a);
+            let a = if in_panels { a_panels.matrix() } else { a };
             let b = Matrix::dense(&right, right_rows, right_columns);
             let mut panels = Panels::default();
-            // What was packed before leaves no trace.
-            panels.pack(Matrix::dense(&random(90 * 90, seed), 90, 90));
-            let out_matrix = MatrixMut::new(&mut out, m, n, n + 2);
-            match form {
-                0 => {
-                    panels.pack(b);
-                    product(out_matrix, finish, a, &panels);
-                }
-                1 => {
-                    panels.pack_transposed(b);
-                    product(out_matrix, finish, a, &panels);
-                }
-                _ => {
-                    panels.pack(b);
-                    let mut left = Panels::default();
-                    left.pack(a);
-                    let a = if seed % 2 == 0 { a } else { left.matrix() };
-                    transposed_product(out_matrix, finish, (a, 0..m), &panels);
+            if form == 1 { panels.pack_transposed(b) } else { panels.pack(b) }
+            let mut out_panels = packed(Matrix::new(&out, m, n, n + 2));
+            let to = if in_panels { out_panels.matrix_mut() } else { MatrixMut::new(&mut out, m, n, n + 2) };
+            if form == 2 {
+                transposed_product(to, finish, (a, 0..m), &panels);
+            } else {
+                product(to, finish, a, &panels);
+            }
+            if in_panels {
+                let result = out_panels.matrix();
+                for (row, out) in out.chunks_exact_mut(n + 2).enumerate() {
+                    for (column, out) in out[..n].iter_mut().enumerate() {
+                        *out = result.data[result.shape.column(column) + row * result.shape.stride];
+                    }
                 }
             }
             let (left_at, right_at) = (at(&left, left_columns + 1), at(&right, right_columns));
@@ -562,6 +550,23 @@ mod tests {
                     let tolerance = ((k + 2) * (k + 2)) as f64 / f64::from(1 << 24);
                     prop_assert!((f64::from(out[here]) - exact).abs() <= tolerance, "{} {exact}", out[here]);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_added_from_any_column_on() {
+        let (rows, columns) = (5, 150);
+        let values = random(rows * columns, 0);
+        let dense = Matrix::dense(&values, rows, columns);
+        for (first, count) in [(0, 150), (3, 61), (63, 70), (140, 10), (7, 0)] {
+            let sums = (first..first + count)
+                .map(|column| (0..rows).fold(1.0, |sum, row| sum + values[row * columns + column]));
+            let sums: Vec<f32> = sums.collect();
+            for matrix in [dense, packed(dense).matrix()] {
+                let mut added = vec![1.0; count];
+                matrix.add_rows_to(first, &mut added);
+                assert_eq!(added, sums);
             }
         }
     }
