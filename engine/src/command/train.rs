@@ -93,7 +93,8 @@ impl Observer for Watcher {
                     ),
                 };
                 training.tell(&format!(
-                    "training on the CPU{ranks}: {} tables with {} parameters, dense layers with {}; reading with {rung}",
+                    "training on the CPU{ranks}: {} tables with {} parameters, dense layers with {}; reading with \
+                     {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()

@@ -63,8 +63,8 @@ pub(super) trait Work {
     /// What comes out.
     type Output;
 
-    /// Does the work in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations are `#[inline(always)]`, as is
-    /// all that they call, or they would be compiled for the base instructions.
+    /// Does the work in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations
+    /// are `#[inline(always)]`, as is all that they call, or they would be compiled for the base instructions.
     fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) -> Self::Output;
 }
 
@@ -294,9 +294,9 @@ fn prefetch(line: &Line) {
     let _ = line;
 }
 
-/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the `FULL` lines that the panel is wide. The
-/// left matrix comes in pieces of `piece` columns each, the last one shorter: `left` gives those of all rows, columns
-/// `stride` apart. On its way it asks for the lines `ahead`, one every second step.
+/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the `FULL` lines that the panel is wide.
+/// The left matrix comes in pieces of `piece` columns each, the last one shorter: `left` gives those of all rows,
+/// columns `stride` apart. On its way it asks for the lines `ahead`, one every second step.
 ///
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
 /// memory all along.
