@@ -56,6 +56,9 @@ pub fn train(
     check_memory(&spec, &rules, plan.as_ref())?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
+    let io = job.reader.io_options();
+    // Opened first: while tables are initialized, the first window is read and shuffled.
+    let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let model = match plan {
@@ -71,9 +74,27 @@ pub fn train(
                 })?
             }
         };
-        let io = job.reader.io_options();
-        Fit { job, dataset: &dataset, model, run, observer, threads, topology, io }.run()
+        Fit { job, dataset: &dataset, model, run, observer, threads, topology, io }.run(batches)
     })
+}
+
+/// The batches that a job trains on.
+fn train_stream(job: &Job, dataset: &Dataset, io: IoOptions) -> Result<BatchStream, TrainError> {
+    let train = &job.train;
+    let order = if train.shuffle {
+        Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }
+    } else {
+        Order::File
+    };
+    let options = StreamOptions {
+        batch_size: train.batch_size.get() as usize,
+        epochs: Some(train.epochs.get()),
+        order,
+        start: Position::default(),
+        io,
+        prefetch: PREFETCH_BATCHES,
+    };
+    Ok(BatchStream::open(dataset.part(Part::Train)?, &options)?)
 }
 
 /// The threads of a job, and their number.
@@ -122,21 +143,8 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: BatchStream) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
-        let stream = StreamOptions {
-            batch_size: train.batch_size.get() as usize,
-            epochs: Some(train.epochs.get()),
-            order: if train.shuffle {
-                Order::Shuffled { seed: self.job.seed, window_blocks: train.shuffle_window_blocks.get() }
-            } else {
-                Order::File
-            },
-            start: Position::default(),
-            io: self.io,
-            prefetch: PREFETCH_BATCHES,
-        };
-        let mut batches = BatchStream::open(self.dataset.part(Part::Train)?, &stream)?;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();
