@@ -27,9 +27,9 @@ fn number(value: &Value) -> f64 {
 /// The placement of a table, by its name.
 #[track_caller]
 fn placement<'a>(report: &'a Value, table: &str) -> &'a str {
-    let tables = report["tables"].as_array().unwrap();
+    let tables = report["tables"].as_array().expect("tables are listed");
     let found = tables.iter().find(|one| one["name"] == table).unwrap_or_else(|| panic!("no table {table}"));
-    found["placement"].as_str().unwrap()
+    found["placement"].as_str().expect("a placement has a name")
 }
 
 #[test]

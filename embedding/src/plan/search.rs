@@ -368,9 +368,8 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         (spread(topology, None, input.rest) <= memory).then_some(nodes * per_node)
     };
     const NODES_MAX: usize = 4096;
-    let more_nodes =
-        if input.machine.memory_is_shared { 1..=0 } else { input.topology.nodes() + 1..=NODES_MAX };
-    let ranks_that_fit = more_nodes.into_iter().find_map(fits);
+    let mut more_nodes = input.topology.nodes() + 1..=NODES_MAX;
+    let ranks_that_fit = if input.machine.memory_is_shared { None } else { more_nodes.find_map(fits) };
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let least = spread(input.topology, None, input.rest);
     let with_rowwise = spread(input.topology, Some(rowwise), input.rest);
