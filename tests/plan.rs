@@ -72,6 +72,7 @@ fn the_text_says_the_same() {
         "machine      h200, 16 ranks on 2 nodes",
         "of a power law with exponent 1.1: no sample was looked at",
         "memory of a rank",
+        "  their gradients and state      ",
         "exchange between nodes",
         " samples/s, limited by ",
     ] {
