@@ -33,6 +33,9 @@ extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ M
         const u32 row = feature.base + id;
         const u32 key = row % p.ranks * p.span + row / p.ranks;
         if (valid) p.keys[feature.first + sample] = key;
-        insert(p.set, key, valid);
+        // Most ids of a batch name a few rows: thousands of atomics on one word would take as many turns.
+        u32 equals;
+        const bool first = first_of_equals(valid ? key : ~0u, equals);
+        if (first && valid && !(__ldcg(p.set.bits + key / 32) >> key % 32 & 1)) insert(p.set, key);
     }
 }

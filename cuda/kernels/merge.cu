@@ -26,12 +26,10 @@ extern "C" __global__ void __launch_bounds__(256) merge_mark(const __grid_consta
         p.firsts[peer] = first;
         p.counts[peer] = count;
     }
-    for (u32 begin = blockIdx.x * blockDim.x; begin < count; begin += gridDim.x * blockDim.x) {
-        const u32 entry = begin + threadIdx.x;
-        const bool valid = entry < count;
-        const u32 row = valid ? p.lists[peer][first + entry] : 0;
-        if (valid) p.entries[peer * p.capacity + entry] = row;
-        insert(p.set, row, valid);
+    for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
+        const u32 row = p.lists[peer][first + entry];
+        p.entries[peer * p.capacity + entry] = row;
+        insert(p.set, row);
     }
 }
 

@@ -52,27 +52,27 @@ extern "C" __global__ void __launch_bounds__(256) reduce_runs(const __grid_const
     u32 current = ~0u;
     for (u32 first = begin; first < end; first += WARP) {
         const u32 own = first + lane;
-        u32 slot = ~0u;
-        u64 place = 0;
+        u32 slot = ~0u, place = 0;
         if (own < end) {
             const u32 bag = p.bags[own];
             slot = p.slots[own];
             const u32 sample = bag & ((1u << p.sample_bits) - 1);
-            place = u64(sample) * p.stride / VECTOR + columns[bag >> p.sample_bits];
+            place = sample * (p.stride / VECTOR) + columns[bag >> p.sample_bits];
         }
         const u32 here = min(WARP, end - first);
+        const u32 previous = __shfl_up_sync(ALL_LANES, slot, 1);
+        const u32 heads = __ballot_sync(ALL_LANES, own < end && slot != (lane == 0 ? current : previous));
         for (u32 next = 0; next < here; next += REDUCE_AT_ONCE) {
             uint2 values[REDUCE_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < REDUCE_AT_ONCE; i++) {
-                const u64 source = __shfl_sync(ALL_LANES, place, next + i);
+                const u32 source = __shfl_sync(ALL_LANES, place, next + i);
+                values[i] = make_uint2(0, 0);
                 if (active && next + i < here) values[i] = __ldcs(p.gradients + source + column);
             }
 #pragma unroll
             for (u32 i = 0; i < REDUCE_AT_ONCE; i++) {
-                if (next + i >= here) break;
-                const u32 of = __shfl_sync(ALL_LANES, slot, next + i);
-                if (of != current) {
+                if (heads >> (next + i) & 1) {
                     if (active && current != ~0u) {
                         if (current == before) {
                             parts[0] = sum;
@@ -81,9 +81,9 @@ extern "C" __global__ void __launch_bounds__(256) reduce_runs(const __grid_const
                         }
                     }
                     sum = make_float4(0, 0, 0, 0);
-                    current = of;
+                    current = __shfl_sync(ALL_LANES, slot, next + i);
                 }
-                if (active) add(sum, unpacked(values[i]));
+                add(sum, unpacked(values[i]));
             }
         }
     }

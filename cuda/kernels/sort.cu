@@ -13,22 +13,24 @@ struct Count {
 static_assert(sizeof(Count) == 32);
 
 // Counts the high digits of a tile's slots. Grid: one block a tile. Shared memory: 4 bytes a digit.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_count(const __grid_constant__ Count p) {
+extern "C" __global__ void __launch_bounds__(COUNT_THREADS) sort_count(const __grid_constant__ Count p) {
     extern __shared__ u32 digits[];
     const u32 bits = digit_bits(*p.slots_count), bins = 1u << bits;
-    for (u32 digit = threadIdx.x; digit < bins; digit += SORT_THREADS) digits[digit] = 0;
+    for (u32 digit = threadIdx.x; digit < bins; digit += COUNT_THREADS) digits[digit] = 0;
     __syncthreads();
     const u32 begin = blockIdx.x * TILE + threadIdx.x;
 #pragma unroll
-    for (u32 round = 0; round < SORT_ROUNDS; round++) {
-        const u32 id = begin + round * SORT_THREADS;
+    for (u32 round = 0; round < COUNT_ROUNDS; round++) {
+        const u32 id = begin + round * COUNT_THREADS;
         count_digit(digits, id < p.ids ? p.slots[id] >> bits : ~0u);
     }
     __syncthreads();
-    for (u32 digit = threadIdx.x; digit < bins; digit += SORT_THREADS) {
+    for (u32 digit = threadIdx.x; digit < bins; digit += COUNT_THREADS) {
         p.counts[digit * gridDim.x + blockIdx.x] = digits[digit];
     }
 }
+
+constexpr u32 SUM_THREADS = 128;
 
 struct Sum {
     const u32* slots_count;
@@ -40,8 +42,8 @@ struct Sum {
 static_assert(sizeof(Sum) == 32);
 
 // Replaces each tile's count of a digit by that of the tiles before, and writes the digit's total. One warp a digit.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_sum(const __grid_constant__ Sum p) {
-    const u32 lane = threadIdx.x % WARP, digit = (blockIdx.x * SORT_THREADS + threadIdx.x) / WARP;
+extern "C" __global__ void __launch_bounds__(SUM_THREADS) sort_sum(const __grid_constant__ Sum p) {
+    const u32 lane = threadIdx.x % WARP, digit = (blockIdx.x * SUM_THREADS + threadIdx.x) / WARP;
     if (digit >= 1u << digit_bits(*p.slots_count)) return;
     u32* counts = p.counts + digit * p.tiles;
     u32 before = 0;
@@ -74,7 +76,7 @@ struct Scatter {
 };
 static_assert(sizeof(Scatter) == 64);
 
-// Puts a tile's pairs where they belong. Grid: one block a tile. Shared memory: 20 bytes a digit.
+// Puts a tile's pairs where they belong. Grid: one block a tile. Shared memory: 36 bytes a digit.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __grid_constant__ Scatter p) {
     extern __shared__ u32 places[];
     __shared__ u32 warps[SORT_WARPS + 1];
@@ -92,7 +94,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __
         if (digit < bins) places[digit] = sum + p.counts[digit * gridDim.x + blockIdx.x];
         before += all;
     }
-    for (u32 i = threadIdx.x; i < SORT_WARPS * bins; i += SORT_THREADS) ranks[i] = 0;
+    // Two at a time: a digit has a whole number of words of ranks.
+    for (u32 i = threadIdx.x; i < SORT_WARPS * bins / 2; i += SORT_THREADS) places[bins + i] = 0;
     __syncthreads();
 
     // A warp takes consecutive pairs, round by round; a pair's rank is that among the warp's pairs of its digit.

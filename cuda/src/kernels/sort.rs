@@ -7,9 +7,12 @@ use crate::buffer::Pointer;
 pub const TILE: u32 = 2048;
 /// Bits of a digit, at most: two digits number the slots of up to 2^24 ids.
 pub const DIGIT_BITS_MAX: u32 = 12;
-pub(super) const THREADS: u32 = 256;
-/// Of a digit, in [`Scatter`]: a place, and a rank for each of eight warps.
-const SCATTER_BYTES: u32 = 20;
+/// Of the kernels that count.
+pub(super) const COUNT_THREADS: u32 = 1024;
+const SUM_THREADS: u32 = 128;
+const SCATTER_THREADS: u32 = 512;
+/// Of a digit, in [`Scatter`]: a place, and a rank for each of its warps.
+const SCATTER_BYTES: u32 = 4 + SCATTER_THREADS / 32 * 2;
 /// What [`Scatter`] takes at most.
 pub(super) const SHARED_BYTES_MAX: i32 = (SCATTER_BYTES << DIGIT_BITS_MAX) as i32;
 
@@ -56,7 +59,7 @@ pub struct Sum {
 impl Sum {
     /// Blocks for the slots of so many ids: a warp a digit.
     pub fn grid(ids: u32) -> (u32, u32) {
-        (digits_max(ids).div_ceil(THREADS / 32), 1)
+        (digits_max(ids).div_ceil(SUM_THREADS / 32), 1)
     }
 
     /// Words of `totals` for so many ids; times the tiles, words of `counts`.
@@ -95,7 +98,7 @@ const _: () = assert!(size_of::<Count>() == 32 && size_of::<Sum>() == 32 && size
 unsafe impl Kernel for Count {
     const ID: Id = Id::Count;
     const NAME: &'static str = "sort_count";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = COUNT_THREADS;
 
     fn shared_bytes(&self) -> u32 {
         4 * digits_max(self.ids)
@@ -106,14 +109,14 @@ unsafe impl Kernel for Count {
 unsafe impl Kernel for Sum {
     const ID: Id = Id::Sum;
     const NAME: &'static str = "sort_sum";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = SUM_THREADS;
 }
 
 // SAFETY: `sort.cu` has the same struct, and takes this much shared memory a digit.
 unsafe impl Kernel for Scatter {
     const ID: Id = Id::Scatter;
     const NAME: &'static str = "sort_scatter";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = SCATTER_THREADS;
 
     fn shared_bytes(&self) -> u32 {
         SCATTER_BYTES * digits_max(self.ids)
