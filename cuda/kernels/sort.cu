@@ -4,7 +4,7 @@
 #include "sort.cuh"
 
 struct Count {
-    const u32* slots;
+    const uint2* pairs;
     const u32* slots_count;
     u32* counts;
     u32 ids;
@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(COUNT_THREADS) sort_count(const __g
 #pragma unroll
     for (u32 round = 0; round < COUNT_ROUNDS; round++) {
         const u32 id = begin + round * COUNT_THREADS;
-        count_digit(digits, id < p.ids ? p.slots[id] >> bits : ~0u);
+        count_digit(digits, id < p.ids ? p.pairs[id].x >> bits : ~0u);
     }
     __syncthreads();
     for (u32 digit = threadIdx.x; digit < bins; digit += COUNT_THREADS) {
@@ -63,13 +63,14 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS) sort_sum(const __grid_
 }
 
 struct Scatter {
+    // What the first pass sorts, and the second.
     const u32* slots;
     const u32* bags;
+    const uint2* pairs;
     const u32* slots_count;
     const u32* counts;
     const u32* totals;
-    u32* slots_out;
-    u32* bags_out;
+    uint2* sorted;
     u32 ids;
     // 0 for the low digit, 1 for the high one.
     u32 pass;
@@ -101,18 +102,18 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __
     // A warp takes consecutive pairs, round by round; a pair's rank is that among the warp's pairs of its digit.
     const u32 begin = blockIdx.x * TILE + warp * (TILE / SORT_WARPS) + lane;
     u16* own_ranks = ranks + warp * bins;
-    u32 slots[SORT_ROUNDS], bags[SORT_ROUNDS];
+    uint2 pairs[SORT_ROUNDS];
     u16 rank[SORT_ROUNDS];
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         const u32 id = begin + round * WARP;
-        slots[round] = id < p.ids ? p.slots[id] : ~0u;
-        bags[round] = id < p.ids ? p.bags[id] : 0;
+        if (id >= p.ids) continue;
+        pairs[round] = p.pass == 0 ? make_uint2(p.slots[id], p.bags[id]) : p.pairs[id];
     }
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         const bool here = begin + round * WARP < p.ids;
-        const u32 digit = here ? slots[round] >> shift & (bins - 1) : bins;
+        const u32 digit = here ? pairs[round].x >> shift & (bins - 1) : bins;
         const u32 equal = __match_any_sync(ALL_LANES, digit);
         const u32 below = equal & ((1u << lane) - 1);
         if (here) rank[round] = own_ranks[digit] + __popc(below);
@@ -133,9 +134,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         if (begin + round * WARP >= p.ids) continue;
-        const u32 digit = slots[round] >> shift & (bins - 1);
+        const u32 digit = pairs[round].x >> shift & (bins - 1);
         const u32 place = places[digit] + own_ranks[digit] + rank[round];
-        p.slots_out[place] = slots[round];
-        p.bags_out[place] = bags[round];
+        p.sorted[place] = pairs[round];
     }
 }

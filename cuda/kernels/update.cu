@@ -1,6 +1,7 @@
 // The update of an owner's rows by gradient descent, each distinct row of the global batch once.
 //
-// Reads 2 bytes an element of every rank that looked the row up, over the link but for its own, and reads and writes 4.
+// Reads 2 bytes an element of every rank that looked the row up, and reads and writes 4. The gradients were written here
+// by the ranks: reading them over the link was slower, by its lower rate and because nothing else went on meanwhile.
 #include "common.cuh"
 
 struct Update {
@@ -8,14 +9,14 @@ struct Update {
     // The union of the rows that ranks looked up, and their number.
     const u32* rows;
     const u32* rows_count;
-    // [union row][rank]: 1 + the slot of its gradient there, or 0.
+    // [union row][rank]: 1 + the place of its gradient, or 0.
     const u32* sources;
-    const uint2* gradients[RANKS_MAX];
+    const uint2* gradients;
     const float* rate;
     u32 ranks;
     u32 dim;
 };
-static_assert(sizeof(Update) == 112);
+static_assert(sizeof(Update) == 56);
 
 // Rows that a warp has in flight, by ranks: what fits its registers.
 template <u32 RANKS>
@@ -53,7 +54,7 @@ __device__ inline void update_rows(const Update& p) {
                     // bf16 zeros add nothing.
                     values[i][rank] = make_uint2(0, 0);
                     if (sources[i][rank] != 0) {
-                        values[i][rank] = __ldcg(p.gradients[rank] + u64(sources[i][rank] - 1) * vectors + column);
+                        values[i][rank] = __ldcg(p.gradients + u64(sources[i][rank] - 1) * vectors + column);
                     }
                 }
                 if (i < here) weight[i] = __ldcs(weights[i] + column);

@@ -123,15 +123,15 @@ const PHASES: [Phase; 9] = [
     Phase {
         name: "reduce",
         enqueue: |rank, lane, batch| rank.reduce(lane, batch),
-        bytes: |counts| Bytes { memory: 2.0 * counts.dim * (counts.ids + counts.slots), link: 0.0 },
+        bytes: |counts| Bytes {
+            memory: 2.0 * counts.dim * (counts.ids + counts.slots),
+            link: 2.0 * counts.dim * counts.slots_far,
+        },
     },
     Phase {
         name: "update",
         enqueue: |rank, lane, batch| rank.update(lane, batch),
-        bytes: |counts| Bytes {
-            memory: counts.dim * (8.0 * counts.union + 2.0 * counts.slots),
-            link: 2.0 * counts.dim * counts.entries_far,
-        },
+        bytes: |counts| Bytes { memory: counts.dim * (8.0 * counts.union + 2.0 * counts.slots), link: 0.0 },
     },
     Phase {
         name: "fetch (for send)",

@@ -1,7 +1,19 @@
 //! `sort.cu`, and what `locate.cu` shares with it.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
+
+/// An id's slot and bag.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Pair {
+    /// The number of its row among the distinct ones.
+    pub slot: u32,
+    /// Its feature and sample.
+    pub bag: u32,
+}
 
 /// Pairs of a tile, which one block sorts.
 pub const TILE: u32 = 2048;
@@ -29,7 +41,7 @@ pub(super) fn digits_max(ids: u32) -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub struct Count {
     /// After the first pass.
-    pub slots: Pointer<u32>,
+    pub pairs: Pointer<Pair>,
     /// Distinct slots.
     pub slots_count: Pointer<u32>,
     /// `[digit][tile]`
@@ -72,10 +84,12 @@ impl Sum {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Scatter {
-    /// Of each pair.
+    /// Of each id, for the first pass.
     pub slots: Pointer<u32>,
-    /// Of each pair.
+    /// Of each id, for the first pass.
     pub bags: Pointer<u32>,
+    /// For the second pass.
+    pub pairs: Pointer<Pair>,
     /// Distinct slots.
     pub slots_count: Pointer<u32>,
     /// `[digit][tile]`: those in tiles before.
@@ -83,9 +97,7 @@ pub struct Scatter {
     /// Of each digit.
     pub totals: Pointer<u32>,
     /// In the new order.
-    pub slots_out: Pointer<u32>,
-    /// In the new order.
-    pub bags_out: Pointer<u32>,
+    pub sorted: Pointer<Pair>,
     /// Ids.
     pub ids: u32,
     /// 0 for the low digit, 1 for the high one.

@@ -166,7 +166,7 @@ impl Layout {
     }
 
     /// Distinct rows that a rank can look up at one owner.
-    pub(super) fn entries_max(&self) -> usize {
+    pub fn entries_max(&self) -> usize {
         self.ids().min(self.span)
     }
 

@@ -11,10 +11,10 @@
 //!    routes want them.
 //! 2. [`Rank::barrier`]: all rows have arrived.
 //! 3. [`Rank::gather`]: each look-up's row goes to where its vector belongs. The model follows.
-//! 4. [`Rank::reduce`]: the gradients of each distinct row are summed, in the order of look-ups.
+//! 4. [`Rank::reduce`]: the gradients of each distinct row are summed, in the order of look-ups, and written to the owner.
 //! 5. [`Rank::route`], beside all of this: the distinct rows of batch `i + 1`.
-//! 6. [`Rank::barrier`]: gradients and lists of rows lie ready.
-//! 7. [`Rank::update`]: the owner reads the gradients of its rows, adds them in the order of ranks and updates.
+//! 6. [`Rank::barrier`]: gradients have arrived, and lists of rows lie ready.
+//! 7. [`Rank::update`]: the owner adds the gradients of its rows in the order of ranks and updates.
 //! 8. [`Rank::merge`], beside it: the owner reads which rows its peers look up in batch `i + 1`.
 //!
 //! No sum depends on timing, so that a run has the same bits each time.

@@ -23,8 +23,8 @@ impl Schedule {
     pub fn new(rank: &Rank, overlap: bool) -> Result<Self> {
         let device = rank.device();
         Ok(Self {
-            main: Lane::new(device)?,
-            side: Lane::of_low_priority(device)?,
+            main: Lane::of_low_priority(device)?,
+            side: Lane::new(device)?,
             forked: Moment::new(device)?,
             joined: Moment::new(device)?,
             overlap,
