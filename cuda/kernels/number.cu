@@ -48,16 +48,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_consta
     // A warp lists a word at a time, a lane a bit: where keys lie dense, a thread for each word would write far from its
     // neighbours.
     const u32 lane = threadIdx.x % WARP, below = (1u << lane) - 1;
+    const u32 warp_row = thread_row - lane * WORDS * 32 + lane;
 #pragma unroll
     for (u32 i = 0; i < WORDS; i++) {
         const u32 words = i == 0 ? pair.x : pair.y;
-#pragma unroll 2
-        for (u32 filled = __ballot_sync(ALL_LANES, words != 0); filled != 0; filled &= filled - 1) {
-            const u32 source = __ffs(filled) - 1;
+        const auto list = [&](u32 source) {
             const u32 word = __shfl_sync(ALL_LANES, words, source);
             const u32 first = __shfl_sync(ALL_LANES, next, source);
-            const u32 row = __shfl_sync(ALL_LANES, thread_row, source) + i * 32 + lane;
-            if (word >> lane & 1) p.rows[first + __popc(word & below)] = row;
+            if (word >> lane & 1) p.rows[first + __popc(word & below)] = warp_row + (source * WORDS + i) * 32;
+        };
+        u32 filled = __ballot_sync(ALL_LANES, words != 0);
+        if (__popc(filled) > WARP / 4) {
+            // Without a chain from one word to the next, which would be long here.
+#pragma unroll 8
+            for (u32 source = 0; source < WARP; source++) list(source);
+        } else {
+            for (; filled != 0; filled &= filled - 1) list(__ffs(filled) - 1);
         }
         next += __popc(words);
     }

@@ -7,9 +7,10 @@
 // these are follows from the pairs alone, so the bits are the same each time.
 #include "common.cuh"
 
+// Pairs of a run. With half as many there are more warps, but twice as many parts: no gain.
 constexpr u32 RUN = 64;
 constexpr u32 REDUCE_AT_ONCE = 8;
-constexpr u32 PART_WARPS = 8;
+constexpr u32 PART_WARPS = 16;
 constexpr u32 PARTS_AT_ONCE = 8;
 constexpr u32 FEATURES_MAX = 512;
 
@@ -113,16 +114,20 @@ extern "C" __global__ void __launch_bounds__(256) reduce_runs(const __grid_const
 __device__ inline void add_parts(const Reduce& p, u32 slot, u64 first, u32 step, u32 column, bool active, float4& sum) {
     const u32 vectors = p.dim / VECTOR;
     for (bool goes_on = true; goes_on; first += PARTS_AT_ONCE * step) {
+        // Parts are read before it is known whether they belong to the row, or one would wait for the other.
         float4 values[PARTS_AT_ONCE];
+        u32 slots[PARTS_AT_ONCE];
 #pragma unroll
         for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
-            const u64 run = first + i * step;
-            goes_on = goes_on && run * RUN < p.ids && p.pairs[run * RUN].x == slot;
-            values[i] = make_float4(0, 0, 0, 0);
-            if (goes_on && active) values[i] = p.parts[run * 2 * vectors + column];
+            const u64 run = first + i * step, begin = run * RUN;
+            slots[i] = begin < p.ids ? p.pairs[begin].x : ~0u;
+            if (begin < p.ids && active) values[i] = p.parts[run * 2 * vectors + column];
         }
 #pragma unroll
-        for (u32 i = 0; i < PARTS_AT_ONCE; i++) add(sum, values[i]);
+        for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
+            goes_on = slots[i] == slot;
+            if (goes_on) add(sum, values[i]);
+        }
     }
 }
 

@@ -84,5 +84,5 @@ pub struct Parts(pub Reduce);
 unsafe impl Kernel for Parts {
     const ID: Id = Id::Parts;
     const NAME: &'static str = "reduce_parts";
-    const THREADS: u32 = 256;
+    const THREADS: u32 = 512;
 }
