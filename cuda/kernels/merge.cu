@@ -37,8 +37,8 @@ struct Link {
     const u32* entries;
     const u32* counts;
     KeySet set;
-    // [union row][rank]: 1 + the place of the row's entry, where its gradients will lie, or 0 where the rank does not look
-    // it up.
+    // [union row][rank]: 1 + the place of the row's entry, where its gradients will lie, or 0 where the rank does not
+    // look it up.
     u32* sources;
     u32 capacity;
     u32 ranks;

@@ -45,8 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_consta
 
     const u32 owner = group * GROUP_KEYS / p.span;
     const u32 thread_row = thread * WORDS * 32 - owner * p.span;
-    // A warp lists a word at a time, a lane a bit: where keys lie dense, a thread for each word would write far from its
-    // neighbours.
+    // A warp lists a word at a time, a lane a bit: where keys lie dense, a thread for each word would write far from
+    // its neighbours.
     const u32 lane = threadIdx.x % WARP, below = (1u << lane) - 1;
     const u32 warp_row = thread_row - lane * WORDS * 32 + lane;
 #pragma unroll

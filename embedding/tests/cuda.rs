@@ -1,8 +1,8 @@
 //! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
 //! each time.
 //!
-//! Ranks share one GPU, and where there are several the same tests run on as many. Inputs are new in each run; a failure
-//! tells the seed, and `RANKINE_TEST_SEED` repeats it.
+//! Ranks share one GPU, and where there are several the same tests run on as many. Inputs are new in each run; a
+//! failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -327,7 +327,8 @@ fn check_routes(case: &Case, batch: usize, routes: &[Snapshot]) -> Result<(), Fa
 fn vectors_are_the_rows(case: &Case) -> Result<(), Failed> {
     let tables = case.cpu_tables();
     let dim = tables[0].spec().dim;
-    let ways: [(&str, fn(&Rank, &Schedule) -> Result<(), Error>); 3] = [
+    type Way = fn(&Rank, &Schedule) -> Result<(), Error>;
+    let ways: [(&str, Way); 3] = [
         ("sent", |rank, schedule| {
             schedule.begin(rank, FIRST)?;
             rank.send(schedule.lane(), 0)?;

@@ -3,8 +3,8 @@
 use super::{Id, Kernel, KeySet, RANKS_MAX};
 use crate::buffer::Pointer;
 
-/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number of
-/// blocks, and y over ranks.
+/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number
+/// of blocks, and y over ranks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Merge {

@@ -28,10 +28,10 @@ const SCATTER_BYTES: u32 = 4 + SCATTER_THREADS / 32 * 2;
 /// What [`Scatter`] takes at most.
 pub(super) const SHARED_BYTES_MAX: i32 = (SCATTER_BYTES << DIGIT_BITS_MAX) as i32;
 
-/// Values that a digit of the slots of so many ids can have: no fewer than the kernels will find in use, since there are
-/// no more slots than ids.
+/// Values that a digit of the slots of so many ids can have: no fewer than the kernels will find in use, since there
+/// are no more slots than ids.
 pub(super) fn digits_max(ids: u32) -> u32 {
-    let bits = (u32::BITS - (ids.max(1) - 1 | 1).leading_zeros()).div_ceil(2);
+    let bits = (u32::BITS - ((ids.max(1) - 1) | 1).leading_zeros()).div_ceil(2);
     assert!(bits <= DIGIT_BITS_MAX, "{ids} ids are more than two digits of {DIGIT_BITS_MAX} bits number");
     1 << bits
 }

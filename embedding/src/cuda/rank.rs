@@ -212,7 +212,8 @@ impl Rank {
         let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
         let high = Scatter { pairs: low.sorted, sorted: own.sorted.pointer(), pass: 1, ..low };
         let mark_blocks = ((layout.samples as u32).div_ceil(THREADS), layout.features.len() as u32);
-        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts here:
+        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts
+        // here:
         // `ids` words, or as `SharedRoute`, `OwnRoute`, `RouteScratch` and `Bits` say.
         unsafe {
             self.clear(lane, &scratch.set)?;
@@ -263,8 +264,8 @@ impl Rank {
             capacity: merge.capacity,
             ranks: layout.ranks as u32,
         };
-        // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up no
-        // more than `entries_max` rows of an owner, and all together no more than `union_max`.
+        // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up
+        // no more than `entries_max` rows of an owner, and all together no more than `union_max`.
         unsafe {
             self.clear(lane, &self.union)?;
             lane.launch(&merge, self.blocks_each_rank())?;
@@ -301,13 +302,14 @@ impl Rank {
             ranks: layout.ranks as u32,
             dim: layout.dim as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each slot.
+        // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each
+        // slot.
         unsafe { lane.launch(&send, self.blocks_each_rank()) }?;
         Ok(())
     }
 
-    /// Reads the rows that this rank looks up out of their owners' tables: in place of [`Rank::send`], it needs no merged
-    /// route and moves twice the bytes. The tables must not change meanwhile.
+    /// Reads the rows that this rank looks up out of their owners' tables: in place of [`Rank::send`], it needs no
+    /// merged route and moves twice the bytes. The tables must not change meanwhile.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -348,8 +350,8 @@ impl Rank {
             stride: layout.stride as u32,
             dim: layout.dim as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which have
-        // the lengths that the layout says.
+        // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which
+        // have the lengths that the layout says.
         unsafe { lane.launch(&vectors, self.blocks_each_rank()) }?;
         Ok(())
     }
@@ -375,8 +377,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Sums the gradients of each distinct row that this rank looked up, and writes them to the rows' owners. These must be
-    /// done with the gradients before.
+    /// Sums the gradients of each distinct row that this rank looked up, and writes them to the rows' owners. These
+    /// must be done with the gradients before.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -398,8 +400,8 @@ impl Rank {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers, with two parts a run, and of sums that the node holds, with one
-        // for each row that a rank can look up at an owner.
+        // SAFETY: the addresses are of this rank's buffers, with two parts a run, and of sums that the node holds, with
+        // one for each row that a rank can look up at an owner.
         unsafe {
             lane.launch(&Runs(reduce), reduce.runs_grid())?;
             lane.launch(&Parts(reduce), reduce.parts_grid())?;
@@ -407,8 +409,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Adds up the ranks' gradients of this owner's rows and updates each by gradient descent. All ranks must have written
-    /// theirs.
+    /// Adds up the ranks' gradients of this owner's rows and updates each by gradient descent. All ranks must have
+    /// written theirs.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -429,8 +431,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Waits, on the GPU, until all ranks have come as far on their lanes; what they wrote before can be read after. The
-    /// ranks must enqueue their barriers in the same order.
+    /// Waits, on the GPU, until all ranks have come as far on their lanes; what they wrote before can be read after.
+    /// The ranks must enqueue their barriers in the same order.
     ///
     /// # Errors
     /// Where the driver refuses. That a rank did not come in time is what [`Rank::check`] tells.

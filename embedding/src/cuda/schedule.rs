@@ -5,9 +5,9 @@ use rankine_cuda::{Lane, Moment};
 use super::error::Result;
 use super::rank::{Rank, Routing};
 
-/// A rank's lanes. What prepares the next batch runs on a lane of its own unless told otherwise. Its kernels are short and
-/// wait for the memory more than they use it: so their blocks go before those of the iteration, which fill the GPU and
-/// would let none in between.
+/// A rank's lanes. What prepares the next batch runs on a lane of its own unless told otherwise. Its kernels are short
+/// and wait for the memory more than they use it: so their blocks go before those of the iteration, which fill the GPU
+/// and would let none in between.
 #[derive(Debug)]
 pub struct Schedule {
     main: Lane,
