@@ -37,6 +37,14 @@ const OTHER_KINDS: [(&str, &[&str]); 3] = [
 ];
 /// A kind of model may be this much worse than dlrm.
 const KINDS_APART_MAX: f64 = 0.01;
+/// Ways to spread a model over ranks.
+const PLACEMENTS: [&[&str]; 3] = [
+    &["embedding.placement=\"auto\""],
+    &["embedding.placement=\"hybrid\"", "embedding.exchange=\"rows\"", "device.dense_update=\"sharded\""],
+    &["embedding.placement=\"row-wise\"", "embedding.exchange=\"pooled\""],
+];
+/// On ranks the AUC may differ by this much from what one rank reaches with the same seed.
+const RANKS_APART_MAX: f64 = 1e-4;
 
 fn main() -> ExitCode {
     let log = data_folder().join("criteo-kaggle-first15k/train.tsv");
@@ -57,12 +65,24 @@ fn criteo_15k_reaches_its_auc(log: &Path) -> Result<(), Failed> {
     if !converted.contains("(12000 train, 3000 eval)\nrows bad    0\n") {
         return Err(format!("these are not the first 15,000 rows:\n{converted}").into());
     }
-    let dlrm = mean_auc(&place, &data, "dlrm", &[]);
+    let aucs = aucs(&place, &data, "dlrm", &[]);
+    let dlrm = mean(&aucs);
     if dlrm < AUC_MIN {
         return Err(format!("the mean AUC {dlrm:.5} is below {AUC_MIN}").into());
     }
+    for (number, placement) in PLACEMENTS.iter().enumerate() {
+        let sets = [&["device.ranks=4", "device.nodes=2"], *placement].concat();
+        let on_ranks = auc(&place, &data, &format!("ranks-{number}"), SEEDS[0], &sets);
+        told(&format!(
+            "criteo-15k on 4 ranks in 2 nodes, {placement:?}: AUC {on_ranks:.6}, on one {:.6}",
+            aucs[0]
+        ));
+        if (on_ranks - aucs[0]).abs() > RANKS_APART_MAX {
+            return Err(format!("4 ranks reach {on_ranks:.6}, and one reaches {:.6}", aucs[0]).into());
+        }
+    }
     for (kind, sets) in OTHER_KINDS {
-        let mean = mean_auc(&place, &data, kind, sets);
+        let mean = mean(&self::aucs(&place, &data, kind, sets));
         if mean < dlrm - KINDS_APART_MAX {
             return Err(format!("{kind} has a mean AUC of {mean:.5}, and dlrm one of {dlrm:.5}").into());
         }
@@ -70,17 +90,22 @@ fn criteo_15k_reaches_its_auc(log: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The mean AUC of `configs/criteo-15k.toml`, with changes, over the seeds.
-fn mean_auc(place: &Place, data: &str, kind: &str, sets: &[&str]) -> f64 {
-    let job = word(&root().join("configs/criteo-15k.toml"));
-    let aucs = SEEDS.map(|seed| {
-        let run_dir = format!("{kind}-{seed}");
-        let own = [format!("seed={seed}"), format!("data.dir={data}")];
-        let sets: Vec<_> = own.iter().map(String::as_str).chain(sets.iter().copied()).collect();
-        train(place, &job, &run_dir, &sets).with(SUCCESS);
-        summary(place, &run_dir)["eval"]["auc"].as_f64().expect("the evaluation part has both labels")
-    });
-    let mean = aucs.iter().sum::<f64>() / aucs.len() as f64;
+/// The AUC of `configs/criteo-15k.toml`, with changes, for each of the seeds.
+fn aucs(place: &Place, data: &str, kind: &str, sets: &[&str]) -> [f64; SEEDS.len()] {
+    let aucs = SEEDS.map(|seed| auc(place, data, &format!("{kind}-{seed}"), seed, sets));
+    let mean = mean(&aucs);
     told(&format!("criteo-15k, {kind}: mean AUC {mean:.5} over the seeds {SEEDS:?}: {aucs:.5?}"));
-    mean
+    aucs
+}
+
+fn auc(place: &Place, data: &str, run_dir: &str, seed: u64, sets: &[&str]) -> f64 {
+    let job = word(&root().join("configs/criteo-15k.toml"));
+    let own = [format!("seed={seed}"), format!("data.dir={data}")];
+    let sets: Vec<_> = own.iter().map(String::as_str).chain(sets.iter().copied()).collect();
+    train(place, &job, run_dir, &sets).with(SUCCESS);
+    summary(place, run_dir)["eval"]["auc"].as_f64().expect("the evaluation part has both labels")
+}
+
+fn mean(aucs: &[f64]) -> f64 {
+    aucs.iter().sum::<f64>() / aucs.len() as f64
 }

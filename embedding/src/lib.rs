@@ -8,10 +8,21 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod frequency;
 pub mod optimizer;
+pub mod placement;
+pub mod plan;
 pub mod random;
 pub mod table;
+pub mod topology;
+pub mod traffic;
 pub mod vector;
 
+pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
+pub use placement::{
+    EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
+};
 pub use table::{Pooling, TableSpec};
+pub use topology::{Topology, TopologyError};
+pub use traffic::{LinkTraffic, Traffic};

@@ -176,14 +176,9 @@ impl Update {
                     *weight -= if gradient == 0.0 { 0.0 } else { step };
                 }
             }
-            UpdateRule::RowwiseAdagrad { epsilon, .. } => {
+            UpdateRule::RowwiseAdagrad { .. } => {
                 let squares = sum_of_squares(weights, gradient, weight_decay);
-                let accumulator = &mut first[0];
-                *accumulator += squares / weights.len() as f32;
-                let rate = if squares == 0.0 { 0.0 } else { rate / (accumulator.sqrt() + epsilon) };
-                for (weight, &gradient) in weights.iter_mut().zip(gradient) {
-                    *weight -= rate * decayed(gradient, *weight);
-                }
+                self.apply_rowwise(weights, first, gradient, squares / weights.len() as f32);
             }
             UpdateRule::Adam { beta1, beta2, epsilon } => {
                 let (rest1, rest2) = (1.0 - beta1, 1.0 - beta2);
@@ -211,6 +206,32 @@ impl Update {
                 }
             }
         }
+    }
+}
+
+impl Update {
+    /// [`UpdateRule::RowwiseAdagrad`] for a row, or for some of its columns: `mean_square` is over the whole row.
+    ///
+    /// # Panics
+    /// With another rule: it has no one number a row.
+    #[inline(always)]
+    pub fn apply_rowwise(&self, weights: &mut [f32], state: &mut [f32], gradient: &[f32], mean_square: f32) {
+        let UpdateRule::RowwiseAdagrad { epsilon, .. } = self.rule else {
+            panic!("{:?} keeps no number a row", self.rule);
+        };
+        let accumulator = &mut state[0];
+        *accumulator += mean_square;
+        let rate = if mean_square == 0.0 { 0.0 } else { self.rate / (accumulator.sqrt() + epsilon) };
+        for (weight, &gradient) in weights.iter_mut().zip(gradient) {
+            *weight -= rate * (gradient + self.weight_decay * *weight);
+        }
+    }
+}
+
+impl Optimizer {
+    /// The sum of the squared gradients of a row's weights, or of some of its columns, weight decay included.
+    pub fn row_squares(&self, weights: &[f32], gradient: &[f32]) -> f32 {
+        sum_of_squares(weights, gradient, self.weight_decay)
     }
 }
 

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod evaluation;
 pub mod job;
 pub mod model;
+pub mod planning;
 pub mod prediction;
 pub mod saved;
 pub mod system;

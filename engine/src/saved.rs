@@ -147,11 +147,7 @@ fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_r
     };
     // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
     put(&mut file, model.parameters())?;
-    for table in model.tables() {
-        for row in 0..table.spec().rows {
-            put(&mut file, table.weights(row))?;
-        }
-    }
+    model.try_for_each_row(|_, weights| put(&mut file, weights))?;
     file.write(&run)?;
     file.finish()
 }

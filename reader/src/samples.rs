@@ -121,6 +121,20 @@ impl Samples {
         }
     }
 
+    /// A copy of a range of the samples.
+    pub fn slice(&self, range: std::ops::Range<usize>) -> Self {
+        let mut slice = Self {
+            len: 0,
+            labels: vec![Vec::new(); self.labels.len()],
+            weights: Vec::new(),
+            dense: Vec::new(),
+            dense_columns: self.dense_columns,
+            categorical: vec![Bags::default(); self.categorical.len()],
+        };
+        slice.append(self, range);
+        slice
+    }
+
     /// Forgets the samples and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;

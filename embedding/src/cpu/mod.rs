@@ -6,8 +6,10 @@
 mod deduplicate;
 mod memory;
 mod pool;
+mod ranks;
 mod table;
 
 pub use deduplicate::{BagPlace, Route};
 pub use pool::{Bags, Feature, FeatureSlot};
+pub use ranks::{BagGradients, Communicator, RankTables};
 pub use table::Table;

@@ -16,7 +16,7 @@ use crate::vectorized;
 const ALIGN_ELEMENTS: usize = 4;
 /// Gradients of one row are summed in runs of this many, and the runs' sums in order: a row that every sample of a
 /// large batch names would otherwise lose the small gradients to rounding.
-const SUM_RUN: usize = 64;
+pub(super) const SUM_RUN: usize = 64;
 /// Distinct rows that one task updates; it does not depend on the number of threads, nor does any result.
 const ROWS_PER_TASK: usize = 128;
 
@@ -48,11 +48,16 @@ impl Table {
     /// A table as training starts with it: uniform weights within [`TableSpec::initial_bound`], a function of seed,
     /// table number, row and column alone.
     pub fn initialized(spec: TableSpec, optimizer: Optimizer, seed: u64, number: u32) -> Self {
+        let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
+        Self::filled(spec, optimizer, |row, weights| field.fill_row(row, bound, weights))
+    }
+
+    /// A table whose weights `fill` sets, row by row, with the state that they start with.
+    pub fn filled(spec: TableSpec, optimizer: Optimizer, fill: impl Fn(u64, &mut [f32]) + Sync) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
-        let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
         let mut table = Self { spec, optimizer, stride, data };
-        table.fill(|row, weights| field.fill_row(row, bound, weights));
+        table.fill(fill);
         table
     }
 
@@ -102,6 +107,36 @@ impl Table {
             gradients,
         };
         task.run(0..route.rows.len(), 0, &mut self.data);
+    }
+
+    /// Updates some rows, each once, from the sums of their gradients, `[row, dim]`. Where the rule keeps one number a
+    /// row and the table has only some columns of it, `mean_squares` are the means of the squared gradients over all
+    /// columns, row by row.
+    pub fn update_summed(&mut self, rows: &[u64], sums: &[f32], mean_squares: Option<&[f32]>, step: Step) {
+        let dim = self.spec.dim;
+        let state_elements = self.optimizer.rule.state_elements(dim);
+        let update = self.optimizer.at(step);
+        for (index, (&row, sum)) in rows.iter().zip(sums.chunks_exact(dim)).enumerate() {
+            let row = &mut self.data[row as usize * self.stride..][..self.stride];
+            let (weights, state) = row.split_at_mut(dim);
+            let state = &mut state[..state_elements];
+            match mean_squares {
+                Some(means) => update.apply_rowwise(weights, state, sum, means[index]),
+                None => update.apply(weights, state, sum),
+            }
+        }
+    }
+
+    /// The sum of each row's squared gradients, weight decay included, from the sums of its gradients, `[row, dim]`.
+    pub fn row_squares(&self, rows: &[u64], sums: &[f32]) -> Vec<f32> {
+        let sums = sums.chunks_exact(self.spec.dim);
+        rows.iter().zip(sums).map(|(&row, sum)| self.optimizer.row_squares(self.weights(row), sum)).collect()
+    }
+
+    /// A row's weights and, behind them, its optimizer state.
+    pub fn row(&self, row: u64) -> &[f32] {
+        let len = self.spec.dim + self.optimizer.rule.state_elements(self.spec.dim);
+        &self.data[row as usize * self.stride..][..len]
     }
 }
 

@@ -1,6 +1,6 @@
 //! Values of arguments that several commands take, read and refused in the same words.
 
-use rankine::job::{Count, NonNegative, ThreadCount};
+use rankine::job::{Count, NonNegative, RankCount, ThreadCount};
 use rankine_reader::Part;
 
 /// A number of which there must be at least one. Digits may be grouped: 1_000_000.
@@ -12,6 +12,13 @@ pub(crate) fn count(text: &str) -> Result<Count, String> {
 pub(crate) fn threads(text: &str) -> Result<ThreadCount, String> {
     whole(text)
         .and_then(|number| ThreadCount::new(number.try_into().ok()?))
+        .ok_or_else(|| "expected a whole number from 1 to 4096".into())
+}
+
+/// A number of ranks, or of nodes.
+pub(crate) fn ranks(text: &str) -> Result<RankCount, String> {
+    whole(text)
+        .and_then(|number| RankCount::new(number.try_into().ok()?))
         .ok_or_else(|| "expected a whole number from 1 to 4096".into())
 }
 
@@ -57,6 +64,7 @@ mod tests {
     fn numbers_outside_of_their_range_are_refused() {
         assert_eq!(count("1_000_000"), Ok(Count::new(1_000_000).unwrap()));
         assert!(count("0").is_err());
+        assert!(ranks("0").is_err() && ranks("4097").is_err());
         assert!(threads("0").is_err() && threads("5000000000").is_err());
         assert!(non_negative("-1").is_err() && non_negative("nan").is_err());
         assert_eq!(part("eval"), Ok(Part::Eval));

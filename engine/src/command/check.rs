@@ -49,7 +49,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
             match columns {
                 Columns::Dataset => format!("dataset   {dir}\n"),
-                Columns::Shape => format!("dataset   {dir}: not there yet, training will generate it\n"),
+                Columns::Shape if job.data.generate.is_some() => {
+                    format!("dataset   {dir}: not there yet, training will generate it\n")
+                }
+                Columns::Shape => {
+                    format!("dataset   {dir}: not there, so its columns were taken from data.shape\n")
+                }
                 Columns::Unknown => format!(
                     "dataset   {dir}: not there, so its columns were not checked; convert or generate it\n"
                 ),

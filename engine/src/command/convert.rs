@@ -7,8 +7,8 @@ use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::system;
 use rankine_reader::convert::{
-    self, BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, SchemaFile, Split,
-    VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
+    self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
+    SchemaFile, Split, VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
 };
 use rankine_reader::schema::DenseDtype;
 
@@ -101,9 +101,6 @@ Examples:
   rankine convert csv train-*.csv.gz --eval test.csv --schema ads.toml --out data/ads --on-bad quarantine")]
 struct Csv {
     #[command(flatten)]
-    common: Common,
-
-    #[command(flatten)]
     named: Named,
 }
 
@@ -117,9 +114,6 @@ Examples:
   rankine convert parquet ratings.parquet --schema films.toml --out data/films --split last:0.2
   rankine convert parquet day_*.parquet --eval test.parquet --schema ads.toml --out data/ads")]
 struct Parquet {
-    #[command(flatten)]
-    common: Common,
-
     #[command(flatten)]
     named: Named,
 }
@@ -153,6 +147,9 @@ struct HugectrRaw {
 /// What forms of named columns are asked for.
 #[derive(Debug, clap::Args)]
 struct Named {
+    #[command(flatten)]
+    common: Common,
+
     /// What the columns are, and what becomes of them
     #[arg(long, value_name = "FILE")]
     schema: PathBuf,
@@ -224,6 +221,18 @@ impl Common {
     }
 }
 
+type Convert =
+    fn(&ConvertOptions, &SchemaFile, u64, &dyn convert::Progress) -> rankine_reader::Result<ConversionReport>;
+
+impl Named {
+    /// Converts with the function for the form; returns also where the dataset is.
+    fn convert(self, convert: Convert, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
+        let schema = SchemaFile::load(&self.schema)?;
+        let options = self.common.options(self.dense_dtype).with_memory(self.counting.memory);
+        Ok((convert(&options, &schema, self.min_count.get(), bars)?, options.out))
+    }
+}
+
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let bars = Bars::default();
     let (report, out) = match args.format {
@@ -237,20 +246,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             let options = args.common.options(args.dense_dtype).with_memory(args.counting.memory);
             (convert_criteo(&options, &columns, &bars)?, options.out)
         }
-        Format::Csv(Csv { common, named }) => {
-            let schema = SchemaFile::load(&named.schema)?;
-            let options = common.options(named.dense_dtype).with_memory(named.counting.memory);
-            (convert_csv(&options, &schema, named.min_count.get(), &bars)?, options.out)
-        }
+        Format::Csv(Csv { named }) => named.convert(convert_csv, &bars)?,
         Format::HugectrRaw(args) => {
             let options = args.common.options(args.dense_dtype);
             (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
         }
-        Format::Parquet(Parquet { common, named }) => {
-            let schema = SchemaFile::load(&named.schema)?;
-            let options = common.options(named.dense_dtype).with_memory(named.counting.memory);
-            (convert_parquet(&options, &schema, named.min_count.get(), &bars)?, options.out)
-        }
+        Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &bars)?,
     };
     drop(bars);
     let rows = &report.conversion.rows;

@@ -23,6 +23,7 @@ mod job;
 mod log;
 mod metrics;
 mod output;
+mod plan;
 mod predict;
 mod progress;
 mod raw;
@@ -51,7 +52,8 @@ Exit codes:
   0   success
   1   the work failed, and the message says why
   2   bad usage, or a bad job file
-  3   bad input data: a damaged dataset, or too many bad rows";
+  3   bad input data: a damaged dataset, or too many bad rows
+  4   the model does not fit into the memory of the ranks it was planned for";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -60,6 +62,7 @@ enum Command {
     Predict(predict::Args),
     Init(init::Args),
     Check(check::Args),
+    Plan(plan::Args),
     Generate(generate::Args),
     Convert(convert::Args),
     Inspect(inspect::Args),
@@ -79,6 +82,8 @@ pub(crate) enum Exit {
     Usage = 2,
     /// The input data are wrong.
     BadData = 3,
+    /// The model does not fit into memory.
+    DoesNotFit = 4,
 }
 
 impl From<Exit> for process::ExitCode {
@@ -98,6 +103,7 @@ pub(crate) fn main() -> Exit {
         Command::Predict(args) => predict::run(args),
         Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
+        Command::Plan(args) => plan::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Inspect(args) => inspect::run(args),
@@ -133,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_help_documents_every_exit_code() {
-        for exit in [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData] {
+        for exit in [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData, Exit::DoesNotFit] {
             assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
         }
     }

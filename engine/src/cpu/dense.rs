@@ -10,7 +10,6 @@ const PARAMETERS_PER_TASK: usize = 1 << 14;
 #[derive(Debug)]
 pub(super) struct DenseOptimizer {
     optimizer: Optimizer,
-    clip_norm: Option<f32>,
     /// One entry a task.
     state: Vec<Vec<f32>>,
 }
@@ -20,7 +19,7 @@ impl DenseOptimizer {
     ///
     /// # Panics
     /// With a rule of table rows.
-    pub(super) fn new(optimizer: Optimizer, clip_norm: Option<f32>, parameters: &[f32]) -> Self {
+    pub(super) fn new(optimizer: Optimizer, parameters: &[f32]) -> Self {
         let rule = optimizer.rule;
         assert!(!matches!(rule, UpdateRule::RowwiseAdagrad { .. }), "dense parameters have no rows");
         let state = parameters.chunks(PARAMETERS_PER_TASK).map(|parameters| {
@@ -28,12 +27,11 @@ impl DenseOptimizer {
             rule.initialize(parameters, &mut state);
             state
         });
-        Self { optimizer, clip_norm, state: state.collect() }
+        Self { optimizer, state: state.collect() }
     }
 
-    /// Updates the parameters; shortens the gradients before, where they are too long.
-    pub(super) fn update(&mut self, parameters: &mut [f32], gradients: &mut [f32], step: Step) {
-        let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(gradients, longest));
+    /// Updates the parameters from their gradients times `scale`.
+    pub(super) fn update(&mut self, parameters: &mut [f32], gradients: &mut [f32], scale: f32, step: Step) {
         let update = self.optimizer.at(step);
         let parameters = parameters.par_chunks_mut(PARAMETERS_PER_TASK);
         let gradients = gradients.par_chunks_mut(PARAMETERS_PER_TASK);
@@ -58,10 +56,17 @@ vectorized! {
     }
 }
 
-/// What gradients are multiplied by, so that their norm is at most `longest`: that of
-/// `torch.nn.utils.clip_grad_norm_`, from a sum in f64 and in a fixed order.
-fn clip_scale(gradients: &[f32], longest: f32) -> f32 {
-    let sums: Vec<f64> = gradients
+/// What gradients of this squared norm are multiplied by, so that their norm is at most `longest`: that of
+/// `torch.nn.utils.clip_grad_norm_`.
+pub(super) fn clip_scale(squared_norm: f64, longest: f32) -> f32 {
+    let scale = f64::from(longest) / (squared_norm.sqrt() + 1e-6);
+    // Where the norm is not a number, the gradients become that too, and the weights: it is noticed.
+    if scale >= 1.0 { 1.0 } else { scale as f32 }
+}
+
+/// The sum of the gradients' squares, in f64 and in a fixed order.
+pub(super) fn squared_norm(gradients: &[f32]) -> f64 {
+    let of_tasks: Vec<f64> = gradients
         .par_chunks(PARAMETERS_PER_TASK)
         .map(|gradients| {
             let mut sum = 0.0;
@@ -69,10 +74,7 @@ fn clip_scale(gradients: &[f32], longest: f32) -> f32 {
             sum
         })
         .collect();
-    let norm = sums.iter().sum::<f64>().sqrt();
-    let scale = f64::from(longest) / (norm + 1e-6);
-    // Where the norm is not a number, the gradients become that too, and the weights: it is noticed.
-    if scale >= 1.0 { 1.0 } else { scale as f32 }
+    of_tasks.iter().sum()
 }
 
 vectorized! {

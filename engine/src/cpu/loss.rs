@@ -26,11 +26,12 @@ pub(super) struct HeadLabels<'a> {
     weights: &'a [f32],
     /// What the head's loss is multiplied by.
     head_weight: f64,
-    /// The sum of the weights of the samples whose label is there.
-    total_weight: f64,
+    /// The sum of the weights of the samples whose label is there, of the whole global batch.
+    pub(super) total_weight: f64,
 }
 
 impl<'a> HeadLabels<'a> {
+    /// Of a batch that is the whole; where it is a part, `total_weight` is to be summed over all parts.
     pub(super) fn new(head: &HeadSpec, batch: &'a Samples) -> Self {
         let (labels, weights) = (batch.labels[head.label_number].as_slice(), batch.weights.as_slice());
         let there = (0..batch.len).filter(|&sample| !labels[sample].is_nan());

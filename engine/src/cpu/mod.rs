@@ -14,8 +14,11 @@ mod mlp;
 mod model;
 #[cfg(test)]
 mod oracle;
+mod ranks;
+mod replica;
 mod tables;
 mod tile;
 
 pub(crate) use loss::{bce, sigmoid};
 pub use model::CpuModel;
+pub use ranks::{RankTraffic, Sharding};

@@ -1,37 +1,36 @@
 //! A model in host memory: one training step, and scores.
 
-use std::ops::Range;
-
-use rankine_embedding::Step;
 use rankine_embedding::cpu::Table;
-use rankine_embedding::random::UniformField;
+use rankine_embedding::{Step, TableSpec};
 use rankine_reader::Samples;
-use rayon::prelude::*;
 
-use super::dense::DenseOptimizer;
+use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
-use super::mlp::{Sum, WgradTile, weight_gradients};
+use super::ranks::{RankTraffic, Ranks, Sharding};
+use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
-use super::tile::{Parts, Tile};
 use crate::model::{ModelSpec, TrainingRules};
 
-/// Streams of random numbers from here on belong to dense layers, those before to tables.
-const DENSE_STREAMS: u32 = 1 << 31;
-/// Tiles a thread that are in memory at once: enough that few threads wait for the last tile of a round.
-const ROUND_TILES_PER_THREAD: usize = 8;
-
-/// A model, its optimizers' state, and the buffers of a step.
+/// A model, its optimizers' state, and the buffers of a step: on one rank, or spread over several.
 #[derive(Debug)]
 pub struct CpuModel {
-    parts: Parts,
+    device: Device,
+    steps: u64,
+}
+
+#[derive(Debug)]
+enum Device {
+    One(Box<OneRank>),
+    Several(Ranks),
+}
+
+/// A model with nobody to share it with: rows are looked up and updated where they lie.
+#[derive(Debug)]
+struct OneRank {
+    replica: Replica,
     tables: ModelTables,
     dense_optimizer: DenseOptimizer,
-    steps: u64,
-    // What a step works in; the contents mean nothing between steps.
-    gradients: Vec<f32>,
-    vector_gradients: Vec<f32>,
-    logit_gradients: Vec<f32>,
-    tiles: Vec<Tile>,
+    clip_norm: Option<f32>,
 }
 
 impl CpuModel {
@@ -41,19 +40,6 @@ impl CpuModel {
     /// # Panics
     /// Where the rules are not for the tables of the spec.
     pub fn initialized(spec: ModelSpec, rules: &TrainingRules, seed: u64) -> Self {
-        let layout = spec.dense_layout();
-        let mut parameters = vec![0.0; layout.parameters()];
-        let first_order = layout.linear.layers.first();
-        for (number, (_, layer)) in layout.named_layers().iter().enumerate() {
-            if Some(layer) == first_order {
-                continue;
-            }
-            let bound = (6.0 / (layer.inputs + layer.outputs) as f64).sqrt() as f32;
-            let field = UniformField::new(seed, DENSE_STREAMS + number as u32);
-            for (row, weights) in parameters[layer.weight()].chunks_exact_mut(layer.inputs).enumerate() {
-                field.fill_row(row as u64, bound, weights);
-            }
-        }
         let tables = rules.all_tables(&spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
             if number < spec.tables.len() {
                 Table::initialized(table, optimizer, seed, number as u32)
@@ -62,7 +48,24 @@ impl CpuModel {
             }
         });
         let tables = tables.collect();
+        let parameters = initial_parameters(&spec, seed);
         Self::new(spec, rules, parameters, tables)
+    }
+
+    /// The same model, spread over ranks. It learns what one rank would, but for the order in which sums are taken.
+    ///
+    /// # Errors
+    /// Where the operating system refuses the ranks their threads.
+    ///
+    /// # Panics
+    /// Where plan or rules are not for the tables of the spec.
+    pub fn over_ranks(
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+        seed: u64,
+        sharding: Sharding,
+    ) -> Result<Self, rayon::ThreadPoolBuildError> {
+        Ok(Self { device: Device::Several(Ranks::initialized(spec, rules, seed, sharding)?), steps: 0 })
     }
 
     /// A model with given parameters, laid out as [`crate::model::DenseLayout::named_layers`] says, and fresh state of
@@ -71,36 +74,76 @@ impl CpuModel {
     /// # Panics
     /// Where parameters or tables are not those of the spec.
     pub fn new(spec: ModelSpec, rules: &TrainingRules, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
-        Self {
-            dense_optimizer: DenseOptimizer::new(rules.dense, rules.dense_clip_norm, &parameters),
-            steps: 0,
-            gradients: vec![0.0; parameters.len()],
-            vector_gradients: Vec::new(),
-            logit_gradients: Vec::new(),
-            tiles: Vec::new(),
+        let one = OneRank {
+            dense_optimizer: DenseOptimizer::new(rules.dense, &parameters),
+            clip_norm: rules.dense_clip_norm,
             tables: ModelTables::new(&spec, tables),
-            parts: Parts::new(spec, parameters),
-        }
+            replica: Replica::new(spec, parameters, 0),
+        };
+        Self { device: Device::One(Box::new(one)), steps: 0 }
     }
 
     /// What the model is.
     pub fn spec(&self) -> &ModelSpec {
-        &self.parts.spec
+        &self.replica().parts.spec
     }
 
     /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
     pub fn parameters(&self) -> &[f32] {
-        &self.parts.parameters
+        &self.replica().parts.parameters
     }
 
-    /// The tables of the spec, then those of first-order terms.
-    pub fn tables(&self) -> impl Iterator<Item = &Table> {
-        self.tables.all()
+    fn replica(&self) -> &Replica {
+        match &self.device {
+            Device::One(one) => &one.replica,
+            Device::Several(ranks) => ranks.replica(),
+        }
+    }
+
+    /// Tells the weights of every row of each table, in order: of the tables of the spec, then of those of first-order
+    /// terms.
+    ///
+    /// # Errors
+    /// The first that `tell` returns.
+    pub fn try_for_each_row<E>(
+        &self,
+        mut tell: impl FnMut(&TableSpec, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match &self.device {
+            Device::One(one) => {
+                for table in one.tables.all() {
+                    (0..table.spec().rows).try_for_each(|row| tell(table.spec(), table.weights(row)))?;
+                }
+                Ok(())
+            }
+            Device::Several(ranks) => ranks.try_for_each_row(tell),
+        }
     }
 
     /// Whether every weight is a finite number.
     pub fn is_finite(&self) -> bool {
-        self.parameters().iter().all(|weight| weight.is_finite()) && self.tables.is_finite()
+        self.parameters().iter().all(|weight| weight.is_finite())
+            && match &self.device {
+                Device::One(one) => one.tables.is_finite(),
+                Device::Several(ranks) => ranks.is_finite(),
+            }
+    }
+
+    /// The ranks of which what all have is not the same, bit by bit, as what the first one has; nothing but a defect
+    /// of Rankine or of the machine makes it so.
+    pub fn diverged_ranks(&self) -> Vec<usize> {
+        match &self.device {
+            Device::One(_) => Vec::new(),
+            Device::Several(ranks) => ranks.diverged(),
+        }
+    }
+
+    /// What the ranks have sent to each other in all steps of training; one rank sends nothing.
+    pub fn traffic(&self) -> RankTraffic {
+        match &self.device {
+            Device::One(_) => RankTraffic::default(),
+            Device::Several(ranks) => ranks.traffic(),
+        }
     }
 
     /// One step of training on a global batch; returns its loss before the update: over the heads, the sum of each
@@ -110,112 +153,41 @@ impl CpuModel {
     /// # Panics
     /// Where the batch is empty or its columns are not the model's.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> f64 {
-        let (loss, last_round) = self.forward_backward(batch);
+        assert!(batch.len > 0, "a batch has at least one sample");
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
-        let Self { parts, tables, dense_optimizer, gradients, tiles, .. } = self;
-        let (vector_gradients, logit_gradients) = (&self.vector_gradients, &self.logit_gradients);
-        // Neither needs the other: side by side, one barrier waits for both.
-        rayon::join(
-            || {
-                sum_weight_gradients(parts, batch, tiles, last_round, gradients);
-                dense_optimizer.update(&mut parts.parameters, gradients, step);
-                parts.pack_weights();
-            },
-            || tables.update(batch, vector_gradients, logit_gradients, step),
-        );
-        loss
-    }
-
-    /// The loss of a batch, and how the last round of tiles enters the weight gradients, which is left to the caller;
-    /// those of all rounds before are summed. The other gradients are in the buffers.
-    fn forward_backward(&mut self, batch: &Samples) -> (f64, Sum) {
-        assert!(batch.len > 0, "a batch has at least one sample");
-        let heads: Vec<_> = self.spec().heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
-        let elements = self.spec().vector_elements();
-        self.vector_gradients.resize(batch.len * elements, 0.0);
-        self.logit_gradients.resize(batch.len * heads.len(), 0.0);
-        let tile_samples = tile_samples(batch.len);
-        let mut loss_sums = vec![0.0; heads.len()];
-        let mut sum = Sum::Begin;
-        for round in rounds(batch.len) {
-            if round.start > 0 {
-                sum_weight_gradients(&self.parts, batch, &self.tiles, sum, &mut self.gradients);
-                sum = Sum::Continue;
-            }
-            self.lay_tiles(&round, tile_samples);
-            let Self { parts, tables, tiles, vector_gradients, logit_gradients, .. } = self;
-            let (parts, tables) = (&*parts, &*tables);
-            let of_tiles = vector_gradients[round.start * elements..].par_chunks_mut(tile_samples * elements);
-            let logit_gradients = &mut logit_gradients[round.start * heads.len()..];
-            let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
-            tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
-                parts.forward(tables, batch, tile);
-                parts.backward(&heads, tile, vector_gradients, logit_gradients);
-            });
-            for tile in tiles {
-                loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);
-            }
+        match &mut self.device {
+            Device::One(one) => one.train_step(batch, step),
+            Device::Several(ranks) => ranks.train_step(batch, step),
         }
-        (heads.iter().zip(loss_sums).map(|(head, sum)| head.loss(sum)).sum(), sum)
     }
 
     /// Appends the logits of each sample, one a head.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
-        for round in rounds(batch.len) {
-            self.lay_tiles(&round, tile_samples(batch.len));
-            let Self { parts, tables, tiles, .. } = self;
-            tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
-            for tile in tiles {
-                out.extend_from_slice(tile.logits());
-            }
-        }
-    }
-
-    /// Makes tiles of a round's samples.
-    fn lay_tiles(&mut self, round: &Range<usize>, tile_samples: usize) {
-        self.tiles.resize_with(round.len().div_ceil(tile_samples), Tile::default);
-        for (start, tile) in round.clone().step_by(tile_samples).zip(&mut self.tiles) {
-            self.parts.resize(tile, start..round.end.min(start + tile_samples));
+        match &mut self.device {
+            Device::One(one) => one.replica.logits(batch, &one.tables, out),
+            Device::Several(ranks) => ranks.logits(batch, out),
         }
     }
 }
 
-/// Samples of a tile. Their number is a compromise: large tiles use each weight that they load for more samples, many
-/// tiles keep more threads busy.
-fn tile_samples(batch_samples: usize) -> usize {
-    (batch_samples / 8).next_power_of_two().clamp(64, 256)
-}
-
-/// Cuts a batch into rounds of tiles, so that what a step takes of memory does not grow with the batch. Where they are
-/// cut depends on the threads, and no result does: tiles are the same, and are summed in the same order.
-fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
-    let samples = tile_samples(batch_samples) * ROUND_TILES_PER_THREAD * rayon::current_num_threads();
-    (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
-}
-
-fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
-    // Layers lie one behind the other in the gradients: each takes its piece off the front.
-    let mut rest = gradients;
-    let mut tasks = Vec::new();
-    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(batch, tile)).collect();
-    for (mlp, &(of_mlp, ..)) in of_tiles[0].iter().enumerate() {
-        for (number, layer) in of_mlp.spec.layers.iter().enumerate() {
-            let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
-            rest = behind;
-            let share = |(of_tile, tile): (&Vec<_>, &Tile)| {
-                let (_, own, input): (_, &super::mlp::MlpTile, _) = of_tile[mlp];
-                WgradTile {
-                    input: if number == 0 { input } else { &own.outputs[number - 1] },
-                    output_gradients: &own.output_gradients[number],
-                    samples: tile.samples.len(),
-                }
-            };
-            let shares: Vec<_> = of_tiles.iter().zip(tiles).map(share).collect();
-            tasks.push((layer, shares, gradients));
-        }
+impl OneRank {
+    fn train_step(&mut self, batch: &Samples, step: Step) -> f64 {
+        let Self { replica, tables, dense_optimizer, clip_norm } = self;
+        let heads = &replica.parts.spec.heads;
+        let heads: Vec<_> = heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
+        let backward = replica.forward_backward(batch, &heads, tables);
+        let mut dense = backward.dense;
+        // Neither needs the other: side by side, one barrier waits for both.
+        rayon::join(
+            || {
+                let (parameters, gradients) = dense.sum();
+                let scale = clip_norm.map_or(1.0, |longest| clip_scale(squared_norm(gradients), longest));
+                dense_optimizer.update(parameters, gradients, scale, step);
+                dense.finish();
+            },
+            || tables.update(batch, backward.vector_gradients, backward.logit_gradients, step),
+        );
+        heads.iter().zip(backward.loss_sums).map(|(head, sum)| head.loss(sum)).sum()
     }
-    tasks.into_par_iter().for_each(|(layer, shares, gradients)| {
-        weight_gradients(layer, &shares, sum, gradients);
-    });
 }

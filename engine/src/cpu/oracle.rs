@@ -18,15 +18,28 @@ struct Oracle {
     tables: Vec<Vec<Vec<f64>>>,
 }
 
+/// The weights of every row of all tables.
+pub(super) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    let Ok(()) = model.try_for_each_row(|_, weights| {
+        rows.push(weights.to_vec());
+        Ok::<_, std::convert::Infallible>(())
+    });
+    rows
+}
+
 impl Oracle {
     fn of(model: &CpuModel) -> Self {
         let widen = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
-        let tables = model.tables().map(|table| (0..table.spec().rows).map(|row| widen(table.weights(row))));
+        let mut rows = rows_of(model).into_iter().map(|row| widen(&row));
+        let specs = model.spec().tables.iter().cloned().chain(model.spec().wide_tables());
+        let tables = specs.map(|table| rows.by_ref().take(table.rows as usize).collect());
+        let tables = tables.collect();
         Self {
             layers: model.spec().dense_layout().named_layers(),
             spec: model.spec().clone(),
             parameters: widen(model.parameters()),
-            tables: tables.map(Iterator::collect).collect(),
+            tables,
         }
     }
 
@@ -162,16 +175,16 @@ fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
 
 /// What the samples of a test are like.
 #[derive(Debug, Clone, Copy)]
-struct BatchShape {
-    samples: usize,
+pub(super) struct BatchShape {
+    pub(super) samples: usize,
     /// Bags of one id instead of 0 to 3.
-    one_hot: bool,
-    weighted: bool,
+    pub(super) one_hot: bool,
+    pub(super) weighted: bool,
     /// A third of the labels, and all of the last head's where there are several.
-    missing: bool,
+    pub(super) missing: bool,
 }
 
-fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
+pub(super) fn random_batch(spec: &ModelSpec, shape: BatchShape, seed: u64) -> Samples {
     let samples = shape.samples;
     let unit = |stream, len| -> Vec<f32> {
         uniform(seed, stream, len).into_iter().map(|value| (value + 1.0) / 2.0).collect()
@@ -232,7 +245,7 @@ fn any_interaction() -> impl Strategy<Value = Interaction> {
 
 /// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; of several features some
 /// share a table, and where the interaction allows it, tables have lengths of their own.
-fn any_spec() -> impl Strategy<Value = ModelSpec> {
+pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     let table = (1..12u64, 1..9usize);
     let feature = (any::<prop::sample::Index>(), any::<bool>());
     let mlp = || prop::collection::vec(1..9usize, 0..3);
@@ -411,10 +424,8 @@ fn any_number_of_threads_gives_the_same_bits() {
                 let shape = BatchShape { samples: 2500, one_hot: false, weighted: true, missing: false };
                 let batch = random_batch(&spec, shape, 1);
                 let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0)).collect();
-                let rows = model
-                    .tables()
-                    .flat_map(|table| (0..table.spec().rows).flat_map(|row| table.weights(row)));
-                let rows: Vec<u32> = rows.map(|weight| weight.to_bits()).collect();
+                let rows: Vec<u32> =
+                    rows_of(&model).iter().flatten().map(|weight| weight.to_bits()).collect();
                 (losses, model.parameters().to_vec(), rows)
             })
         };

@@ -12,7 +12,22 @@ use crate::model::ModelSpec;
 /// Rows of a table that one task looks at.
 const ROWS_PER_TASK: usize = 1 << 10;
 
-/// All tables of a model.
+/// Where a tile gets what its ids stand for.
+pub(super) trait LookUp: Sync {
+    /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
+    fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]);
+
+    /// Adds the first-order terms of some samples of a batch to their `logits`.
+    fn add_first_order(
+        &self,
+        batch: &Samples,
+        samples: &Range<usize>,
+        scratch: &mut Vec<f32>,
+        logits: &mut [f32],
+    );
+}
+
+/// All tables of a model, whole and in one place.
 #[derive(Debug)]
 pub(super) struct ModelTables {
     shared: Vec<SharedTable>,
@@ -93,31 +108,6 @@ impl ModelTables {
         })
     }
 
-    /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
-    pub(super) fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
-        for shared in &self.shared {
-            for feature in &shared.features {
-                shared.table.pool(&feature.of(batch, feature.slot), samples.start, vectors);
-            }
-        }
-    }
-
-    /// Adds the first-order terms of some samples of a batch to their `logits`.
-    pub(super) fn add_first_order(
-        &self,
-        batch: &Samples,
-        samples: &Range<usize>,
-        scratch: &mut Vec<f32>,
-        logits: &mut [f32],
-    ) {
-        for feature in self.features() {
-            let Some(wide) = &feature.wide else { continue };
-            scratch.resize(logits.len(), 0.0);
-            wide.pool(&feature.of(batch, self.logit_slot()), samples.start, scratch);
-            logits.iter_mut().zip(&*scratch).for_each(|(logit, term)| *logit += term);
-        }
-    }
-
     /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits.
     pub(super) fn update(
         &mut self,
@@ -151,5 +141,30 @@ impl ModelTables {
     /// Logits, and the gradients by them, are one feature of an element a head.
     fn logit_slot(&self) -> FeatureSlot {
         FeatureSlot { stride: self.heads, offset: 0 }
+    }
+}
+
+impl LookUp for ModelTables {
+    fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
+        for shared in &self.shared {
+            for feature in &shared.features {
+                shared.table.pool(&feature.of(batch, feature.slot), samples.start, vectors);
+            }
+        }
+    }
+
+    fn add_first_order(
+        &self,
+        batch: &Samples,
+        samples: &Range<usize>,
+        scratch: &mut Vec<f32>,
+        logits: &mut [f32],
+    ) {
+        for feature in self.features() {
+            let Some(wide) = &feature.wide else { continue };
+            scratch.resize(logits.len(), 0.0);
+            wide.pool(&feature.of(batch, self.logit_slot()), samples.start, scratch);
+            logits.iter_mut().zip(&*scratch).for_each(|(logit, term)| *logit += term);
+        }
     }
 }

@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 
+use rankine_embedding::{Topology, TopologyError};
+
+use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;
 use super::schedule::Schedule;
 use super::{Conflict, Job};
@@ -17,6 +20,9 @@ impl Job {
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
         self.check_schedule(&mut found);
+        if let Err(error) = self.topology() {
+            found.push(Conflict::new("device.nodes", error.to_string()));
+        }
         if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
             found.push(Conflict::new(
                 "eval.target_auc",
@@ -24,6 +30,14 @@ impl Job {
             ));
         }
         found
+    }
+
+    /// The ranks.
+    ///
+    /// # Errors
+    /// [`TopologyError`] where they cannot be spread evenly over the nodes; a job that was loaded has none.
+    pub fn topology(&self) -> Result<Topology, TopologyError> {
+        Topology::new(self.device.ranks.get() as usize, self.device.nodes.get() as usize)
     }
 
     fn check_data(&self, found: &mut Vec<Conflict>) {
@@ -52,6 +66,10 @@ impl Job {
                 }
             }
             (Some(_), None) => {}
+        }
+        if data.shape.is_some() && (data.raw.is_some() || data.generate.is_some()) {
+            let says = if data.raw.is_some() { "data.raw" } else { "data.generate" };
+            conflict("data.shape", format!("{says} has a shape of its own: remove this one"));
         }
     }
 
@@ -100,6 +118,14 @@ impl Job {
             }
             if !table.columns.is_empty() && names.insert(name.clone(), number).is_some() {
                 conflict("name", format!("another table is named {name} too"));
+            }
+            let exchanges = table.exchange.is_some_and(|exchange| exchange != Exchange::Auto);
+            if table.placement == Some(Placement::Replicated) && exchanges {
+                conflict(
+                    "exchange",
+                    "every rank has the whole of a replicated table, so nothing is exchanged for it: leave exchange out"
+                        .into(),
+                );
             }
             if let Some(own) = table.dim.filter(|&own| own != dim && self.model.wants_equal_dims()) {
                 conflict(

@@ -16,6 +16,9 @@ pub struct Data {
     /// The folder of the dataset, as `convert` or `generate` wrote it. A relative path is relative to the folder in
     /// which the command runs. Either this or `raw` is there.
     pub dir: Option<PathBuf>,
+    /// The columns of a dataset that is not there yet: `dlrm`, `dlrm-dcnv2`, or the path of a shape file. As long as it
+    /// is not, `rankine check` and `rankine plan` go by them; once it is, its own columns count. Only with `dir`.
+    pub shape: Option<Shape>,
     /// Raw files, read as they are.
     pub raw: Option<Raw>,
     /// Makes the dataset when it is not there yet. Only with `dir`.

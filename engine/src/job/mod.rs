@@ -31,6 +31,7 @@ use serde::Deserialize;
 
 mod check;
 mod data;
+mod embedding;
 mod error;
 mod file;
 mod model;
@@ -47,15 +48,16 @@ mod values;
 mod write;
 
 pub use data::{Data, Generate, Raw, Reader};
+pub use embedding::{Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
-pub use train::{Device, DeviceKind, Eval, Train};
+pub use train::{DenseUpdate, Device, DeviceKind, Eval, Train};
 pub use values::{
-    AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, Shape,
-    ThreadCount, Width, WindowBlocks,
+    AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
+    Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// A training job.
@@ -78,6 +80,9 @@ pub struct Job {
     /// The labels that are learnt.
     #[serde(default, rename = "head")]
     pub heads: Vec<Head>,
+    /// Where the rows of tables lie among ranks.
+    #[serde(default)]
+    pub embedding: Embedding,
     /// How weights change.
     pub optimizer: Optimizers,
     /// Batches, their order and their number.

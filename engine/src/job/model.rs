@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::embedding::{Exchange, Placement};
 use super::optimizer::Optimizer;
 use super::values::{NonNegative, Positive, Width};
 
@@ -168,6 +169,10 @@ pub struct Table {
     /// What the learning rate is multiplied with, beside the schedule.
     #[serde(default = "default_learning_rate_factor")]
     pub learning_rate_factor: NonNegative,
+    /// How the table is placed among ranks. Without it, `embedding.placement`.
+    pub placement: Option<Placement>,
+    /// What crosses between ranks for it. Without it, `embedding.exchange`.
+    pub exchange: Option<Exchange>,
 }
 
 fn default_learning_rate_factor() -> NonNegative {

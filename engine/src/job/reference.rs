@@ -111,6 +111,9 @@ fn markdown(schema: &Value) -> String {
     writer.table("The job", "", schema, 2);
     for (name, paths) in writer.uses.clone().into_iter().filter(|(_, paths)| paths.len() > 1) {
         let definition = &writer.definitions[&name];
+        if names_of(definition).is_some() {
+            continue;
+        }
         let at: Vec<_> = paths.iter().map(|path| format!("`{path}`")).collect();
         writer.table(&format!("{name}: {}", at.join(", ")), "", definition, 2);
     }

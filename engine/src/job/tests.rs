@@ -4,6 +4,7 @@ use rankine_reader::raw::{RawDense, RawIds};
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use rankine_embedding::Topology;
 use rankine_reader::io::IoMode;
 
 use super::*;
@@ -66,12 +67,17 @@ fn what_is_not_written_has_its_default() {
     );
     assert_eq!(job.optimizer.schedule, Schedule::Constant);
     assert_eq!((job.optimizer.wide, job.optimizer.dense_clip_norm), (None, None));
-    assert_eq!((job.tables, job.heads), (vec![], vec![]));
+    assert_eq!((&job.tables, &job.heads), (&vec![], &vec![]));
     assert_eq!((job.train.epochs.get(), job.train.max_steps, job.train.shuffle), (1, None, true));
     assert_eq!((job.train.log_every_steps.get(), job.train.shuffle_window_blocks.get()), (100, 16));
     assert_eq!((job.eval.every_steps, job.eval.batch_size.get(), job.eval.target_auc), (None, 8192, None));
     assert_eq!((job.reader.mode, job.reader.queue_depth.get()), (IoMode::Auto, 16));
     assert_eq!((job.device.kind, job.device.threads), (DeviceKind::Auto, None));
+    assert_eq!((job.topology(), job.device.dense_update), (Ok(Topology::ONE), DenseUpdate::Replicated));
+    assert_eq!(
+        job.embedding,
+        Embedding { placement: Placement::Auto, exchange: Exchange::Auto, sample_samples: None }
+    );
 }
 
 #[test]
@@ -198,7 +204,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, optimizer, train, eval, reader, device",
+   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, reader, device",
         ),
         (
             "[64, 16]",
@@ -340,6 +346,17 @@ optimizer = { kind = "rowwise-adagrad", learning_rate = 0.5, weight_decay = 1e-4
 columns = ["C3"]
 name = "third"
 learning_rate_factor = 0.1
+placement = "column-wise"
+exchange = "pooled"
+
+[embedding]
+placement = "row-wise"
+sample_samples = 5000
+
+[device]
+ranks = 6
+nodes = 3
+dense_update = "sharded"
 
 [[head]]
 label = "click"
@@ -363,6 +380,11 @@ decay_steps = 1000
     let own = first.optimizer.as_ref().unwrap();
     assert_eq!((own.name(), own.learning_rate(), own.weight_decay()), ("rowwise-adagrad", 0.5, 1e-4));
     assert_eq!((second.name(), second.dim.map(Width::get)), ("third".into(), Some(32)));
+    assert_eq!((first.placement, first.exchange), (None, None));
+    assert_eq!((second.placement, second.exchange), (Some(Placement::ColumnWise), Some(Exchange::Pooled)));
+    let Embedding { placement, exchange, sample_samples } = job.embedding;
+    assert_eq!((placement, exchange, sample_samples), (Placement::RowWise, Exchange::Auto, Count::new(5000)));
+    assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
     assert_eq!((first.learning_rate_factor.get(), second.learning_rate_factor.get()), (1.0, 0.1));
     let heads: Vec<_> = job.heads.iter().map(|head| (head.label.as_str(), head.weight.get())).collect();
     assert_eq!(heads, [("click", 2.5), ("buy", 3.0)]);
@@ -408,6 +430,11 @@ fn tables_and_heads_are_refused_with_their_place() {
         "[[table]]\ncolumns = [\"A\"]\noptimizer = { kind = \"sgd\", learning_rate = 1, beta2 = 0.9 }\n",
         &[],
         "the kind `sgd` has no key `beta2` in [table.0.optimizer]",
+    );
+    assert_refused(
+        &format!("{table}placement = \"replicated\"\nexchange = \"rows\"\n"),
+        &[],
+        "job.toml:27:12: every rank has the whole of a replicated table",
     );
     assert_refused("[table]\ncolumns = [\"A\"]\n", &[], "its tables begin with two brackets, `[[...]]`");
     assert_refused(
@@ -558,6 +585,33 @@ fn a_conflict_found_later_points_at_its_key_or_the_table_around_it() {
 }
 
 #[test]
+fn ranks_and_placements_are_refused_with_their_place() {
+    assert_refused(
+        "[device]\nranks = 6\nnodes = 4\n",
+        &[],
+        "job.toml:26:9: 6 ranks cannot be spread evenly over 4 nodes",
+    );
+    assert_refused(
+        "",
+        &["device.nodes=2"],
+        "--set device.nodes=2: 1 ranks cannot be spread evenly over 2 nodes",
+    );
+    assert_refused("[device]\nranks = 0\n", &[], "expected a whole number from 1 to 4096, found 0");
+    assert_refused(
+        "[embedding]\nplacement = \"rowwise\"\n",
+        &[],
+        "unknown value `rowwise` for `embedding.placement`",
+    );
+    let folder = "dir = \"data/criteo\"";
+    let with_shape = SOUND.replace(folder, &format!("{folder}\nshape = \"dlrm\""));
+    assert!(Job::from_toml("job.toml", &with_shape, &NO_SETS).is_ok());
+    let generate = ["data.generate.shape=dlrm", "data.generate.samples=5"];
+    let refused = errors(&with_shape, &generate);
+    assert!(refused.contains("job.toml:6:9: data.generate has a shape of its own"), "{refused}");
+    assert_refused("[embedding]\nexchange = \"hybrid\"\n", &[], "= known values: auto, rows, pooled");
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let error = Job::load(Path::new("no/such/job.toml"), &NO_SETS).unwrap_err();
     assert!(error.to_string().starts_with("cannot read the job file no/such/job.toml: "), "{error}");
@@ -625,6 +679,21 @@ proptest! {
             .map_err(|error| TestCaseError::fail(format!("{error}\n{text}")))?;
         prop_assert_eq!(again, job);
     }
+}
+
+fn placement() -> impl Strategy<Value = Placement> {
+    prop_oneof![
+        Just(Placement::Auto),
+        Just(Placement::Replicated),
+        Just(Placement::Hybrid),
+        Just(Placement::RowWise),
+        Just(Placement::TableWise),
+        Just(Placement::ColumnWise),
+    ]
+}
+
+fn exchange() -> impl Strategy<Value = Exchange> {
+    prop_oneof![Just(Exchange::Auto), Just(Exchange::Rows), Just(Exchange::Pooled)]
 }
 
 fn any_job() -> impl Strategy<Value = Job> {
@@ -728,11 +797,14 @@ fn any_job() -> impl Strategy<Value = Job> {
                 seed,
             },
         );
-    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(|(dir, generate)| Data {
-        dir: Some(dir.into()),
-        raw: None,
-        generate,
-    });
+    let folder = ("[^\\x00]{1,20}", proptest::option::of(generate)).prop_map(
+        |(dir, generate): (String, Option<Generate>)| Data {
+            shape: (generate.is_none() && dir.len() % 2 == 0).then_some(Shape::DlrmDcnv2),
+            dir: Some(dir.into()),
+            raw: None,
+            generate,
+        },
+    );
     let paths = |least| proptest::collection::vec("[^\\x00]{1,20}".prop_map(PathBuf::from), least..3);
     let raw =
         (prop_oneof![Just(Shape::Dlrm), Just(Shape::DlrmDcnv2)], proptest::option::of(count()), paths(1))
@@ -769,19 +841,23 @@ fn any_job() -> impl Strategy<Value = Job> {
             proptest::option::of("[a-z\"' ]{1,5}"),
             proptest::option::of(table_optimizer()),
             non_negative(),
+            proptest::option::of(placement()),
+            proptest::option::of(exchange()),
         ),
         0..4,
     )
     .prop_map(|tables| {
-        let table = |(number, (columns, name, optimizer, learning_rate_factor)): (
+        let table = |(number, (columns, name, optimizer, learning_rate_factor, placement, exchange)): (
             usize,
-            (usize, Option<String>, _, _),
+            (usize, Option<String>, _, _, _, Option<Exchange>),
         )| Table {
             columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
             name: name.map(|name| format!("{name}{number}")),
             dim: None,
             optimizer,
             learning_rate_factor,
+            placement,
+            exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
         };
         tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
     });
@@ -815,8 +891,17 @@ fn any_job() -> impl Strategy<Value = Job> {
     let reader = (mode, 1u32..=128)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
-    let device = (kind, proptest::option::of(1u32..=4096))
-        .prop_map(|(kind, threads)| Device { kind, threads: threads.and_then(ThreadCount::new) });
+    let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(
+        |(kind, threads, per_node, nodes, sharded)| Device {
+            kind,
+            threads: threads.and_then(ThreadCount::new),
+            ranks: RankCount::new(per_node * nodes).unwrap(),
+            nodes: RankCount::new(nodes).unwrap(),
+            dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
+        },
+    );
+    let embedding = (placement(), exchange(), proptest::option::of(count()))
+        .prop_map(|(placement, exchange, sample_samples)| Embedding { placement, exchange, sample_samples });
     let optimizers = (
         optimizer(),
         table_optimizer(),
@@ -841,14 +926,15 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    (name, any::<u64>(), data, model, train, eval, reader, device).prop_map(
-        |(name, seed, data, (model, tables, heads, optimizer), train, eval, reader, device)| Job {
+    (name, any::<u64>(), data, model, embedding, train, eval, reader, device).prop_map(
+        |(name, seed, data, (model, tables, heads, optimizer), embedding, train, eval, reader, device)| Job {
             name,
             seed,
             data,
             model,
             tables,
             heads,
+            embedding,
             optimizer,
             train,
             eval,

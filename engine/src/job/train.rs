@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::values::{AucTarget, BatchSize, Count, ThreadCount, WindowBlocks};
+use super::values::{AucTarget, BatchSize, Count, RankCount, ThreadCount, WindowBlocks};
 
 /// `[train]`: batches, their order and their number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -69,7 +69,7 @@ impl Default for Eval {
 }
 
 /// `[device]`: what computes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Device {
@@ -77,6 +77,48 @@ pub struct Device {
     pub kind: DeviceKind,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
+    /// Ranks in all. Each takes its share of every batch and of the tables; on the CPU they are threads of one process.
+    pub ranks: RankCount,
+    /// Nodes that the ranks are spread over, as many on each. What goes from one node to another goes between ranks
+    /// with the same place in their nodes.
+    pub nodes: RankCount,
+    /// How ranks update the parameters of the MLPs.
+    pub dense_update: DenseUpdate,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        let one = RankCount::new(1).expect("a constant in range");
+        Self {
+            kind: DeviceKind::default(),
+            threads: None,
+            ranks: one,
+            nodes: one,
+            dense_update: DenseUpdate::default(),
+        }
+    }
+}
+
+/// How ranks update parameters that all of them have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum DenseUpdate {
+    /// Every rank updates all of them, and keeps the optimizer's whole state.
+    #[default]
+    Replicated,
+    /// Every rank updates a share of them, keeps the state of that share alone, and gets the others' results.
+    Sharded,
+}
+
+impl DenseUpdate {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Replicated => "replicated",
+            Self::Sharded => "sharded",
+        }
+    }
 }
 
 /// A kind of device.

@@ -113,6 +113,8 @@ whole_numbers! {
     QueueDepth(u32) in 1..=128: "a whole number from 1 to 128";
     /// Blocks that are shuffled together.
     WindowBlocks(u32) in 1..=65_536: "a whole number from 1 to 65536";
+    /// Ranks, or nodes of them.
+    RankCount(u32) in 1..=4096: "a whole number from 1 to 4096";
     /// CPU threads.
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
 }

@@ -7,7 +7,7 @@ use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Data, Device, Eval, Generate, Job, Raw, Reader, Train};
+use super::{Data, Device, Embedding, Eval, Generate, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -24,7 +24,8 @@ impl Job {
 // Every struct is taken apart in full, so that a field that is added and not written does not compile.
 
 fn write_job(out: &mut String, job: &Job) -> fmt::Result {
-    let Job { name, seed, data, model, tables, heads, optimizer, train, eval, reader, device } = job;
+    let Job { name, seed, data, model, tables, heads, embedding, optimizer, train, eval, reader, device } =
+        job;
     writeln!(out, "# The effective job, with every default filled in.")?;
     writeln!(out, "name = {}", quoted(name.as_str()))?;
     writeln!(out, "seed = {seed}")?;
@@ -32,20 +33,24 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_model(out, model)?;
     tables.iter().try_for_each(|table| write_table(out, table))?;
     heads.iter().try_for_each(|head| write_head(out, head))?;
+    write_embedding(out, embedding)?;
     write_optimizers(out, optimizer)?;
     write_train(out, train)?;
     write_eval(out, eval)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, threads } = device;
+    let Device { kind, threads, ranks, nodes, dense_update } = device;
     writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
-    write_option(out, "threads", threads.as_ref(), "all that the process may use")
+    write_option(out, "threads", threads.as_ref(), "all that the process may use")?;
+    writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())
 }
 
 fn write_data(out: &mut String, data: &Data) -> fmt::Result {
-    let Data { dir, raw, generate } = data;
+    let Data { dir, shape, raw, generate } = data;
     if let Some(dir) = dir {
         writeln!(out, "\n[data]\ndir = {}", quoted_path(dir))?;
+        let shape = shape.as_ref().map(|shape| quoted(&shape.to_string()));
+        write_option(out, "shape", shape.as_ref(), "the dataset's own columns")?;
     }
     if let Some(Raw { shape, rows_cap, train, eval, labels, dense, ids }) = raw {
         writeln!(out, "\n[data.raw]\nshape = {}", quoted(&shape.to_string()))?;
@@ -81,7 +86,7 @@ fn write_model(out: &mut String, model: &Model) -> fmt::Result {
 }
 
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
-    let Table { columns, name, dim, optimizer, learning_rate_factor } = table;
+    let Table { columns, name, dim, optimizer, learning_rate_factor, placement, exchange } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
     write_option(
@@ -92,6 +97,10 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     )?;
     write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
     writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
+    let placement = placement.map(|placement| format!("\"{}\"", placement.name()));
+    write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
+    let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
+    write_option(out, "exchange", exchange.as_ref(), "embedding.exchange")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
@@ -101,6 +110,13 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
 fn write_head(out: &mut String, head: &Head) -> fmt::Result {
     let Head { label, weight } = head;
     writeln!(out, "\n[[head]]\nlabel = {}\nweight = {:?}", quoted(label), weight.get())
+}
+
+fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
+    let Embedding { placement, exchange, sample_samples } = embedding;
+    writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
+    writeln!(out, "exchange = \"{}\"", exchange.name())?;
+    write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
 }
 
 fn write_optimizers(out: &mut String, optimizers: &Optimizers) -> fmt::Result {

@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use rankine_reader::Dataset;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
+use rankine_reader::{Dataset, Schema};
 
 use super::translate::translate;
 use super::{Event, Observer, TrainError};
@@ -94,7 +94,7 @@ pub struct Outlook {
 pub enum Columns {
     /// The dataset, which is there.
     Dataset,
-    /// The shape of the dataset that training will make, or of raw files that are not there.
+    /// The shape of the dataset that training will make, or of one or of raw files that are not there.
     Shape,
     /// Nowhere: the dataset is not there.
     Unknown,
@@ -106,25 +106,49 @@ pub enum Columns {
 /// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit
 /// it.
 pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
-    let dir = job.data.folder().unwrap_or(Path::new(""));
-    let (columns, schema) = match (&job.data.raw, &job.data.generate) {
-        (Some(raw), _) => {
-            let format = raw_format(raw)?;
-            let there = raw.train.iter().chain(&raw.eval).any(|path| path.exists());
-            if there {
-                (Columns::Dataset, Dataset::raw(&format, &raw.train, &raw.eval)?.schema().clone())
-            } else {
-                format.record_bytes()?;
-                (Columns::Shape, format.schema(DenseDtype::F32))
-            }
-        }
-        _ if Dataset::exists(dir) => (Columns::Dataset, Dataset::open(dir)?.schema().clone()),
-        (None, Some(settings)) => {
-            let spec = generate_spec(settings)?;
-            (Columns::Shape, spec.shape.schema(spec.rows_cap))
-        }
-        (None, None) => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+    let (columns, schema) = match prospect(job)? {
+        Prospect::Dataset(dataset) => (Columns::Dataset, dataset.schema().clone()),
+        Prospect::Shape(schema) => (Columns::Shape, schema),
+        Prospect::Unknown => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
     Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
+}
+
+/// As much as there is of a job's samples.
+#[derive(Debug)]
+pub enum Prospect {
+    /// All of them.
+    Dataset(Box<Dataset>),
+    /// Their columns: what training will make, or what is known of a dataset or raw files that are not there.
+    Shape(Schema),
+    /// Nothing.
+    Unknown,
+}
+
+/// Looks for the samples of a job, and makes none.
+///
+/// # Errors
+/// [`TrainError::Data`] where they are there and damaged, or where a shape cannot be read.
+pub fn prospect(job: &Job) -> Result<Prospect, TrainError> {
+    let dir = job.data.folder().unwrap_or(Path::new(""));
+    if let Some(raw) = &job.data.raw {
+        let format = raw_format(raw)?;
+        if raw.train.iter().chain(&raw.eval).any(|path| path.exists()) {
+            return Ok(Prospect::Dataset(Box::new(Dataset::raw(&format, &raw.train, &raw.eval)?)));
+        }
+        format.record_bytes()?;
+        return Ok(Prospect::Shape(format.schema(DenseDtype::F32)));
+    }
+    if Dataset::exists(dir) {
+        return Ok(Prospect::Dataset(Box::new(Dataset::open(dir)?)));
+    }
+    if let Some(settings) = &job.data.generate {
+        let spec = generate_spec(settings)?;
+        return Ok(Prospect::Shape(spec.shape.schema(spec.rows_cap)));
+    }
+    match &job.data.shape {
+        Some(shape) => Ok(Prospect::Shape(Shape::load(&shape.to_string())?.schema(None))),
+        None => Ok(Prospect::Unknown),
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rankine_embedding::Topology;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
@@ -10,12 +11,15 @@ use serde::Serialize;
 
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, evaluate};
-use super::summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+use super::summary::{
+    DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
+};
 use super::translate::{check_memory, translate};
 use super::{Event, Observer, Progress, RunDir, TrainError};
-use crate::cpu::CpuModel;
+use crate::cpu::{CpuModel, Sharding};
 use crate::evaluation::EvalMetrics;
-use crate::job::{DeviceKind, Job};
+use crate::job::{DenseUpdate, DeviceKind, Job};
+use crate::planning;
 use crate::saved;
 use crate::system;
 
@@ -47,15 +51,50 @@ pub fn train(
     }
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    check_memory(&spec, &rules)?;
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    let plan = (topology.ranks() > 1).then(|| planning::plan(job, &spec, &rules, &dataset)).transpose()?;
+    check_memory(&spec, &rules, plan.as_ref())?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
+    let io = job.reader.io_options();
+    // Opened first: while tables are initialized, the first window is read and shuffled.
+    let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let model = CpuModel::initialized(spec, &rules, job.seed);
-        let io = job.reader.io_options();
-        Fit { job, dataset: &dataset, model, run, observer, threads, io }.run()
+        let model = match plan {
+            None => CpuModel::initialized(spec, &rules, job.seed),
+            Some(plan) => {
+                let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
+                let sharding = Sharding { plan, shard_dense_update, threads };
+                CpuModel::over_ranks(&spec, &rules, job.seed, sharding).map_err(|error| {
+                    TrainError::Device(format!(
+                        "cannot start the threads of {} ranks: {error}",
+                        topology.ranks()
+                    ))
+                })?
+            }
+        };
+        Fit { job, dataset: &dataset, model, run, observer, threads, topology, io }.run(batches)
     })
+}
+
+/// The batches that a job trains on.
+fn train_stream(job: &Job, dataset: &Dataset, io: IoOptions) -> Result<BatchStream, TrainError> {
+    let train = &job.train;
+    let order = if train.shuffle {
+        Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }
+    } else {
+        Order::File
+    };
+    let options = StreamOptions {
+        batch_size: train.batch_size.get() as usize,
+        epochs: Some(train.epochs.get()),
+        order,
+        start: Position::default(),
+        io,
+        prefetch: PREFETCH_BATCHES,
+    };
+    Ok(BatchStream::open(dataset.part(Part::Train)?, &options)?)
 }
 
 /// The threads of a job, and their number.
@@ -81,6 +120,7 @@ struct Fit<'a> {
     run: RunDir,
     observer: &'a mut dyn Observer,
     threads: usize,
+    topology: Topology,
     io: IoOptions,
 }
 
@@ -103,25 +143,13 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: BatchStream) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
-        let stream = StreamOptions {
-            batch_size: train.batch_size.get() as usize,
-            epochs: Some(train.epochs.get()),
-            order: if train.shuffle {
-                Order::Shuffled { seed: self.job.seed, window_blocks: train.shuffle_window_blocks.get() }
-            } else {
-                Order::File
-            },
-            start: Position::default(),
-            io: self.io,
-            prefetch: PREFETCH_BATCHES,
-        };
-        let mut batches = BatchStream::open(self.dataset.part(Part::Train)?, &stream)?;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();
-        self.observer.observe(Event::Started { spec: self.model.spec(), rung: batches.rung(), samples });
+        let (spec, topology, rung) = (self.model.spec(), self.topology, batches.rung());
+        self.observer.observe(Event::Started { spec, topology, rung, samples });
 
         let (mut total, mut since_report) = (Tally::default(), Tally::default());
         let (mut loss_sum, mut last_loss) = (0.0, f64::NAN);
@@ -182,6 +210,10 @@ impl Fit<'_> {
                 format!("after step {} some weights are not numbers; the model was not saved", total.steps);
             return Err(TrainError::NotFinite(what));
         }
+        let diverged = self.model.diverged_ranks();
+        if !diverged.is_empty() {
+            return Err(TrainError::ReplicasDiffer(diverged));
+        }
         let eval = match last_eval {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
@@ -238,7 +270,14 @@ impl Fit<'_> {
                 dense_parameters: self.model.spec().dense_parameters() as u64,
                 embedding_parameters: self.model.spec().embedding_parameters(),
             },
-            device: DeviceSummary { kind: "cpu".into(), threads: self.threads },
+            device: DeviceSummary {
+                kind: "cpu".into(),
+                threads: self.threads,
+                ranks: self.topology.ranks(),
+                nodes: self.topology.nodes(),
+            },
+            exchange: (self.topology.ranks() > 1)
+                .then(|| ExchangeSummary::new(self.model.traffic(), total.steps)),
             train: TrainSummary {
                 stopped,
                 steps: total.steps,

@@ -16,12 +16,15 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use data::{Columns, Outlook, open_or_generate, outlook, raw_format};
+pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
-pub use summary::{DataSummary, DeviceSummary, EvalSummary, ModelSummary, Stopped, Summary, TrainSummary};
+pub use summary::{
+    ByLink, DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary,
+    TrainSummary,
+};
 pub use translate::translate;
 
 /// What happens, for whoever watches. The last one told is the state of affairs.
@@ -38,6 +41,8 @@ pub enum Event<'a> {
     Started {
         /// What is trained.
         spec: &'a ModelSpec,
+        /// The ranks that it is spread over.
+        topology: rankine_embedding::Topology,
         /// How blocks are read.
         rung: rankine_reader::io::Rung,
         /// How many samples the whole run will see, if it is not stopped before.
@@ -130,6 +135,12 @@ pub enum TrainError {
     /// The model's weights or predictions are no longer numbers.
     #[error("{0}: training diverged, and the usual cause is a learning rate that is too high")]
     NotFinite(String),
+    /// What all ranks have is no longer the same.
+    #[error(
+        "the replicas of ranks {0:?} are not those of rank 0: this is a defect of Rankine, or of this machine's \
+         memory; the model was not saved"
+    )]
+    ReplicasDiffer(Vec<usize>),
     /// The job asks for a device that cannot be had.
     #[error("{0}")]
     Device(String),

@@ -1,7 +1,9 @@
 //! What `summary.json` says of a finished run.
 
+use rankine_embedding::{LinkTraffic, Traffic};
 use serde::{Deserialize, Serialize};
 
+use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 
 /// A finished run.
@@ -19,6 +21,9 @@ pub struct Summary {
     pub model: ModelSummary,
     /// What computed.
     pub device: DeviceSummary,
+    /// What ranks sent to each other; absent where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangeSummary>,
     /// The training.
     pub train: TrainSummary,
     /// The last evaluation; absent where the dataset has no evaluation part.
@@ -60,6 +65,50 @@ pub struct DeviceSummary {
     pub kind: String,
     /// CPU threads.
     pub threads: usize,
+    /// Ranks in all.
+    pub ranks: usize,
+    /// Nodes that they are spread over.
+    pub nodes: usize,
+}
+
+/// What ranks sent to each other, in the mean over the iterations of the training, all ranks together.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ExchangeSummary {
+    /// Vectors that owners of rows sent, rows or pooled bags; as many gradients came back.
+    pub rows: ByLink,
+    /// Bytes of what was asked for, of those vectors and of their gradients.
+    pub bytes: ByLink,
+    /// Bytes that were sent beside them because messages between nodes have fixed sizes.
+    pub padding_bytes: ByLink,
+    /// Bytes of the sums over all ranks: gradients of dense parameters and of frequent rows, and the parameters where
+    /// their update is sharded.
+    pub reduced_bytes: ByLink,
+}
+
+/// A number of each kind of link.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct ByLink {
+    /// Between ranks of one node.
+    pub within_nodes: f64,
+    /// Between ranks of different nodes.
+    pub between_nodes: f64,
+}
+
+impl ExchangeSummary {
+    /// Of what was sent in some steps.
+    pub(super) fn new(traffic: RankTraffic, steps: u64) -> Self {
+        let RankTraffic { exchange, reduction } = traffic;
+        let mean = |of: Traffic, count: fn(LinkTraffic) -> u64| ByLink {
+            within_nodes: count(of.within_nodes) as f64 / steps as f64,
+            between_nodes: count(of.between_nodes) as f64 / steps as f64,
+        };
+        Self {
+            rows: mean(exchange, |link| link.rows),
+            bytes: mean(exchange, |link| link.bytes),
+            padding_bytes: mean(exchange, |link| link.padding_bytes),
+            reduced_bytes: mean(reduction, |link| link.bytes),
+        }
+    }
 }
 
 /// The training.

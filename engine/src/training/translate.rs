@@ -1,6 +1,7 @@
 //! From a job to its model: what the job says, for the columns that a dataset has.
 
-use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::cpu::RankTables;
+use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 use rankine_reader::{Schema, nearest};
 
@@ -254,10 +255,18 @@ fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
 }
 
 /// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
-/// without a word.
-pub(super) fn check_memory(spec: &ModelSpec, rules: &TrainingRules) -> Result<(), TrainError> {
+/// without a word. All ranks of a plan share this machine's memory.
+pub(super) fn check_memory(
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+    plan: Option<&EmbeddingPlan>,
+) -> Result<(), TrainError> {
     const GIB: f64 = (1u64 << 30) as f64;
-    let needed = rules.table_bytes(spec);
+    let tables = rules.all_tables(spec);
+    let needed = match plan {
+        None => rules.table_bytes(spec),
+        Some(plan) => (0..plan.topology.ranks()).map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
+    };
     let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
     if needed <= usable {
         return Ok(());

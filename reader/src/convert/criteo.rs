@@ -1,6 +1,7 @@
 //! Criteo's TSV: a line becomes a row of a label, numbers and categories, or the reason why it is none.
 
 use crate::convert::bad::{BadReason, Fault};
+use crate::convert::number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;
 use crate::error::{Error, Result};
@@ -69,7 +70,7 @@ impl CriteoParser {
     }
 
     /// Appends a row of the usual form, in one pass over its bytes. `None`, with parts of a row appended, for all
-    /// else; then [`RowParser::push_any`] decides.
+    /// else; then [`CriteoParser::push_any`] decides.
     #[inline]
     fn push_usual(&self, line: &[u8], rows: &mut RawRows) -> Option<()> {
         let labels = rows.labels.first_mut()?;
@@ -254,10 +255,7 @@ fn push_category(rule: CategoryRule, category: &[u8], column: &mut RawCategories
             hex.then(|| keys.push(category))
         }
         (CategoryRule::Row { rows }, RawValues::Rows(ids)) => {
-            let digits = category.iter().all(u8::is_ascii_digit);
-            let text = std::str::from_utf8(category).ok().filter(|_| digits)?;
-            let id = text.parse().ok().filter(|&id: &u64| id < rows)?;
-            ids.push(id);
+            ids.push(number::parse_row(category, rows)?);
             Some(())
         }
         // The rows were made for another parser.

@@ -9,24 +9,16 @@ use crate::convert::bad::{BadReason, Fault};
 use crate::convert::format::{CsvFormat, LabelRule};
 use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::rows::{RawRows, RawValues};
+use crate::convert::source::{NamedTarget, Needed};
 use crate::convert::text::{LineParser, TextSource};
 use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::nearest;
-use crate::schema::{DenseDtype, DenseFunction, Hotness, Schema, VocabularyKind};
+use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// A name that a message lists, of many, and a field that it counts.
 const NAMES_SHOWN: usize = 30;
-
-/// Which columns a file may lack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Needed {
-    /// None: rows are to be learnt from.
-    All,
-    /// Labels and weight; labels that are there may be empty.
-    Features,
-}
 
 /// Reads the lines of one file.
 #[derive(Debug)]
@@ -69,23 +61,13 @@ pub(crate) struct MissingColumn {
     pub(crate) why: String,
 }
 
-/// What the files of a conversion, or a prediction, are read for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CsvTarget<'a> {
-    /// The columns.
-    pub(crate) schema: &'a Schema,
-    /// For each dense column, whether it is standardized, now or later.
-    pub(crate) standardized: &'a [bool],
-    pub(crate) needed: Needed,
-}
-
 /// Files of CSV. `refuse` turns what a file lacks into an error.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Invalid`] for a format that cannot be, a file without a header, or what `refuse` says.
 pub(crate) fn csv_source(
     format: &CsvFormat,
-    target: CsvTarget<'_>,
+    target: NamedTarget<'_>,
     files: Vec<Source>,
     limits: Limits,
     refuse: impl Fn(MissingColumn) -> Error,
@@ -190,11 +172,12 @@ impl CsvParser {
     /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
     fn new(
         format: &CsvFormat,
-        CsvTarget { schema, standardized, needed }: CsvTarget<'_>,
+        named: NamedTarget<'_>,
         names: Vec<String>,
         fields: FieldRules,
         limits: Limits,
     ) -> std::result::Result<Self, MissingColumn> {
+        let NamedTarget { schema, needed, .. } = named;
         let find = |column: &String| -> std::result::Result<Option<usize>, MissingColumn> {
             let mut places = (0..names.len()).filter(|&field| names[field] == *column);
             let place = places.next();
@@ -238,9 +221,7 @@ impl CsvParser {
             }
         }
         for (number, column) in format.sources.dense.iter().enumerate() {
-            // What is standardized need not fit its storage before it is.
-            let dtype = if standardized[number] { DenseDtype::F32 } else { schema.dense_dtype };
-            let largest = largest_number(schema.dense[number].transform.function, dtype);
+            let largest = named.largest_number(number);
             targets[feature(column)?].push(Target::Dense { number, largest });
         }
         for (number, source) in format.sources.categorical.iter().enumerate() {
@@ -365,15 +346,6 @@ impl CsvParser {
             from = end + separator.needle().len();
         }
         Ok(())
-    }
-}
-
-/// What a raw number of a column that is stored as `dtype` may be at most, either way: one that is not transformed must
-/// fit as it is, and squares of all others must be finite.
-pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
-    match function {
-        DenseFunction::None => f64::from(dtype.largest()),
-        DenseFunction::SignedLog1p | DenseFunction::MlperfLog => f64::from(f32::MAX),
     }
 }
 

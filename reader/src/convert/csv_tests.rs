@@ -359,7 +359,7 @@ fn rows_are_predicted_without_labels() {
         let threads = NonZeroUsize::new(3).unwrap();
         let take = |chunk: RawChunk<'_>| {
             read.0.append(&chunk.samples, 0..chunk.samples.len);
-            read.1.iter_mut().zip(&chunk.unknown).for_each(|(sum, own)| *sum += own);
+            read.1.iter_mut().zip(encoder.unknown(&chunk.samples)).for_each(|(sum, own)| *sum += own);
             read.2.extend(chunk.bad.map(|(row, name)| format!("{}: {name}", chunk.first_row + row)));
             Ok(())
         };

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::Read;
 
 use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
-use crate::convert::csv::largest_number;
 use crate::convert::format::RowFormat;
 use crate::convert::lines::Source;
 use crate::convert::options::ConvertOptions;
@@ -12,11 +11,11 @@ use crate::convert::pass::Selection;
 use crate::convert::plan::Plan;
 use crate::convert::report::ConversionReport;
 use crate::convert::rows::{RawRows, RawValues};
-use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
-use crate::raw::{RawDense, RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
-use crate::schema::{DenseDtype, DenseFunction};
+use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
+use crate::schema::DenseDtype;
 
 /// Records are read in pieces of about so many bytes.
 const CHUNK_BYTES: usize = 2 << 20;
@@ -77,11 +76,8 @@ impl RecordSource {
                 Error::BadRows(format!("cannot convert {}: its {what}", file.path.display()))
             })?;
         }
-        let function = match format.dense {
-            RawDense::Float => DenseFunction::None,
-            RawDense::Int => DenseFunction::MlperfLog,
-        };
-        Ok(Self { files, decoder, largest: largest_number(function, dense_dtype) })
+        let largest = largest_number(format.dense.function(), dense_dtype);
+        Ok(Self { files, decoder, largest })
     }
 
     /// # Errors

@@ -151,9 +151,7 @@ fn convert_csv_within(
     let plan = schema.csv_plan(min_count, options.dense_dtype);
     let RowFormat::Csv(format) = &plan.format else { unreachable!("a plan for CSV reads CSV") };
     let refuse = |missing: csv::MissingColumn| schema.column_problem(&missing.column, missing.why);
-    let target =
-        csv::CsvTarget { schema: &plan.draft, standardized: &plan.standardized, needed: csv::Needed::All };
-    let source = csv::csv_source(format, target, options.sources()?, limits, refuse)?;
+    let source = csv::csv_source(format, plan.target(), options.sources()?, limits, refuse)?;
     convert(options, &plan, &source, progress)
 }
 
@@ -181,7 +179,7 @@ pub fn convert_parquet(
             unreachable!("a plan for Parquet reads Parquet")
         };
         let refuse = |column: &str, why| schema.column_problem(column, why);
-        let source = parquet::parquet_source(sources, &plan.draft, files, csv::Needed::All, refuse)?;
+        let source = parquet::parquet_source(sources, plan.target(), files, refuse)?;
         convert(options, &plan, &source, progress)
     }
     #[cfg(not(feature = "parquet"))]

@@ -4,6 +4,7 @@
 use crate::convert::BAG_MAX;
 use crate::convert::format::RowFormat;
 use crate::convert::moments::Moments;
+use crate::convert::source::{NamedTarget, Needed};
 use crate::error::Result;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;
@@ -33,6 +34,11 @@ pub(crate) struct Learnt {
 }
 
 impl Plan {
+    /// What files of named columns are read for.
+    pub(crate) fn target(&self) -> NamedTarget<'_> {
+        NamedTarget { schema: &self.draft, standardized: &self.standardized, needed: Needed::All }
+    }
+
     /// Whether rows must be read before the schema is known.
     pub(crate) fn must_learn(&self) -> bool {
         let categorical = self.draft.categorical.iter().any(|column| {

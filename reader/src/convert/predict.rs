@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::convert::bad::BadName;
-use crate::convert::csv::{CsvTarget, MissingColumn, Needed, csv_source};
+use crate::convert::csv::{MissingColumn, csv_source};
 use crate::convert::encode::Encoder;
 use crate::convert::format::RowFormat;
 use crate::convert::hugectr::RecordSource;
@@ -13,7 +13,7 @@ use crate::convert::lines::{Limits, LineRules, Source};
 #[cfg(feature = "parquet")]
 use crate::convert::parquet;
 use crate::convert::pass::{Pool, Selection};
-use crate::convert::source::{PartRows, RowSource};
+use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
@@ -33,8 +33,6 @@ pub struct RawChunk<'a> {
     pub bad_rows: u64,
     /// They, in order: the number in this chunk, from 0, and what is wrong, put in words as they are asked for.
     pub bad: Box<dyn Iterator<Item = (u64, BadName)> + 'a>,
-    /// For each categorical column, how many categories its exact vocabulary does not list: they took row 0.
-    pub unknown: Vec<u64>,
 }
 
 /// Reads the raw rows of `files` as a dataset's, or model's, were: `format` and `schema` are its own, and `encoder` has
@@ -56,6 +54,9 @@ pub fn read_raw(
 ) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
     let limits = Limits::default();
+    let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
+    let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
+    let target = NamedTarget { schema, standardized: &standardized, needed: Needed::Features };
     match format {
         RowFormat::CriteoTsv => {
             let labelled = |file: &Source| {
@@ -67,10 +68,6 @@ pub fn read_raw(
         }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
-            let standardized =
-                |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
-            let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
-            let target = CsvTarget { schema, standardized: &standardized, needed: Needed::Features };
             let source = csv_source(csv, target, files, limits, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
@@ -84,7 +81,7 @@ pub fn read_raw(
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
             let refuse = |_: &str, why| Error::Invalid(why);
-            let source = parquet::parquet_source(sources, schema, files, Needed::Features, refuse)?;
+            let source = parquet::parquet_source(sources, target, files, refuse)?;
             read_source(&source, schema, encoder, threads, progress, take)
         }
         #[cfg(not(feature = "parquet"))]
@@ -110,10 +107,9 @@ fn read_source<S: RowSource>(
         // As the model has seen them, from a dataset.
         schema.dense_dtype.round(&mut samples.dense);
         spare.put(rows);
-        let unknown = encoder.unknown(&samples);
-        Ok((chunk, samples, bad, unknown))
+        Ok((chunk, samples, bad))
     };
-    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad, unknown)| {
+    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad)| {
         let (span, total) = (source.span(&chunk), source.bytes());
         progress.advance("reading", span.bytes_done.min(total), total);
         take(RawChunk {
@@ -122,7 +118,6 @@ fn read_source<S: RowSource>(
             samples,
             bad_rows: bad.len() as u64,
             bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
-            unknown,
         })
     })
 }

@@ -5,7 +5,44 @@ use crate::convert::bad::{BadName, BadRow};
 use crate::convert::pass::Selection;
 use crate::convert::rows::RawRows;
 use crate::error::Result;
-use crate::schema::Schema;
+use crate::schema::{DenseDtype, DenseFunction, Schema};
+
+/// Which columns a file may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needed {
+    /// None: rows are to be learnt from.
+    All,
+    /// Labels and weight; labels that are there may be empty.
+    Features,
+}
+
+/// What files of named columns are read for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NamedTarget<'a> {
+    /// The columns.
+    pub(crate) schema: &'a Schema,
+    /// For each dense column, whether it is standardized, now or later.
+    pub(crate) standardized: &'a [bool],
+    pub(crate) needed: Needed,
+}
+
+impl NamedTarget<'_> {
+    /// What a raw number of a dense column may be at most, either way.
+    pub(crate) fn largest_number(&self, column: usize) -> f64 {
+        // What is standardized need not fit its storage before it is.
+        let dtype = if self.standardized[column] { DenseDtype::F32 } else { self.schema.dense_dtype };
+        largest_number(self.schema.dense[column].transform.function, dtype)
+    }
+}
+
+/// What a raw number of a column that is stored as `dtype` may be at most, either way: one that is not transformed must
+/// fit as it is, and squares of all others must be finite.
+pub(crate) fn largest_number(function: DenseFunction, dtype: DenseDtype) -> f64 {
+    match function {
+        DenseFunction::None => f64::from(dtype.largest()),
+        DenseFunction::SignedLog1p | DenseFunction::MlperfLog => f64::from(f32::MAX),
+    }
+}
 
 /// Raw rows of some form, in some files.
 pub(crate) trait RowSource: Sync {

@@ -21,7 +21,8 @@ enum Exponent {
 }
 
 impl PowerLaw {
-    /// alpha must be 0 or more; 0 makes every row as likely as any other.
+    /// A law for a table of `rows` rows, at least one. alpha must be 0 or more; 0 makes every row as likely as any
+    /// other.
     pub fn new(rows: u64, alpha: f64) -> Self {
         let end = rows as f64 + 1.0;
         let (span, exponent) = if (alpha - 1.0).abs() < 1e-9 {
@@ -44,6 +45,19 @@ impl PowerLaw {
             Exponent::Real(power) => libm::pow(1.0 + u * self.span, power),
         };
         ((x as u64).max(1) - 1).min(self.rows - 1)
+    }
+
+    /// The share of ids whose frequency rank is below this one, in `0..=1`.
+    pub fn share_below(&self, rank: u64) -> f64 {
+        if rank >= self.rows {
+            return 1.0;
+        }
+        let end = rank as f64 + 1.0;
+        match self.exponent {
+            Exponent::Exponential => libm::log(end) / self.span,
+            Exponent::Integer(power) => (libm::pow(end, 1.0 / f64::from(power)) - 1.0) / self.span,
+            Exponent::Real(power) => (libm::pow(end, 1.0 / power) - 1.0) / self.span,
+        }
     }
 
     /// Where the category of a rank lies in the table: `rank * multiplier mod rows`, a permutation since the two have
@@ -113,8 +127,11 @@ mod tests {
                     (f64::from(count) - p * f64::from(draws)).abs() < 5.0 * deviation + 5.0,
                     "{alpha} {rank}"
                 );
+                let share = law.share_below(rank as u64 + 1) - law.share_below(rank as u64);
+                assert!((share - p).abs() < 1e-12, "{alpha} {rank}: {share} for {p}");
             }
             assert_eq!((law.rank(0.0), law.rank(1.0 - f64::EPSILON / 2.0)), (0, rows - 1));
+            assert_eq!((law.share_below(0), law.share_below(rows)), (0.0, 1.0));
         }
     }
 

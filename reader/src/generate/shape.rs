@@ -96,6 +96,11 @@ impl Shape {
         self.hotness.get(column).copied().unwrap_or(1)
     }
 
+    /// Ids of a sample, of all columns together, where bags have fixed sizes.
+    pub fn ids(&self) -> u64 {
+        (0..self.rows.len()).map(|column| u64::from(self.hotness_of(column))).sum()
+    }
+
     /// The columns of a dataset of this shape, no table over `rows_cap` rows.
     pub fn schema(&self, rows_cap: Option<u64>) -> Schema {
         let transform = DenseTransform::plain(DenseFunction::MlperfLog);

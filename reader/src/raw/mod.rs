@@ -104,6 +104,16 @@ spelling!(
     GlobalOffset = "global-offset"
 );
 
+impl RawDense {
+    /// What becomes of the fields.
+    pub(crate) fn function(self) -> DenseFunction {
+        match self {
+            Self::Float => DenseFunction::None,
+            Self::Int => DenseFunction::MlperfLog,
+        }
+    }
+}
+
 impl RawFormat {
     /// Records of a shape with one label, dense floats and ids that count from the first row of their table.
     pub fn new(shape: Shape) -> Self {
@@ -112,10 +122,7 @@ impl RawFormat {
 
     /// The columns: `label` (or `label1`, `label2`, ...), `I1`, `I2`, ..., `C1`, `C2`, ...
     pub fn schema(&self, dense_dtype: DenseDtype) -> Schema {
-        let function = match self.dense {
-            RawDense::Float => DenseFunction::None,
-            RawDense::Int => DenseFunction::MlperfLog,
-        };
+        let function = self.dense.function();
         let labels = match self.labels {
             1 => vec![Label { name: "label".into() }],
             count => (1..=count).map(|label| Label { name: format!("label{label}") }).collect(),
@@ -141,8 +148,7 @@ impl RawFormat {
         if self.labels == 0 {
             return invalid("records need at least one label".into());
         }
-        let ids: u64 =
-            (0..self.shape.rows.len()).map(|column| u64::from(self.shape.hotness_of(column))).sum();
+        let ids = self.shape.ids();
         let bytes = (u64::from(self.labels).saturating_add(self.shape.dense as u64))
             .saturating_add(ids)
             .saturating_mul(FIELD_BYTES as u64);
@@ -191,8 +197,7 @@ impl RawFormat {
 /// The fields, in words: "1 label, 13 dense, 26 ids, 4 bytes each".
 impl fmt::Display for RawFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids: u64 =
-            (0..self.shape.rows.len()).map(|column| u64::from(self.shape.hotness_of(column))).sum();
+        let ids = self.shape.ids();
         let labels = if self.labels == 1 { "label" } else { "labels" };
         write!(f, "{} {labels}, {} dense, {ids} ids, 4 bytes each", self.labels, self.shape.dense)
     }

@@ -11,16 +11,15 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
 use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
-use crate::convert::csv::{Needed, largest_number};
 use crate::convert::format::{ColumnSources, LabelRule};
 use crate::convert::lines::Source;
 use crate::convert::pass::Selection;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
-use crate::convert::source::{PartRows, RowSource, Span};
+use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource, Span};
 use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, IoContext, Result};
 use crate::escape::excerpt;
-use crate::schema::{Hotness, Schema, VocabularyKind};
+use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;
 #[cfg(test)]
@@ -89,11 +88,11 @@ pub(crate) struct ParquetChunk {
 /// [`Error::Io`]; [`Error::Damaged`] for a file whose footer cannot be read; what `refuse` says.
 pub(crate) fn parquet_source(
     sources: &ColumnSources,
-    schema: &Schema,
+    target: NamedTarget<'_>,
     files: Vec<Source>,
-    needed: Needed,
     refuse: impl Fn(&str, String) -> Error,
 ) -> Result<ParquetSource> {
+    let NamedTarget { schema, needed, .. } = target;
     if !sources.fits(schema) {
         return Err(Error::invalid("the form of Parquet does not give the columns of the schema"));
     }
@@ -137,7 +136,7 @@ pub(crate) fn parquet_source(
             }
         }
         for (number, column) in sources.dense.iter().enumerate() {
-            let largest = largest_number(schema.dense[number].transform.function, schema.dense_dtype);
+            let largest = target.largest_number(number);
             let (leaf, _) = leaf(column, Wanted::Number, false)?.ok_or_else(|| lacks(column))?;
             actions.push(Action { leaf, target: Target::Dense { number, largest } });
         }

@@ -13,6 +13,7 @@ use parquet::schema::parser::parse_message_type;
 use crate::convert::{ConvertOptions, OnBad, SchemaFile, Split, convert_csv, convert_parquet};
 use crate::dataset::{Dataset, Part};
 use crate::error::Error;
+use crate::schema::DenseDtype;
 use crate::testing::tree_bytes;
 
 const MESSAGE: &str = "
@@ -198,6 +199,26 @@ fn options(files: &[&Path], out: &Path) -> ConvertOptions {
         split: Split::Random { share: 0.2, seed: 3 },
         ..ConvertOptions::new(files.iter().map(|file| file.to_path_buf()).collect(), out.to_owned())
     }
+}
+
+/// What is standardized need not fit half precision before it is.
+#[test]
+fn large_numbers_are_standardized_before_they_are_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let mut rows = rows(100);
+    rows.iter_mut().enumerate().for_each(|(number, row)| row.price = Some(1e6 + number as f64));
+    let file = at("rows.parquet");
+    write(&file, &rows, 100, Compression::SNAPPY);
+    let schema = |transform: &str| {
+        let text = "[label]\ncolumn = \"bought\"\nat_least = 2\n[[dense]]\ncolumn = \"price\"\n";
+        SchemaFile::parse("schema.toml", &format!("{text}transform = \"{transform}\"\n")).unwrap()
+    };
+    let none = |_: &'static str, _: u64, _: u64| ();
+    let options = |out: &str| ConvertOptions { dense_dtype: DenseDtype::F16, ..options(&[&file], &at(out)) };
+    convert_parquet(&options("standardized"), &schema("standardize"), 1, &none).unwrap();
+    let report = convert_parquet(&options("as-it-is"), &schema("none"), 1, &none);
+    assert!(matches!(report, Err(Error::BadRows(_))), "1e6 does not fit half precision");
 }
 
 #[test]

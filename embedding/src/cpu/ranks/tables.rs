@@ -1,0 +1,554 @@
+//! One rank's part of all tables, and what it does with them in a step.
+//!
+//! Forward: the ids of the rank's own samples are split into frequent rows, which are looked up in the rank's replica,
+//! and infrequent ones, of which either the distinct rows or the pooled bags come from their owners. Backward: the
+//! gradients of frequent rows are left for an all-reduce, those of infrequent ones go back to the owners. Then each
+//! distinct row is updated once, frequent ones by every rank alike.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use super::communicator::Communicator;
+use super::hop::{BagList, Path, Wires};
+use crate::cpu::table::SUM_RUN;
+use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use crate::optimizer::{Optimizer, Step, UpdateRule};
+use crate::placement::{EmbeddingPlan, Exchange, Owner, TablePlan};
+use crate::random::UniformField;
+use crate::table::{Pooling, TableSpec};
+
+/// One rank's part of all tables of a model.
+#[derive(Debug)]
+pub struct RankTables {
+    plan: Arc<EmbeddingPlan>,
+    rank: usize,
+    tables: Vec<RankTable>,
+    /// What was routed for the batch whose gradients are awaited.
+    batch: Option<RankBatch>,
+}
+
+/// One rank's part of a table.
+#[derive(Debug)]
+struct RankTable {
+    spec: TableSpec,
+    optimizer: Optimizer,
+    /// The frequent rows, where there are any.
+    replica: Option<Table>,
+    /// The rank's rows of each shard, where it has any.
+    shards: Vec<Option<Table>>,
+}
+
+/// Where the gradients of a feature's vectors lie in a `[sample, stride]` matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct BagGradients<'a> {
+    /// The matrix.
+    pub matrix: &'a [f32],
+    /// The feature's place in it.
+    pub slot: FeatureSlot,
+}
+
+/// A batch on its way through a rank.
+#[derive(Debug)]
+struct RankBatch {
+    tables: Vec<TableBatch>,
+    rows: Option<Streams<Vec<u64>>>,
+    bags: Option<Streams<BagList>>,
+    /// The gradients of the infrequent rows that this rank owns, from [`RankTables::backward`] on.
+    pending: Vec<ShardGradients>,
+}
+
+/// The bags of a table's features, one behind the other: bag `feature * samples + sample`.
+#[derive(Debug, Default)]
+struct TableBatch {
+    /// What the sum of a bag's rows is multiplied by.
+    scales: Vec<f32>,
+    /// What of each bag is frequent, as numbers of the replica.
+    frequent: BagList,
+    /// What of each bag has an owner.
+    infrequent: BagList,
+    /// The distinct rows of `infrequent`; empty where owners pool.
+    route: Route,
+}
+
+/// The shards of all tables that are exchanged in one way.
+#[derive(Debug)]
+struct Streams<T> {
+    /// Table and shard of each.
+    of: Vec<(usize, usize)>,
+    dims: Vec<usize>,
+    round_vectors: Vec<usize>,
+    round_ids: Vec<usize>,
+    path: Path,
+    /// What this rank owns of each, by the table's own row numbers.
+    owned: Vec<T>,
+}
+
+/// The summed gradients of some distinct rows of a shard.
+#[derive(Debug)]
+struct ShardGradients {
+    table: usize,
+    shard: usize,
+    /// By their numbers at the owner, ascending.
+    rows: Vec<u64>,
+    /// `[row, columns of the shard]`
+    sums: Vec<f32>,
+}
+
+impl RankTables {
+    /// A rank's part of tables as training starts with them: the same weights as [`Table::initialized`] gives each of
+    /// them as a whole, or zeros where there is no seed.
+    ///
+    /// # Panics
+    /// Where the plan is not one of these tables.
+    pub fn initialized(
+        plan: Arc<EmbeddingPlan>,
+        rank: usize,
+        tables: impl IntoIterator<Item = (TableSpec, Optimizer, Option<UniformField>)>,
+    ) -> Self {
+        let mut planned = plan.tables.iter();
+        let tables = tables.into_iter().map(|(spec, optimizer, field)| {
+            let plan_of_table = planned.next().expect("every table is planned");
+            RankTable::initialized(plan_of_table, &plan, rank, spec, optimizer, field)
+        });
+        let tables = tables.collect();
+        assert!(planned.next().is_none(), "every plan has a table");
+        Self { plan, rank, tables, batch: None }
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &EmbeddingPlan {
+        &self.plan
+    }
+
+    /// Bytes of tables and optimizer state that a rank has.
+    pub fn bytes(plan: &EmbeddingPlan, rank: usize, tables: &[(TableSpec, Optimizer)]) -> u64 {
+        let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
+            let bytes =
+                |rows, dim| Table::bytes(&TableSpec { name: String::new(), rows, dim }, optimizer.rule);
+            let shards = plan_of_table
+                .shards
+                .iter()
+                .map(|shard| bytes(shard.owner.rows_at(rank, spec.rows, plan.topology), shard.columns.len()));
+            bytes(plan_of_table.frequent.len(), spec.dim) + shards.sum::<u64>()
+        };
+        plan.tables.iter().zip(tables).map(of_table).sum()
+    }
+
+    /// Every rank's own copy of the frequent rows, table by table: equal bit by bit on all ranks.
+    pub fn replicas(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().filter_map(|table| table.replica.as_ref())
+    }
+
+    /// Whether every weight that the rank has is a finite number.
+    pub fn is_finite(&self) -> bool {
+        self.tables.iter().flat_map(|table| table.replica.iter().chain(table.shards.iter().flatten())).all(
+            |table| {
+                let rows = (0..table.spec().rows).into_par_iter();
+                rows.all(|row| table.weights(row).iter().all(|weight| weight.is_finite()))
+            },
+        )
+    }
+
+    /// Copies what the rank has of a row's weights to their columns. With the parts of all ranks the row is whole.
+    ///
+    /// # Panics
+    /// Where there is no such table or row.
+    pub fn copy_weights(&self, table: usize, row: u64, weights: &mut [f32]) {
+        let (planned, own) = (&self.plan.tables[table], &self.tables[table]);
+        if let (Some(index), Some(replica)) = (planned.frequent.index(row), &own.replica) {
+            return weights.copy_from_slice(replica.weights(index));
+        }
+        for (shard, part) in planned.shards.iter().zip(&own.shards) {
+            if let Some(part) = part
+                && shard.owner.of(row, self.plan.topology) == self.rank
+            {
+                let local = shard.owner.local(row, self.plan.topology);
+                weights[shard.columns.clone()].copy_from_slice(part.weights(local));
+            }
+        }
+    }
+
+    /// Looks up a batch: `batch` has the features of each table, over the samples of this rank alone; their vectors are
+    /// written where their slots in `out` say.
+    ///
+    /// # Panics
+    /// Where another rank has gone, or an id is not below its table's rows.
+    pub fn forward(&mut self, communicator: &mut Communicator, batch: &[Vec<Feature<'_>>], out: &mut [f32]) {
+        let mut tables: Vec<_> = self
+            .tables
+            .par_iter()
+            .zip(&self.plan.tables)
+            .zip(batch)
+            .map(|((table, planned), features)| TableBatch::split(planned, table.spec.rows, features))
+            .collect();
+        let rows = self.open_rows(communicator, &tables);
+        let bags = self.open_bags(communicator, &tables);
+
+        let mut vectors: Vec<_> =
+            self.tables.par_iter().zip(&mut tables).map(RankTable::pool_frequent).collect();
+        if let Some(streams) = &rows {
+            let owned = streams.of.iter().zip(&streams.owned);
+            let weights = owned.map(|(&at, rows)| self.weights_of(at, rows)).collect::<Vec<_>>();
+            let wires = streams.wires();
+            let fetched = streams.path.down(communicator, wires, &weights);
+            for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
+                let columns = self.plan.tables[table].shards[shard].columns.clone();
+                let (route, dim) = (&tables[table].route, self.tables[table].spec.dim);
+                for (index, weights) in fetched.chunks_exact(columns.len()).enumerate() {
+                    for bag in route.bags_of(index) {
+                        add(&mut vectors[table][bag.sample * dim..][columns.clone()], weights);
+                    }
+                }
+            }
+        }
+        if let Some(streams) = &bags {
+            let owned = streams.of.iter().zip(&streams.owned);
+            let pooled = owned.map(|(&at, parts)| self.pool_parts(at, parts)).collect::<Vec<_>>();
+            let wires = streams.wires();
+            let fetched = streams.path.down(communicator, wires, &pooled);
+            for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
+                let columns = self.plan.tables[table].shards[shard].columns.clone();
+                let dim = self.tables[table].spec.dim;
+                for (bag, part) in fetched.chunks_exact(columns.len()).enumerate() {
+                    add(&mut vectors[table][bag * dim..][columns.clone()], part);
+                }
+            }
+        }
+        for ((table, vectors), (routed, features)) in
+            self.tables.iter().zip(&vectors).zip(tables.iter().zip(batch))
+        {
+            let dim = table.spec.dim;
+            let mut bags = vectors.chunks_exact(dim).zip(&routed.scales);
+            for &Feature { slot, .. } in features {
+                for (sample, (vector, &scale)) in bags.by_ref().take(features[0].bags.len()).enumerate() {
+                    let out = &mut out[sample * slot.stride + slot.offset..][..dim];
+                    out.iter_mut().zip(vector).for_each(|(out, value)| *out = value * scale);
+                }
+            }
+        }
+        self.batch = Some(RankBatch { tables, rows, bags, pending: Vec::new() });
+    }
+
+    /// Elements that the gradients of all frequent rows take in an all-reduce: a vector and a mark each.
+    pub fn frequent_elements(&self) -> usize {
+        self.plan.tables.iter().zip(&self.tables).map(|(p, table)| frequent_elements(p, table.spec.dim)).sum()
+    }
+
+    /// Takes the gradients of the vectors that [`RankTables::forward`] gave, feature by feature as there. Those of
+    /// infrequent rows go to their owners; those of frequent ones are summed over this rank's samples into `frequent`,
+    /// to be summed over all ranks.
+    ///
+    /// # Panics
+    /// Where there was no [`RankTables::forward`] before, or where another rank has gone.
+    pub fn backward(
+        &mut self,
+        communicator: &mut Communicator,
+        gradients: &[Vec<BagGradients<'_>>],
+        frequent: &mut [f32],
+    ) {
+        let mut batch = self.batch.take().expect("a batch was looked up");
+        let of_bags: Vec<_> = self
+            .tables
+            .par_iter()
+            .zip(&batch.tables)
+            .zip(gradients)
+            .map(|((table, routed), gradients)| routed.gradients(table.spec.dim, gradients))
+            .collect();
+        frequent.fill(0.0);
+        let mut rest = frequent;
+        for (((planned, table), routed), gradients) in
+            self.plan.tables.iter().zip(&self.tables).zip(&batch.tables).zip(&of_bags)
+        {
+            let (own, behind) = rest.split_at_mut(frequent_elements(planned, table.spec.dim));
+            rest = behind;
+            let (sums, marks) = own.split_at_mut(own.len() - planned.frequent.len() as usize);
+            let route = routed.frequent.route(planned.frequent.len());
+            let dim = table.spec.dim;
+            for (&row, sum) in route.rows.iter().zip(sum_gradients(&route, dim, gradients).chunks_exact(dim))
+            {
+                sums[row as usize * dim..][..dim].copy_from_slice(sum);
+                marks[row as usize] = 1.0;
+            }
+        }
+        if let Some(streams) = &batch.rows {
+            let sums = streams.of.iter().map(|&(table, shard)| {
+                let (route, dim) = (&batch.tables[table].route, self.tables[table].spec.dim);
+                let columns = self.plan.tables[table].shards[shard].columns.clone();
+                columns_of(&sum_gradients(route, dim, &of_bags[table]), dim, columns)
+            });
+            let sums: Vec<_> = sums.collect();
+            let owned = streams.path.up(communicator, streams.wires(), &sums);
+            for ((&(table, shard), rows), sums) in streams.of.iter().zip(&streams.owned).zip(owned) {
+                let rows = self.local(table, shard, rows);
+                batch.pending.push(ShardGradients { table, shard, rows, sums });
+            }
+        }
+        if let Some(streams) = &batch.bags {
+            let own = streams.of.iter().map(|&(table, shard)| {
+                let columns = self.plan.tables[table].shards[shard].columns.clone();
+                columns_of(&of_bags[table], self.tables[table].spec.dim, columns)
+            });
+            let own: Vec<_> = own.collect();
+            let owned = streams.path.up(communicator, streams.wires(), &own);
+            for ((&(table, shard), parts), gradients) in streams.of.iter().zip(&streams.owned).zip(&owned) {
+                let route = parts.route(self.tables[table].spec.rows);
+                let dim = self.plan.tables[table].shards[shard].columns.len();
+                let sums = sum_gradients(&route, dim, gradients);
+                let rows = self.local(table, shard, &route.rows);
+                batch.pending.push(ShardGradients { table, shard, rows, sums });
+            }
+        }
+        self.batch = Some(batch);
+    }
+
+    /// Updates every row that the global batch names, once, from the gradients of [`RankTables::backward`]; `frequent`
+    /// is what it wrote, summed over all ranks.
+    ///
+    /// # Panics
+    /// Where there was no [`RankTables::backward`] before, or where another rank has gone.
+    pub fn update(&mut self, communicator: &mut Communicator, frequent: &[f32], step: Step) {
+        let pending = self.batch.take().expect("gradients were summed").pending;
+        let mut rest = frequent;
+        for (planned, table) in self.plan.tables.iter().zip(&mut self.tables) {
+            let (own, behind) = rest.split_at(frequent_elements(planned, table.spec.dim));
+            rest = behind;
+            let Some(replica) = &mut table.replica else { continue };
+            let (sums, marks) = own.split_at(own.len() - planned.frequent.len() as usize);
+            let touched = (0..planned.frequent.len()).filter(|&row| marks[row as usize] > 0.0);
+            let touched: Vec<_> = touched.collect();
+            let dim = table.spec.dim;
+            let of_touched: Vec<_> =
+                touched.iter().flat_map(|&row| &sums[row as usize * dim..][..dim]).copied().collect();
+            replica.update_summed(&touched, &of_touched, None, step);
+        }
+        for ShardGradients { table, shard, rows, sums } in pending {
+            let squares = self.squares(communicator, (table, shard), &rows, &sums);
+            let dim = self.tables[table].spec.dim;
+            let squares: Option<Vec<_>> =
+                squares.map(|squares| squares.iter().map(|square| square / dim as f32).collect());
+            if let Some(part) = &mut self.tables[table].shards[shard] {
+                part.update_summed(&rows, &sums, squares.as_deref(), step);
+            }
+        }
+    }
+
+    /// Where a rule keeps one number a row, and several ranks some columns of it: the sum of each row's squared
+    /// gradients over all columns, in the order of shards.
+    fn squares(
+        &self,
+        communicator: &mut Communicator,
+        (table, shard): (usize, usize),
+        rows: &[u64],
+        sums: &[f32],
+    ) -> Option<Vec<f32>> {
+        let (planned, own) = (&self.plan.tables[table], &self.tables[table]);
+        let rowwise = matches!(own.optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+        if !rowwise || planned.shards.len() < 2 {
+            return None;
+        }
+        let owners = planned.shards.iter().map(|shard| match shard.owner {
+            Owner::Rank(rank) => rank,
+            Owner::EveryRank => unreachable!("columns are owned by one rank each"),
+        });
+        let owners: Vec<_> = owners.collect();
+        let part = own.shards[shard].as_ref()?;
+        let squares = part.row_squares(rows, sums);
+        let mut of_shards = communicator.swap_counted(&owners, vec![squares; owners.len()]).into_iter();
+        let mut total = of_shards.next()?;
+        of_shards.for_each(|squares| add(&mut total, &squares));
+        Some(total)
+    }
+
+    fn open_rows(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<Vec<u64>>> {
+        Streams::open(&self.plan, Exchange::Rows, |of, wires, owners| {
+            let rows: Vec<_> = of.iter().map(|&(table, _)| tables[table].route.rows.as_slice()).collect();
+            Path::of_rows(communicator, wires, &rows, owners)
+        })
+    }
+
+    fn open_bags(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<BagList>> {
+        Streams::open(&self.plan, Exchange::Pooled, |of, wires, owners| {
+            let bags: Vec<_> = of.iter().map(|&(table, _)| &tables[table].infrequent).collect();
+            Path::of_bags(communicator, wires, &bags, owners)
+        })
+    }
+
+    /// The numbers at this rank of rows that it owns.
+    fn local(&self, table: usize, shard: usize, rows: &[u64]) -> Vec<u64> {
+        let owner = self.plan.tables[table].shards[shard].owner;
+        rows.iter().map(|&row| owner.local(row, self.plan.topology)).collect()
+    }
+
+    /// The weights of rows that this rank owns, one behind the other.
+    fn weights_of(&self, (table, shard): (usize, usize), rows: &[u64]) -> Vec<f32> {
+        let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
+        self.local(table, shard, rows).iter().flat_map(|&row| part.weights(row)).copied().collect()
+    }
+
+    /// The sums of bags of rows that this rank owns.
+    fn pool_parts(&self, (table, shard): (usize, usize), parts: &BagList) -> Vec<f32> {
+        let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
+        let parts = BagList { offsets: parts.offsets.clone(), ids: self.local(table, shard, &parts.ids) };
+        parts.pool(part)
+    }
+}
+
+impl<T> Streams<T> {
+    /// Routes the shards of all tables that are exchanged in one way, if there are any.
+    fn open(
+        plan: &EmbeddingPlan,
+        exchange: Exchange,
+        route: impl FnOnce(&[(usize, usize)], Wires<'_>, &[Owner]) -> (Path, Vec<T>),
+    ) -> Option<Self> {
+        let tables = plan.tables.iter().enumerate().filter(|(_, planned)| planned.exchange == exchange);
+        let of: Vec<_> =
+            tables.flat_map(|(t, planned)| (0..planned.shards.len()).map(move |s| (t, s))).collect();
+        if of.is_empty() {
+            return None;
+        }
+        let shards = of.iter().map(|&(table, shard)| &plan.tables[table].shards[shard]);
+        let (dims, owners): (Vec<_>, Vec<_>) = shards.map(|shard| (shard.columns.len(), shard.owner)).unzip();
+        let rounds = of.iter().map(|&(table, _)| plan.tables[table].round);
+        let (round_vectors, round_ids): (Vec<_>, Vec<_>) =
+            rounds.map(|round| (round.vectors, round.ids)).unzip();
+        let wires = Wires { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids };
+        let (path, owned) = route(&of, wires, &owners);
+        Some(Self { of, dims, round_vectors, round_ids, path, owned })
+    }
+
+    fn wires(&self) -> Wires<'_> {
+        Wires { dims: &self.dims, round_vectors: &self.round_vectors, round_ids: &self.round_ids }
+    }
+}
+
+impl RankTable {
+    fn initialized(
+        planned: &TablePlan,
+        plan: &EmbeddingPlan,
+        rank: usize,
+        spec: TableSpec,
+        optimizer: Optimizer,
+        field: Option<UniformField>,
+    ) -> Self {
+        let bound = spec.initial_bound();
+        // The part of the table with these columns, whose rows are those that `row_of` says.
+        let part = |rows: u64, columns: std::ops::Range<usize>, row_of: &(dyn Fn(u64) -> u64 + Sync)| {
+            if rows == 0 {
+                return None;
+            }
+            let part = TableSpec { name: spec.name.clone(), rows, dim: columns.len() };
+            let Some(field) = field else { return Some(Table::zeroed(part, optimizer)) };
+            Some(Table::filled(part, optimizer, |local, weights| {
+                let mut whole = vec![0.0; spec.dim];
+                field.fill_row(row_of(local), bound, &mut whole);
+                weights.copy_from_slice(&whole[columns.clone()]);
+            }))
+        };
+        let replica = part(planned.frequent.len(), 0..spec.dim, &|index| planned.frequent.row(index));
+        let shards = planned.shards.iter().map(|shard| {
+            let rows = shard.owner.rows_at(rank, spec.rows, plan.topology);
+            part(rows, shard.columns.clone(), &|local| shard.owner.global(local, rank, plan.topology))
+        });
+        Self { shards: shards.collect(), replica, spec, optimizer }
+    }
+
+    /// The sums of what is frequent of each bag.
+    fn pool_frequent((table, routed): (&Self, &mut TableBatch)) -> Vec<f32> {
+        match &table.replica {
+            Some(replica) => routed.frequent.pool(replica),
+            None => vec![0.0; routed.scales.len() * table.spec.dim],
+        }
+    }
+}
+
+impl TableBatch {
+    fn split(planned: &TablePlan, rows: u64, features: &[Feature<'_>]) -> Self {
+        let mut batch = Self::default();
+        for feature in features {
+            for sample in 0..feature.bags.len() {
+                let bag = feature.bags.bag(sample);
+                batch.scales.push(feature.pooling.scale(bag.len()));
+                for &row in bag {
+                    assert!(row < rows, "row {row} is not below {rows}");
+                    match planned.frequent.index(row) {
+                        Some(index) => batch.frequent.ids.push(index),
+                        None => batch.infrequent.ids.push(row),
+                    }
+                }
+                batch.frequent.end_bag();
+                batch.infrequent.end_bag();
+            }
+        }
+        if planned.exchange == Exchange::Rows {
+            batch.route = batch.infrequent.route(rows);
+        }
+        batch
+    }
+
+    /// The gradients by the sums of the bags' rows, `[bag, dim]`.
+    fn gradients(&self, dim: usize, features: &[BagGradients<'_>]) -> Vec<f32> {
+        let mut out = Vec::with_capacity(self.scales.len() * dim);
+        let samples = self.scales.len() / features.len().max(1);
+        for (bag, scale) in self.scales.iter().enumerate() {
+            let BagGradients { matrix, slot } = features[bag / samples];
+            let gradient = &matrix[bag % samples * slot.stride + slot.offset..][..dim];
+            out.extend(gradient.iter().map(|gradient| gradient * scale));
+        }
+        out
+    }
+}
+
+impl BagList {
+    fn feature(&self, dim: usize) -> Feature<'_> {
+        let bags = Bags { offsets: &self.offsets, ids: &self.ids };
+        Feature { bags, pooling: Pooling::Sum, slot: FeatureSlot { stride: dim, offset: 0 } }
+    }
+
+    fn route(&self, rows: u64) -> Route {
+        let mut route = Route::default();
+        route.build(&[self.feature(1)], rows);
+        route
+    }
+
+    /// The sum of each bag's rows.
+    fn pool(&self, table: &Table) -> Vec<f32> {
+        let dim = table.spec().dim;
+        let mut out = vec![0.0; self.len() * dim];
+        table.pool(&self.feature(dim), 0, &mut out);
+        out
+    }
+}
+
+/// The sums of the gradients of each distinct row, `[row, dim]`, from those of the bags, `[bag, dim]`: in the order of
+/// bags, in runs, as [`Table::update`] takes them.
+fn sum_gradients(route: &Route, dim: usize, gradients: &[f32]) -> Vec<f32> {
+    let mut sums = vec![0.0; route.rows.len() * dim];
+    sums.par_chunks_exact_mut(dim).enumerate().for_each_init(
+        || vec![0.0; dim],
+        |run, (index, total)| {
+            let mut bags = route.bags_of(index);
+            while bags.len() > 0 {
+                run.fill(0.0);
+                for bag in bags.by_ref().take(SUM_RUN) {
+                    add(run, &gradients[bag.sample * dim..][..dim]);
+                }
+                add(total, run);
+            }
+        },
+    );
+    sums
+}
+
+/// Some columns of a `[row, dim]` matrix.
+fn columns_of(matrix: &[f32], dim: usize, columns: std::ops::Range<usize>) -> Vec<f32> {
+    matrix.chunks_exact(dim).flat_map(|row| &row[columns.clone()]).copied().collect()
+}
+
+fn add(sums: &mut [f32], values: &[f32]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+}
+
+fn frequent_elements(planned: &TablePlan, dim: usize) -> usize {
+    planned.frequent.len() as usize * (dim + 1)
+}

@@ -1,0 +1,166 @@
+//! How often rows are looked up: what placement is planned from.
+//!
+//! [`TableFrequencies`] is what is known of a table, whoever counted it: a dataset's own statistics, a
+//! [`FrequencySketch`] over drawn samples, or a law by which ids are drawn. [`BagLengths`] is what is known of one
+//! feature's bags. [`FrequencyProfile`] is a table's frequencies in the form in which questions are answered quickly:
+//! above all how many distinct rows some samples name.
+
+mod profile;
+mod sketch;
+
+pub use profile::FrequencyProfile;
+pub use sketch::FrequencySketch;
+
+/// How often each row of a table is looked up, over all features that look it up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TableFrequencies {
+    /// Samples that were counted.
+    pub samples: u64,
+    /// Ids in all bags of these samples.
+    pub lookups: u64,
+    /// Rows that were looked up, at least once; where they were estimated, about so many.
+    pub distinct_rows: u64,
+    /// `(row, count)` of the most frequent rows, most frequent first, equal counts by row.
+    pub head: Vec<(u64, u64)>,
+    /// All other rows that were looked up.
+    pub tail: Vec<CountClass>,
+}
+
+/// Some rows that are looked up about equally often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CountClass {
+    /// How many there are.
+    pub rows: u64,
+    /// How often they are looked up together.
+    pub lookups: u64,
+}
+
+impl TableFrequencies {
+    /// Those of a table that several features look up in the same samples. A row that is listed for one and not for
+    /// another counts as two: its part in the other's tail is not known.
+    pub fn merged(of_features: impl IntoIterator<Item = Self>) -> Self {
+        let mut of_features = of_features.into_iter();
+        let Some(mut merged) = of_features.next() else { return Self::default() };
+        let mut more = false;
+        for other in of_features {
+            more = true;
+            merged.samples = merged.samples.max(other.samples);
+            merged.lookups += other.lookups;
+            merged.head.extend(other.head);
+            merged.tail.extend(other.tail);
+        }
+        if more {
+            merged.head.sort_unstable();
+            merged.head.dedup_by(|later, first| {
+                let same = later.0 == first.0;
+                first.1 += if same { later.1 } else { 0 };
+                same
+            });
+            merged.head.sort_unstable_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+            merged.distinct_rows =
+                merged.head.len() as u64 + merged.tail.iter().map(|class| class.rows).sum::<u64>();
+        }
+        merged
+    }
+}
+
+/// How many ids the bags of one feature hold.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BagLengths {
+    /// `(ids, share of the bags)`, ascending; shares sum to 1.
+    shares: Vec<(f64, f64)>,
+}
+
+impl BagLengths {
+    /// Lengths up to this stand for themselves, longer ones in groups of about equal ones.
+    const EXACT: u32 = 16;
+
+    /// Bags of just so many ids.
+    pub fn fixed(ids: u32) -> Self {
+        Self { shares: vec![(f64::from(ids), 1.0)] }
+    }
+
+    /// Bags of which so many have each of some lengths: `(ids, bags)` in any order. Without any, they are empty.
+    pub fn counted(lengths: impl IntoIterator<Item = (u32, u64)>) -> Self {
+        let mut groups = std::collections::BTreeMap::<u32, (f64, f64)>::new();
+        for (ids, bags) in lengths {
+            // An eighth of an octave.
+            let group = match ids {
+                ids if ids <= Self::EXACT => ids,
+                ids => Self::EXACT + (libm::log2(f64::from(ids) / f64::from(Self::EXACT)) * 8.0) as u32 + 1,
+            };
+            let (sum, count) = groups.entry(group).or_default();
+            *sum += f64::from(ids) * bags as f64;
+            *count += bags as f64;
+        }
+        let all: f64 = groups.values().map(|&(_, bags)| bags).sum();
+        if all == 0.0 {
+            return Self::fixed(0);
+        }
+        let groups = groups.values().filter(|&&(_, bags)| bags > 0.0);
+        Self { shares: groups.map(|&(ids, bags)| (ids / bags, bags / all)).collect() }
+    }
+
+    /// Bags of any length up to `max`, each as likely.
+    pub fn uniform(max: u32) -> Self {
+        Self::counted((0..=max).map(|ids| (ids, 1)))
+    }
+
+    /// Ids of a bag, on average.
+    pub fn mean(&self) -> f64 {
+        self.shares.iter().map(|(ids, share)| ids * share).sum()
+    }
+
+    /// The share of bags that hold at least one id of a kind that each id is of with this probability, whatever the
+    /// others of its bag are.
+    pub fn hit(&self, probability: f64) -> f64 {
+        if probability >= 1.0 {
+            return self.shares.iter().filter(|&&(ids, _)| ids > 0.0).map(|(_, share)| share).sum();
+        }
+        let log = libm::log1p(-probability.max(0.0));
+        self.shares.iter().map(|(ids, share)| share * -libm::expm1(ids * log)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_of_a_table_are_added_up() {
+        let first = TableFrequencies {
+            samples: 10,
+            lookups: 12,
+            distinct_rows: 4,
+            head: vec![(7, 6), (1, 4)],
+            tail: vec![CountClass { rows: 2, lookups: 2 }],
+        };
+        let second = TableFrequencies {
+            samples: 10,
+            lookups: 10,
+            distinct_rows: 2,
+            head: vec![(1, 7), (3, 3)],
+            tail: vec![],
+        };
+        let merged = TableFrequencies::merged([first.clone(), second]);
+        assert_eq!((merged.samples, merged.lookups, merged.distinct_rows), (10, 22, 5));
+        assert_eq!(merged.head, [(1, 11), (7, 6), (3, 3)]);
+        assert_eq!(TableFrequencies::merged([first.clone()]), first);
+    }
+
+    #[test]
+    fn bags_are_hit_as_their_lengths_say() {
+        let one = BagLengths::fixed(1);
+        assert_eq!((one.mean(), one.hit(1.0), one.hit(0.0)), (1.0, 1.0, 0.0));
+        assert!((one.hit(0.25) - 0.25).abs() < 1e-15);
+        let ragged = BagLengths::counted([(0, 5), (3, 5)]);
+        assert_eq!((ragged.mean(), ragged.hit(1.0)), (1.5, 0.5));
+        assert!((ragged.hit(0.5) - 0.5 * 0.875).abs() < 1e-15);
+        // Long lengths are grouped: the mean stays, and few groups are left.
+        let long = BagLengths::uniform(4000);
+        assert!((long.mean() - 2000.0).abs() < 1e-9 && long.shares.len() < 100, "{}", long.shares.len());
+        let expected: f64 = (0..=4000).map(|ids| 1.0 - 0.999_f64.powi(ids)).sum::<f64>() / 4001.0;
+        assert!((long.hit(0.001) - expected).abs() < 1e-3);
+        assert_eq!(BagLengths::counted([]).mean(), 0.0);
+    }
+}

@@ -1,0 +1,498 @@
+//! What is expected of a plan, and why each table lies where it does.
+
+use serde::Serialize;
+
+use super::cost::{Choice, Load, Parts, RailLists, Reduction};
+use super::search::{Restriction, Search};
+use super::{PlanInput, Planned};
+use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
+use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
+
+/// What is expected of a plan in an iteration.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PlanReport {
+    /// Ranks in all.
+    pub ranks: usize,
+    /// Nodes.
+    pub nodes: usize,
+    /// Samples of an iteration, over all ranks.
+    pub batch_size: u64,
+    /// The machine's name.
+    pub machine: String,
+    /// The time of the slowest rank, which is that of the iteration.
+    pub iteration: TimeParts,
+    /// Samples that all ranks train on in a second.
+    pub samples_per_second: f64,
+    /// What the slowest rank spends most of its time on.
+    pub limit: Limit,
+    /// The mean of all ranks' times over that of the slowest: 1 where all are equally busy.
+    pub balance: f64,
+    /// What crosses between ranks to exchange rows, over all ranks.
+    pub traffic: Traffic,
+    /// What crosses to sum gradients of frequent rows and of dense parameters, over all ranks.
+    pub all_reduce: ReductionReport,
+    /// Memory of the fullest rank.
+    pub memory: MemoryReport,
+    /// One a rank.
+    pub per_rank: Vec<RankReport>,
+    /// One a table.
+    pub tables: Vec<TableReport>,
+}
+
+/// The parts of an iteration, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct TimeParts {
+    /// All of it.
+    pub total_s: f64,
+    /// Operations of the dense part.
+    pub dense_s: f64,
+    /// Tables and activations, to and from memory.
+    pub memory_s: f64,
+    /// Rows or pooled bags, within nodes.
+    pub exchange_within_s: f64,
+    /// Rows or pooled bags, between nodes.
+    pub exchange_between_s: f64,
+    /// Sums of gradients, within nodes.
+    pub all_reduce_within_s: f64,
+    /// Sums of gradients, between nodes.
+    pub all_reduce_between_s: f64,
+    /// What matrix products and messages take beside their operations and bytes.
+    pub latency_s: f64,
+    /// What of these parts happens beside others, to be taken off their sum.
+    pub hidden_s: f64,
+}
+
+/// What limits an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// Operations of the dense part.
+    DenseCompute,
+    /// Bytes to and from memory.
+    MemoryBandwidth,
+    /// Bytes within nodes.
+    LinkWithin,
+    /// Bytes between nodes.
+    LinkBetween,
+    /// The number of messages and matrix products, whatever their size.
+    Latency,
+    /// The model does not fit.
+    MemoryCapacity,
+}
+
+impl Limit {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DenseCompute => "dense compute",
+            Self::MemoryBandwidth => "memory bandwidth",
+            Self::LinkWithin => "link within nodes",
+            Self::LinkBetween => "link between nodes",
+            Self::Latency => "latency",
+            Self::MemoryCapacity => "memory capacity",
+        }
+    }
+}
+
+/// What sums over all ranks send, over all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct ReductionReport {
+    /// Elements of gradients and marks.
+    pub elements: u64,
+    /// How many of them are of frequent rows, their marks included.
+    pub frequent_elements: u64,
+    /// Bytes between ranks of one node.
+    pub within_bytes: u64,
+    /// Bytes between ranks of different nodes.
+    pub between_bytes: u64,
+}
+
+/// Memory of the fullest rank, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct MemoryReport {
+    /// What a rank has.
+    pub available_bytes: u64,
+    /// What the fullest rank needs.
+    pub needed_bytes: u64,
+    /// Dense parameters, their gradients and state, activations and batches.
+    pub rest_bytes: u64,
+}
+
+/// What is expected of a rank.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RankReport {
+    /// The rank.
+    pub rank: usize,
+    /// Its node.
+    pub node: usize,
+    /// Bytes of tables and their state.
+    pub table_bytes: u64,
+    /// Bytes of messages, of gradients of frequent rows and of their index.
+    pub buffer_bytes: u64,
+    /// Bytes of everything else.
+    pub rest_bytes: u64,
+    /// Seconds of an iteration.
+    pub seconds: f64,
+    /// How many of them are spent on memory traffic.
+    pub memory_s: f64,
+    /// Bytes that it asks for or answers with within its node, whichever is more.
+    pub within_bytes: u64,
+    /// The same between nodes.
+    pub between_bytes: u64,
+}
+
+/// What is expected of a table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TableReport {
+    /// Its name.
+    pub name: String,
+    /// Its rows.
+    pub rows: u64,
+    /// Elements of a row.
+    pub dim: usize,
+    /// Ids of a sample, on average.
+    pub lookups_per_sample: f64,
+    /// Distinct rows of a batch.
+    pub distinct_rows: u64,
+    /// How it is placed.
+    pub placement: Placement,
+    /// What crosses for it; nothing does where it is replicated.
+    pub exchange: Option<Exchange>,
+    /// The ranks that own it, where not every rank does.
+    pub owners: Vec<usize>,
+    /// Rows that every rank has.
+    pub frequent_rows: u64,
+    /// The share of ids that name them.
+    pub frequent_share: f64,
+    /// Bytes of the table and its state, on all ranks together.
+    pub bytes: u64,
+    /// The same of the rank that has most of it.
+    pub rank_bytes: u64,
+    /// What crosses between ranks for it, over all ranks.
+    pub traffic: Traffic,
+    /// Elements of its frequent rows that are summed over all ranks.
+    pub reduced_elements: u64,
+    /// Why it is placed so.
+    pub reason: String,
+    /// What else it could have been, all other tables as they are; the best first.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// Another way to place a table, all others as they are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Alternative {
+    /// How it would be placed.
+    pub placement: Placement,
+    /// What would cross for it.
+    pub exchange: Option<Exchange>,
+    /// Ranks that would own it, where not every rank would.
+    pub owners: usize,
+    /// Rows that every rank would have.
+    pub frequent_rows: u64,
+    /// Whether the job admits it.
+    pub allowed: bool,
+    /// Whether it would fit into memory.
+    pub fits: bool,
+    /// Bytes of the table on the rank that would have most of it.
+    pub rank_bytes: u64,
+    /// Bytes that would cross for it within nodes, between them, and in sums, over all ranks.
+    pub within_bytes: u64,
+    /// The same between nodes.
+    pub between_bytes: u64,
+    /// The same in sums over all ranks, on both kinds of links.
+    pub all_reduce_bytes: u64,
+    /// Seconds of the iteration.
+    pub iteration_s: f64,
+}
+
+pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> Planned {
+    let context = &search.context;
+    let totals = search.load(choices);
+    let tables = choices.iter().zip(&input.tables).zip(&search.tables).map(|((choice, table), costs)| {
+        let plan = choice.plan(table);
+        let crosses = input.topology.nodes() > 1 && !plan.shards.is_empty();
+        TablePlan { round: if crosses { round(costs.rail_lists(choice)) } else { plan.round }, ..plan }
+    });
+    let plan = EmbeddingPlan { topology: input.topology, tables: tables.collect() };
+    let (machine, topology) = (input.machine, input.topology);
+
+    let (_, parts) = search.slowest(&totals);
+    let common = totals.common(context);
+    let per_rank: Vec<_> = (0..topology.ranks())
+        .map(|rank| {
+            let load = &totals.ranks[rank];
+            let parts = totals.parts(rank, &common, machine);
+            RankReport {
+                rank,
+                node: topology.node_of(rank),
+                table_bytes: whole(load.table_bytes),
+                buffer_bytes: whole(load.buffer_bytes),
+                rest_bytes: input.rest.memory_bytes,
+                seconds: parts.total(machine),
+                memory_s: parts.memory,
+                within_bytes: whole(load.within.asked.max(load.within.served)),
+                between_bytes: whole(load.between.asked.max(load.between.served)),
+            }
+        })
+        .collect();
+    let total_s = parts.total(machine);
+    let mean = per_rank.iter().map(|rank| rank.seconds).sum::<f64>() / per_rank.len() as f64;
+    let mut traffic = traffic(&totals);
+    traffic.between_nodes.padding_bytes = whole(padding(search, choices));
+    let elements = totals.reduced_elements + input.rest.reduced_elements as f64;
+    let reduction = Reduction::new(topology, machine, elements);
+    let ranks = topology.ranks() as f64;
+    let fullest = (0..topology.ranks()).map(|rank| totals.memory_of(rank, context)).fold(0.0, f64::max);
+    let report = PlanReport {
+        ranks: topology.ranks(),
+        nodes: topology.nodes(),
+        batch_size: input.batch_size,
+        machine: machine.name.clone(),
+        iteration: TimeParts::new(&parts, parts.hidden(machine), total_s),
+        samples_per_second: if total_s > 0.0 { input.batch_size as f64 / total_s } else { 0.0 },
+        limit: limit(&parts),
+        balance: if total_s > 0.0 { mean / total_s } else { 1.0 },
+        traffic,
+        all_reduce: ReductionReport {
+            elements: if topology.ranks() > 1 { whole(elements) } else { 0 },
+            frequent_elements: whole(totals.reduced_elements),
+            within_bytes: whole(reduction.within_bytes * ranks),
+            between_bytes: whole(reduction.between_bytes * ranks),
+        },
+        memory: MemoryReport {
+            available_bytes: machine.memory_bytes,
+            needed_bytes: whole(fullest),
+            rest_bytes: input.rest.memory_bytes,
+        },
+        per_rank,
+        tables: (0..choices.len()).map(|table| table_report(search, choices, &totals, table)).collect(),
+    };
+    Planned { plan, report }
+}
+
+impl TimeParts {
+    fn new(parts: &Parts, hidden_s: f64, total_s: f64) -> Self {
+        Self {
+            total_s,
+            dense_s: parts.dense,
+            memory_s: parts.memory,
+            exchange_within_s: parts.exchange_within,
+            exchange_between_s: parts.exchange_between,
+            all_reduce_within_s: parts.reduce_within,
+            all_reduce_between_s: parts.reduce_between,
+            latency_s: parts.matmul_latency + parts.link_latency,
+            hidden_s,
+        }
+    }
+}
+
+fn limit(parts: &Parts) -> Limit {
+    let candidates = [
+        (Limit::DenseCompute, parts.dense),
+        (Limit::MemoryBandwidth, parts.memory),
+        (Limit::LinkWithin, parts.exchange_within + parts.reduce_within),
+        (Limit::LinkBetween, parts.exchange_between + parts.reduce_between),
+        (Limit::Latency, parts.matmul_latency + parts.link_latency),
+    ];
+    candidates.into_iter().reduce(|most, other| if other.1 > most.1 { other } else { most }).expect("five").0
+}
+
+/// What all ranks ask for.
+fn traffic(load: &Load) -> Traffic {
+    let mut traffic = Traffic::default();
+    let (mut within, mut between) = ((0.0, 0.0), (0.0, 0.0));
+    for rank in &load.ranks {
+        within = (within.0 + rank.within.rows, within.1 + rank.within.asked);
+        between = (between.0 + rank.between.rows, between.1 + rank.between.asked);
+    }
+    let link = |(rows, bytes)| LinkTraffic { rows: whole(rows), bytes: whole(bytes), padding_bytes: 0 };
+    traffic.within_nodes = link(within);
+    traffic.between_nodes = link(between);
+    traffic
+}
+
+fn whole(number: f64) -> u64 {
+    number.max(0.0).round() as u64
+}
+
+fn table_report(search: &Search<'_>, choices: &[Choice], totals: &Load, table: usize) -> TableReport {
+    let (costs, choice) = (&search.tables[table], &choices[table]);
+    let input = costs.input;
+    let load = costs.load(choice);
+    let alternatives = alternatives(search, choices, totals, table);
+    TableReport {
+        name: input.spec.name.clone(),
+        rows: input.spec.rows,
+        dim: input.spec.dim,
+        lookups_per_sample: input.profile.lookups_per_sample(),
+        distinct_rows: whole(input.profile.distinct(search.context.batch)),
+        placement: choice.placement,
+        exchange: exchange_of(choice),
+        owners: owners_of(choice, input),
+        frequent_rows: costs.frequent_rows(choice),
+        frequent_share: costs.frequent_share(choice),
+        bytes: whole(load.ranks.iter().map(|rank| rank.table_bytes).sum()),
+        rank_bytes: whole(load.ranks.iter().map(|rank| rank.table_bytes).fold(0.0, f64::max)),
+        traffic: traffic(&load),
+        reduced_elements: whole(load.reduced_elements),
+        reason: reason(search, totals, input, &alternatives),
+        alternatives,
+    }
+}
+
+fn exchange_of(choice: &Choice) -> Option<Exchange> {
+    (choice.placement != Placement::Replicated).then_some(choice.exchange)
+}
+
+fn owners_of(choice: &Choice, input: &super::TableInput<'_>) -> Vec<usize> {
+    let owner = |owner| match owner {
+        Owner::Rank(rank) => Some(rank),
+        Owner::EveryRank => None,
+    };
+    match choice.placement {
+        Placement::TableWise | Placement::ColumnWise => {
+            choice.plan(input).shards.iter().filter_map(|shard| owner(shard.owner)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The best of every other kind, with either exchange, whether the job admits it or not.
+fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: usize) -> Vec<Alternative> {
+    let (costs, chosen) = (&search.tables[table], &choices[table]);
+    let (topology, machine) = (search.context.topology, search.context.machine);
+    if topology.ranks() == 1 {
+        return Vec::new();
+    }
+    let mut others = totals.clone();
+    others -= &costs.load(chosen);
+    let kinds = Placement::ALL.into_iter().flat_map(|placement| {
+        let exchanges = if placement == Placement::Replicated { &Exchange::ALL[..1] } else { &Exchange::ALL };
+        exchanges.iter().map(move |&exchange| (placement, exchange))
+    });
+    let mut found = Vec::new();
+    for (placement, exchange) in kinds {
+        if placement == chosen.placement && Some(exchange) == exchange_of(chosen).or(Some(Exchange::Rows)) {
+            continue;
+        }
+        let restriction = Restriction { placement: Some(placement), exchange: Some(exchange) };
+        let scored = search.every_candidate(table, restriction, &others).into_iter().map(|choice| {
+            let load = costs.load(&choice);
+            let mut with = others.clone();
+            with += &load;
+            (search.score(&with), choice, load)
+        });
+        let best = scored.reduce(|best, other| if other.0.is_less(&best.0) { other } else { best });
+        let Some((score, choice, load)) = best else { continue };
+        if placement == Placement::Hybrid && choice.split == 0 {
+            // Nothing is frequent: it is row-wise.
+            continue;
+        }
+        let traffic = traffic(&load);
+        let reduction = Reduction::new(topology, machine, load.reduced_elements);
+        let admits = |wanted: Option<Placement>, exchanged: Option<Exchange>| {
+            wanted.is_none_or(|wanted| wanted == placement)
+                && (placement == Placement::Replicated || exchanged.is_none_or(|wanted| wanted == exchange))
+        };
+        found.push(Alternative {
+            placement,
+            exchange: exchange_of(&choice),
+            owners: owners_of(&choice, costs.input).len(),
+            frequent_rows: costs.frequent_rows(&choice),
+            allowed: admits(costs.input.placement, costs.input.exchange),
+            fits: score.fits(),
+            rank_bytes: whole(load.ranks.iter().map(|rank| rank.table_bytes).fold(0.0, f64::max)),
+            within_bytes: traffic.within_nodes.bytes,
+            between_bytes: traffic.between_nodes.bytes,
+            all_reduce_bytes: whole(
+                (reduction.within_bytes + reduction.between_bytes) * topology.ranks() as f64,
+            ),
+            iteration_s: score.slowest,
+        });
+    }
+    found.sort_by(|a, b| a.iteration_s.total_cmp(&b.iteration_s));
+    found
+}
+
+/// Why a table is placed so, in a sentence.
+fn reason(
+    search: &Search<'_>,
+    totals: &Load,
+    input: &super::TableInput<'_>,
+    alternatives: &[Alternative],
+) -> String {
+    if search.context.topology.ranks() == 1 {
+        return "there is one rank".into();
+    }
+    if input.placement.is_some() {
+        return "the job says so".into();
+    }
+    let own = search.score(totals).slowest;
+    let described = |other: &Alternative| {
+        let exchange = other.exchange.map_or(String::new(), |exchange| format!(" ({})", exchange.name()));
+        format!("{}{exchange}", other.placement.name())
+    };
+    let of = |seconds: f64| format!("{:+.2}%", (seconds / own - 1.0) * 100.0);
+    let usable = |other: &&Alternative| other.allowed && other.fits;
+    let next = alternatives.iter().find(usable);
+    let faster = alternatives.iter().find(|other| other.allowed && !other.fits && other.iteration_s < own);
+    let mut text = match next {
+        Some(other) if other.iteration_s <= own * (1.0 + 5e-5) => {
+            format!("it does not matter to the slowest rank, and {} takes no less", described(other))
+        }
+        Some(other) => format!("next is {}, {} an iteration", described(other), of(other.iteration_s)),
+        None => "nothing else fits".into(),
+    };
+    if let Some(other) = faster {
+        text += &format!("; {} would be {} but does not fit", described(other), of(other.iteration_s));
+    }
+    text
+}
+
+/// The least and the most that a round carries of a shard.
+const ROUND_ITEMS: std::ops::RangeInclusive<usize> = 16..=1 << 20;
+/// What a batch may exceed its expectation by, in standard deviations of a count.
+const ROUND_DEVIATIONS: f64 = 5.0;
+
+/// The capacity of a round between nodes: what is expected, with room for chance.
+fn round(lists: RailLists) -> RoundCapacity {
+    let with_room = |length: f64| {
+        let items = (length + ROUND_DEVIATIONS * length.sqrt()).ceil() as usize;
+        items.clamp(*ROUND_ITEMS.start(), *ROUND_ITEMS.end())
+    };
+    RoundCapacity { vectors: with_room(lists.vectors), ids: with_room(lists.ids) }
+}
+
+/// Bytes that lists along rails are filled up with, over all ranks: every list of an exchange goes in as many rounds as
+/// the one of it that needs most.
+fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
+    let topology = search.context.topology;
+    let pairs = (topology.ranks() * (topology.nodes() - 1)) as f64;
+    let vector = 2.0 * search.context.machine.vector_element_bytes as f64;
+    let mut padded = 0.0;
+    for exchange in Exchange::ALL {
+        let of_exchange = || {
+            let all = search.tables.iter().zip(choices).filter(|(_, choice)| choice.exchange == exchange);
+            all.map(|(costs, choice)| {
+                (costs, choice, costs.rail_lists(choice), round(costs.rail_lists(choice)))
+            })
+        };
+        let rounds = |of: fn(RailLists, RoundCapacity) -> f64| {
+            of_exchange().map(|(.., lists, round)| of(lists, round).ceil()).fold(1.0, f64::max)
+        };
+        let vector_rounds = rounds(|lists, round| lists.vectors / round.vectors as f64);
+        let id_rounds = rounds(|lists, round| lists.ids / round.ids as f64);
+        for (costs, choice, _, round) in of_exchange() {
+            let (vectors, ids) = (vector_rounds * round.vectors as f64, id_rounds * round.ids as f64);
+            let keys = match exchange {
+                Exchange::Rows => vectors * KEY_BYTES as f64,
+                Exchange::Pooled => vectors * LENGTH_BYTES as f64 + ids * KEY_BYTES as f64,
+            };
+            let shards = costs.shard_columns(choice);
+            let capacity: f64 = shards.iter().map(|&columns| keys + vectors * vector * columns as f64).sum();
+            let sent: f64 = costs.load(choice).ranks.iter().map(|rank| rank.between.asked).sum();
+            padded += (pairs * capacity - sent).max(0.0);
+        }
+    }
+    padded
+}

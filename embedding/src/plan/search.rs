@@ -1,0 +1,402 @@
+//! The choice of a placement for every table.
+//!
+//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are
+//! moved one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either
+//! exchange and with both, then for all together beginning with the best of these: so a plan is never slower than any
+//! that places all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is
+//! random.
+
+use std::cmp::Ordering;
+
+use super::cost::{Choice, Context, Load, Parts, TableCosts};
+use super::{MemoryShortage, PlanInput, Rest};
+use crate::optimizer::UpdateRule;
+use crate::placement::{Exchange, Placement, TablePlan};
+use crate::topology::Topology;
+
+/// Passes over all tables in which each may be moved.
+const PASSES_MAX: usize = 4;
+/// Owners that are tried for a table: the least busy ranks, and those with the most memory left.
+const BUSY_OWNERS_TRIED: usize = 6;
+const FULL_OWNERS_TRIED: usize = 2;
+/// Besides the best split, smaller sets of frequent rows are tried, each with so many times fewer.
+const SPLIT_STEP: u64 = 8;
+const SPLITS_TRIED: usize = 3;
+/// Differences below this share are none.
+const TOLERANCE: f64 = 1e-9;
+
+/// What tables may be, where the job does not say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Restriction {
+    pub(super) placement: Option<Placement>,
+    pub(super) exchange: Option<Exchange>,
+}
+
+/// How good a plan is: less is better, the first difference counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Score {
+    /// Bytes that ranks lack.
+    excess: f64,
+    /// Seconds of the slowest rank.
+    pub(super) slowest: f64,
+    /// Seconds of all ranks, on average.
+    mean: f64,
+}
+
+/// All that choices are made from.
+#[derive(Debug)]
+pub(super) struct Search<'a> {
+    pub(super) context: Context<'a>,
+    pub(super) tables: Vec<TableCosts<'a>>,
+    /// The splits that are tried for each table and exchange, in the order of [`Exchange::ALL`].
+    splits: Vec<[Vec<usize>; 2]>,
+    /// Tables in the order in which the greedy pass takes them.
+    order: Vec<usize>,
+}
+
+/// Choices, one a table.
+type Choices = Vec<Choice>;
+
+impl<'a> Search<'a> {
+    pub(super) fn new(input: &'a PlanInput<'a>) -> Self {
+        let context = Context::new(input.topology, input.machine, input.rest, input.batch_size);
+        let tables: Vec<_> = input.tables.iter().map(|table| TableCosts::new(table, context)).collect();
+        let splits =
+            tables.iter().map(|costs| Exchange::ALL.map(|exchange| splits(costs, exchange))).collect();
+        let mut order: Vec<_> = (0..tables.len()).collect();
+        let bytes = |&table: &usize| {
+            let costs = &tables[table];
+            costs.bytes(costs.input.spec.rows, costs.input.spec.dim, costs.input.rule)
+        };
+        order.sort_by(|a, b| bytes(b).total_cmp(&bytes(a)).then(a.cmp(b)));
+        Self { context, tables, splits, order }
+    }
+
+    /// The best choices that were found, and what they cost.
+    pub(super) fn run(&self) -> (Choices, Load) {
+        let choices = if self.context.topology.ranks() == 1 {
+            vec![Choice::replicated(); self.tables.len()]
+        } else {
+            self.solve(Restriction::default())
+        };
+        let load = self.load(&choices);
+        (choices, load)
+    }
+
+    /// The best choices under a restriction.
+    fn solve(&self, restriction: Restriction) -> Choices {
+        let narrower: Vec<_> = match restriction {
+            Restriction { placement: None, .. } => {
+                let of = |placement| Restriction { placement: Some(placement), ..restriction };
+                Placement::ALL.map(of).to_vec()
+            }
+            // What is replicated exchanges nothing.
+            Restriction { placement: Some(Placement::Replicated), .. } => Vec::new(),
+            Restriction { exchange: None, .. } => {
+                Exchange::ALL.map(|exchange| Restriction { exchange: Some(exchange), ..restriction }).to_vec()
+            }
+            Restriction { exchange: Some(_), .. } => Vec::new(),
+        };
+        let starts = narrower.into_iter().map(|restriction| self.solve(restriction));
+        let starts = starts.chain([self.greedy(restriction)]).map(|choices| {
+            let score = self.score(&self.load(&choices));
+            (choices, score)
+        });
+        let mut best: Option<(Choices, Score)> = None;
+        for (choices, score) in starts {
+            if best.as_ref().is_none_or(|(_, least)| score.is_less(least)) {
+                best = Some((choices, score));
+            }
+        }
+        let (mut choices, score) = best.expect("the greedy pass makes choices");
+        let start = choices.clone();
+        self.improve(restriction, &mut choices);
+        // Sums that were taken off and added again are not what they were to the last bit.
+        if score.is_less(&self.score(&self.load(&choices))) { start } else { choices }
+    }
+
+    fn greedy(&self, restriction: Restriction) -> Choices {
+        let mut choices = vec![Choice::replicated(); self.tables.len()];
+        let mut totals = Load::none(&self.context);
+        for &table in &self.order {
+            let mut best: Option<(Choice, Load, Score)> = None;
+            for choice in self.candidates(table, restriction, &totals) {
+                let load = self.tables[table].load(&choice);
+                let mut score = self.score_with(&totals, &load);
+                // As long as few ranks are busy the slowest one says little.
+                score.slowest += score.mean;
+                if best.as_ref().is_none_or(|(.., least)| score.is_less(least)) {
+                    best = Some((choice, load, score));
+                }
+            }
+            let (choice, load, _) = best.expect("every table can be placed somehow");
+            totals += &load;
+            choices[table] = choice;
+        }
+        choices
+    }
+
+    /// Moves tables one by one while that helps.
+    fn improve(&self, restriction: Restriction, choices: &mut Choices) {
+        let mut totals = self.load(choices);
+        let mut score = self.score(&totals);
+        for _ in 0..PASSES_MAX {
+            let mut moved = false;
+            for &table in &self.order {
+                let own = self.tables[table].load(&choices[table]);
+                let mut without = totals.clone();
+                without -= &own;
+                let mut best: Option<(Choice, Load)> = None;
+                for choice in self.candidates(table, restriction, &without) {
+                    if choice == choices[table] {
+                        continue;
+                    }
+                    let load = self.tables[table].load(&choice);
+                    let with = self.score_with(&without, &load);
+                    if with.is_less(&score) {
+                        (best, score) = (Some((choice, load)), with);
+                    }
+                }
+                if let Some((choice, load)) = best {
+                    choices[table] = choice;
+                    without += &load;
+                    (totals, moved) = (without, true);
+                }
+            }
+            if !moved {
+                return;
+            }
+        }
+    }
+
+    /// What a table may become, given what the others cost.
+    fn candidates(&self, table: usize, restriction: Restriction, others: &Load) -> Choices {
+        let input = self.tables[table].input;
+        let placement = input.placement.or(restriction.placement);
+        let exchange = input.exchange.or(restriction.exchange);
+        self.every_candidate(table, Restriction { placement, exchange }, others)
+    }
+
+    /// What a table could become, whatever the job admits.
+    pub(super) fn every_candidate(&self, table: usize, restriction: Restriction, others: &Load) -> Choices {
+        let Restriction { placement, exchange } = restriction;
+        let input = self.tables[table].input;
+        let exchanges: Vec<_> =
+            Exchange::ALL.into_iter().filter(|&one| exchange.is_none_or(|only| only == one)).collect();
+        let mut found = Vec::new();
+        for one in Placement::ALL.into_iter().filter(|&one| placement.is_none_or(|only| only == one)) {
+            match one {
+                Placement::Replicated => found.push(Choice::replicated()),
+                Placement::RowWise => found.extend(exchanges.iter().map(|&e| Choice::row_wise(e))),
+                Placement::Hybrid => {
+                    for &exchange in &exchanges {
+                        let splits = &self.splits[table][exchange as usize];
+                        // Without frequent rows it is row-wise, unless it must be hybrid.
+                        let splits = splits.iter().filter(|&&split| split > 0 || placement.is_some());
+                        found.extend(splits.map(|&split| Choice::hybrid(exchange, split)));
+                    }
+                }
+                Placement::TableWise => {
+                    let owners = self.owners(others);
+                    for &exchange in &exchanges {
+                        found.extend(owners.iter().map(|&owner| Choice::table_wise(exchange, owner)));
+                    }
+                }
+                Placement::ColumnWise => {
+                    for owners in self.column_owners(input.spec.dim, others) {
+                        found.extend(exchanges.iter().map(|&e| Choice::column_wise(e, owners.clone())));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Ranks that could own a table.
+    fn owners(&self, others: &Load) -> Vec<usize> {
+        let (by_time, by_memory) = self.idle(others);
+        let mut owners: Vec<_> = by_time.into_iter().take(BUSY_OWNERS_TRIED).collect();
+        for rank in by_memory.into_iter().take(FULL_OWNERS_TRIED) {
+            if !owners.contains(&rank) {
+                owners.push(rank);
+            }
+        }
+        owners
+    }
+
+    /// Groups of ranks that could own columns of a table.
+    fn column_owners(&self, dim: usize, others: &Load) -> Vec<Vec<usize>> {
+        let ranks = self.context.topology.ranks();
+        let most = ranks.min(dim.div_ceil(TablePlan::COLUMNS));
+        let (by_time, by_memory) = self.idle(others);
+        let mut found = Vec::new();
+        let mut count = 2;
+        while count <= most {
+            for ranks in [&by_time, &by_memory] {
+                let mut owners = ranks[..count].to_vec();
+                owners.sort_unstable();
+                if !found.contains(&owners) {
+                    found.push(owners);
+                }
+            }
+            count = if count < most { (count * 2).min(most) } else { most + 1 };
+        }
+        if found.is_empty() {
+            found.push(vec![by_time[0]]);
+        }
+        found
+    }
+
+    /// All ranks, the least busy one first, and the one with the most memory left first.
+    fn idle(&self, others: &Load) -> (Vec<usize>, Vec<usize>) {
+        let common = others.common(&self.context);
+        let machine = self.context.machine;
+        let sorted = |key: &dyn Fn(usize) -> f64| {
+            let mut ranks: Vec<_> =
+                (0..self.context.topology.ranks()).map(|rank| (key(rank), rank)).collect();
+            ranks.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+            ranks.into_iter().map(|(_, rank)| rank).collect()
+        };
+        let by_time = sorted(&|rank| others.parts(rank, &common, machine).total(machine));
+        let by_memory = sorted(&|rank| others.memory_of(rank, &self.context));
+        (by_time, by_memory)
+    }
+
+    /// What choices cost together.
+    pub(super) fn load(&self, choices: &[Choice]) -> Load {
+        let mut totals = Load::none(&self.context);
+        for (table, choice) in self.tables.iter().zip(choices) {
+            totals += &table.load(choice);
+        }
+        totals
+    }
+
+    fn score_with(&self, others: &Load, load: &Load) -> Score {
+        let mut totals = others.clone();
+        totals += load;
+        self.score(&totals)
+    }
+
+    pub(super) fn score(&self, load: &Load) -> Score {
+        let common = load.common(&self.context);
+        let machine = self.context.machine;
+        let times = (0..load.ranks.len()).map(|rank| load.parts(rank, &common, machine).total(machine));
+        let (mut slowest, mut sum) = (0.0, 0.0);
+        for time in times {
+            slowest = f64::max(slowest, time);
+            sum += time;
+        }
+        Score { excess: load.excess(&self.context), slowest, mean: sum / load.ranks.len() as f64 }
+    }
+
+    /// The parts of the slowest rank's time, and which rank that is.
+    pub(super) fn slowest(&self, load: &Load) -> (usize, Parts) {
+        let common = load.common(&self.context);
+        let machine = self.context.machine;
+        let parts = (0..load.ranks.len()).map(|rank| (rank, load.parts(rank, &common, machine)));
+        parts
+            .reduce(
+                |slowest, other| {
+                    if other.1.total(machine) > slowest.1.total(machine) { other } else { slowest }
+                },
+            )
+            .expect("there is at least one rank")
+    }
+}
+
+/// The splits that are worth trying for a table.
+fn splits(costs: &TableCosts<'_>, exchange: Exchange) -> Vec<usize> {
+    let profile = costs.input.profile;
+    let best = costs.best_split(exchange);
+    let mut found = vec![best];
+    let mut rows = profile.rows_before(best);
+    while found.len() < SPLITS_TRIED && rows >= SPLIT_STEP {
+        rows /= SPLIT_STEP;
+        let split = profile.splits().rev().find(|&split| profile.rows_before(split) <= rows).unwrap_or(0);
+        if !found.contains(&split) {
+            found.push(split);
+        }
+    }
+    found
+}
+
+impl Score {
+    /// Whether memory suffices.
+    pub(super) fn fits(&self) -> bool {
+        self.excess == 0.0
+    }
+
+    /// Whether it is better than another, by more than rounding.
+    pub(super) fn is_less(&self, other: &Self) -> bool {
+        let compare = |a: f64, b: f64, least: f64| {
+            if (a - b).abs() <= (TOLERANCE * a.abs().max(b.abs())).max(least) {
+                Ordering::Equal
+            } else {
+                a.total_cmp(&b)
+            }
+        };
+        let excess = compare(self.excess, other.excess, 1.0);
+        let slowest = compare(self.slowest, other.slowest, 0.0);
+        excess.then(slowest).then(compare(self.mean, other.mean, 0.0)) == Ordering::Less
+    }
+}
+
+/// By how much memory falls short, and what would help.
+pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load) -> MemoryShortage {
+    let needed = |load: &Load, context: &Context<'_>| {
+        (0..load.ranks.len()).map(|rank| load.memory_of(rank, context)).fold(0.0, f64::max)
+    };
+    // Rows in equal parts wherever the job leaves it open: no plan needs less.
+    let spread = |topology: Topology, rule: Option<UpdateRule>, rest: Rest| -> f64 {
+        let context = Context::new(topology, input.machine, rest, input.batch_size);
+        let mut load = rest.memory_bytes as f64;
+        for table in &search.tables {
+            let input = table.input;
+            let (rows, dim) = (input.spec.rows, input.spec.dim);
+            let of = |rows| table.bytes(rows, dim, rule.unwrap_or(input.rule));
+            load += match input.placement {
+                Some(Placement::Replicated | Placement::TableWise) => of(rows),
+                _ => of(rows.div_ceil(context.topology.ranks() as u64)),
+            };
+        }
+        load
+    };
+    let memory = input.machine.memory_bytes as f64;
+    let (ranks, per_node) = (input.topology.ranks(), input.topology.ranks_per_node());
+    let fits = |nodes: usize| {
+        let topology = Topology::new(nodes * per_node, nodes).ok()?;
+        (spread(topology, None, input.rest) <= memory).then_some(nodes * per_node)
+    };
+    const NODES_MAX: usize = 4096;
+    let mut more_nodes = input.topology.nodes() + 1..=NODES_MAX;
+    let ranks_that_fit = if input.machine.memory_is_shared { None } else { more_nodes.find_map(fits) };
+    let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
+    let least = spread(input.topology, None, input.rest);
+    let with_rowwise = spread(input.topology, Some(rowwise), input.rest);
+    let mut forced: Vec<_> = input
+        .tables
+        .iter()
+        .zip(&search.tables)
+        .filter_map(|(table, costs)| {
+            let placement =
+                table.placement.filter(|one| matches!(one, Placement::Replicated | Placement::TableWise))?;
+            Some((
+                costs.bytes(table.spec.rows, table.spec.dim, table.rule),
+                table.spec.name.clone(),
+                placement,
+            ))
+        })
+        .filter(|_| ranks > 1)
+        .collect();
+    forced.sort_by(|a, b| b.0.total_cmp(&a.0));
+    MemoryShortage {
+        ranks,
+        needed_bytes: needed(totals, &search.context) as u64,
+        memory_bytes: input.machine.memory_bytes,
+        memory_is_shared: input.machine.memory_is_shared,
+        rest_bytes: input.rest.memory_bytes,
+        ranks_that_fit,
+        rowwise_state_bytes: (with_rowwise < least).then_some(with_rowwise as u64),
+        forced: forced.into_iter().map(|(_, name, placement)| (name, placement)).collect(),
+    }
+}

@@ -1,0 +1,524 @@
+//! `rankine plan`: where would a job's tables lie among ranks, would they fit, and how long would an iteration take?
+//!
+//! Nothing is trained and no device is asked for: the answer comes from the job, from the frequencies of its rows and
+//! from what a machine is known to do in a second.
+
+use std::fmt;
+
+use rankine::job::{Count, Job, NonNegative, RankCount};
+use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
+use rankine::training::{self, Prospect, TrainError};
+use rankine_embedding::plan::{Alternative, Machine, PlanReport, TableReport};
+use rankine_embedding::{Exchange, Placement, Topology};
+use rankine_reader::nearest;
+use serde::Serialize;
+
+use super::job::JobArgs;
+use super::{CommandError, Exit, arguments, output};
+
+/// Plan where a job's tables lie among ranks, and predict memory, traffic and the time of an iteration
+///
+/// Needs no GPU, and no data where the job has a shape: ids are then taken to follow a power law. The exit code is 0
+/// where the model fits, and 4 where it does not; stderr then says what would make it fit.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine plan configs/mlperf-dlrm.toml --ranks 8 --machine h200
+  rankine plan job.toml --ranks 16 --nodes 2 --machine h200 --batch 65536 --explain C1
+  rankine plan job.toml --ranks 8 --machine h200 --sweep-nodes 1,2,4,8,16
+  rankine plan job.toml --ranks 4 --json | jq '.tables[] | {name, placement, exchange}'")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Ranks in all [default: device.ranks]
+    #[arg(long, value_name = "N", value_parser = arguments::ranks)]
+    ranks: Option<RankCount>,
+
+    /// Nodes that the ranks are spread over [default: device.nodes]
+    #[arg(long, value_name = "N", value_parser = arguments::ranks)]
+    nodes: Option<RankCount>,
+
+    /// Samples of an iteration, over all ranks [default: train.batch_size]
+    #[arg(long, value_name = "N", value_parser = arguments::count)]
+    batch: Option<Count>,
+
+    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else
+    /// cpu]
+    #[arg(long, value_name = "MACHINE")]
+    machine: Option<String>,
+
+    /// Memory of a rank, such as 80GiB [default: the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = arguments::bytes)]
+    memory: Option<u64>,
+
+    /// Estimate frequencies from so many samples, drawn from the whole dataset [default: embedding.sample_samples]
+    #[arg(long, value_name = "N", value_parser = arguments::count)]
+    sample: Option<Count>,
+
+    /// The exponent of the power law that ids are taken to follow where there is no dataset
+    #[arg(long, value_name = "ALPHA", default_value = "1.1", value_parser = arguments::non_negative)]
+    alpha: NonNegative,
+
+    /// Tell what else a table could have been, and what that would cost
+    #[arg(long, value_name = "TABLE")]
+    explain: Option<String>,
+
+    /// Plan for each of these numbers of nodes, with as many ranks a node and as many samples a rank
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',', value_parser = arguments::ranks)]
+    #[arg(conflicts_with = "explain")]
+    sweep_nodes: Vec<RankCount>,
+
+    /// With --sweep-nodes: as many samples over all ranks instead
+    #[arg(long, requires = "sweep_nodes")]
+    fixed_batch: bool,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let file = args.job.read()?;
+    let mut job = file.job()?;
+    job.device.ranks = args.ranks.unwrap_or(job.device.ranks);
+    job.device.nodes = args.nodes.unwrap_or(job.device.nodes);
+    job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
+    let topology = job.topology().map_err(|error| CommandError::new(Exit::Usage, error))?;
+    let machine = machine(&args, &job, topology)?;
+    let train_error = |error| match error {
+        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
+        error => CommandError::from(error),
+    };
+    let (planning, origin) = planning(&job, &args).map_err(|error| error.unwrap_or_else(train_error))?;
+    let batch_size = args.batch.map_or(u64::from(job.train.batch_size.get()), Count::get);
+    if !args.sweep_nodes.is_empty() {
+        let nodes: Vec<_> = args.sweep_nodes.iter().map(|nodes| nodes.get() as usize).collect();
+        let batch = if args.fixed_batch {
+            SweepBatch::All(batch_size)
+        } else {
+            SweepBatch::PerRank(batch_size as f64 / topology.ranks() as f64)
+        };
+        let sweep = planning::sweep(&planning, &machine, topology.ranks_per_node(), &nodes, batch)
+            .map_err(|error| CommandError::new(Exit::Usage, error))?;
+        let shown = SweepReport { job: job.name.as_str(), machine: &machine.name, statistics: origin, sweep };
+        if args.json {
+            output::json(&shown)?
+        } else {
+            output::text(&shown)?
+        }
+        let fits = shown.sweep.points.iter().any(|point| point.iteration.is_some());
+        let nowhere = "the model does not fit on any of these numbers of nodes";
+        return if fits { Ok(()) } else { Err(CommandError::new(Exit::DoesNotFit, nowhere)) };
+    }
+    let planned = planning.plan(topology, &machine, batch_size);
+    let planned = planned.map_err(|error| CommandError::new(Exit::DoesNotFit, error))?;
+    let shown = Report { job: job.name.as_str(), statistics: origin, report: &planned.report };
+    match &args.explain {
+        Some(name) => {
+            let table = find(&planned.report.tables, name)?;
+            if args.json { output::json(table) } else { output::text(Explanation { shown: &shown, table }) }
+        }
+        None if args.json => output::json(&shown),
+        None => output::text(&shown),
+    }
+}
+
+/// What the ranks are.
+fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, CommandError> {
+    let by_kind = if job.device.kind == rankine::job::DeviceKind::Cuda { "h200" } else { "cpu" };
+    let name = args.machine.as_deref().unwrap_or(by_kind);
+    let machine = planning::read_machine(name, planning::memory_of_a_thread_rank(topology));
+    let mut machine = machine.map_err(|what| CommandError::new(Exit::Usage, what))?;
+    if let Some(bytes) = args.memory {
+        (machine.memory_bytes, machine.memory_is_shared) = (bytes, false);
+    }
+    Ok(machine)
+}
+
+/// An error of the job against its columns, or any other.
+enum PlanningError {
+    Train(TrainError),
+    Other(CommandError),
+}
+
+impl PlanningError {
+    fn unwrap_or_else(self, of_train: impl Fn(TrainError) -> CommandError) -> CommandError {
+        match self {
+            Self::Train(error) => of_train(error),
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<TrainError> for PlanningError {
+    fn from(error: TrainError) -> Self {
+        Self::Train(error)
+    }
+}
+
+/// What is planned, and from which statistics.
+fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError> {
+    let prospect = training::prospect(job)?;
+    let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
+    let (schema, source) = match &prospect {
+        Prospect::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
+        Prospect::Shape(_) if args.sample.is_some() => {
+            let what =
+                "there are no data yet that --sample could draw from: leave it out to go by a power law";
+            return Err(PlanningError::Other(CommandError::new(Exit::Usage, what)));
+        }
+        Prospect::Shape(schema) => (schema, Source::Law { schema, alpha }),
+        Prospect::Unknown => {
+            let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
+            return Err(PlanningError::Other(CommandError::new(
+                Exit::Usage,
+                format!(
+                    "there is no dataset at {dir}, and nothing says which tables it will have: convert it, or set \
+                     data.shape (--set data.shape=dlrm) to plan without it"
+                ),
+            )));
+        }
+    };
+    let (spec, rules) = training::translate(job, schema).map_err(TrainError::Conflicts)?;
+    let statistics = planning::statistics(job, &source)?;
+    let origin = statistics.origin;
+    Ok((Planning::new(job, &spec, &rules, statistics), origin))
+}
+
+fn find<'a>(tables: &'a [TableReport], name: &str) -> Result<&'a TableReport, CommandError> {
+    tables.iter().find(|table| table.name == name).ok_or_else(|| {
+        let names = tables.iter().map(|table| table.name.as_str());
+        let hint = nearest(name, names).map(|near| format!(": did you mean {near}?")).unwrap_or_default();
+        CommandError::new(Exit::Usage, format!("the model has no table {name}{hint}"))
+    })
+}
+
+/// All that is told of a plan.
+#[derive(Serialize)]
+struct Report<'a> {
+    job: &'a str,
+    statistics: Origin,
+    #[serde(flatten)]
+    report: &'a PlanReport,
+}
+
+/// All that is told of plans for several numbers of nodes.
+#[derive(Serialize)]
+struct SweepReport<'a> {
+    job: &'a str,
+    machine: &'a str,
+    statistics: Origin,
+    #[serde(flatten)]
+    sweep: Sweep,
+}
+
+/// A table, and what else it could have been.
+struct Explanation<'a> {
+    shown: &'a Report<'a>,
+    table: &'a TableReport,
+}
+
+/// Bytes with a binary unit.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let (mut value, mut unit) = (self.0 as f64, 0);
+        while value >= 1023.5 && unit + 1 < units.len() {
+            (value, unit) = (value / 1024.0, unit + 1);
+        }
+        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+        f.pad(&format!("{value:.digits$} {}", units[unit]))
+    }
+}
+
+/// A number of things, in thousands and more.
+struct Many(f64);
+
+impl fmt::Display for Many {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["", " k", " M", " G"];
+        let (mut value, mut unit) = (self.0, 0);
+        while value >= 999.5 && unit + 1 < units.len() {
+            (value, unit) = (value / 1000.0, unit + 1);
+        }
+        let digits = if unit == 0 || value >= 99.95 { 0 } else { 1 };
+        f.pad(&format!("{value:.digits$}{}", units[unit]))
+    }
+}
+
+/// Seconds, in milliseconds.
+struct Ms(f64);
+
+impl fmt::Display for Ms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.3} ms", self.0 * 1e3))
+    }
+}
+
+fn origin(f: &mut fmt::Formatter<'_>, origin: Origin) -> fmt::Result {
+    match origin {
+        Origin::Dataset { samples } => {
+            writeln!(f, "frequencies  counted over all {samples} samples of the dataset")
+        }
+        Origin::Sample { samples } => {
+            writeln!(f, "frequencies  of {samples} samples, drawn from the whole dataset")
+        }
+        Origin::Law { alpha } => {
+            writeln!(f, "frequencies  of a power law with exponent {alpha}: no sample was looked at")
+        }
+    }
+}
+
+fn placed(placement: Placement, exchange: Option<Exchange>) -> String {
+    match exchange {
+        Some(exchange) => format!("{}, {}", placement.name(), exchange.name()),
+        None => placement.name().into(),
+    }
+}
+
+impl Report<'_> {
+    fn fmt_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.report;
+        let nodes = if report.nodes == 1 { "one node".into() } else { format!("{} nodes", report.nodes) };
+        let ranks = if report.ranks == 1 { "one rank".into() } else { format!("{} ranks", report.ranks) };
+        writeln!(f, "job          {}, batches of {}", self.job, report.batch_size)?;
+        writeln!(f, "machine      {}, {ranks} on {nodes}", report.machine)?;
+        origin(f, self.statistics)
+    }
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_head(f)?;
+        let report = self.report;
+        let width = report.tables.iter().map(|table| table.name.chars().count()).max().unwrap_or(0).max(5);
+        writeln!(
+            f,
+            "\n{:<width$} {:>9} {:>4}  {:<19} {:>9} {:>7} {:>10} {:>10} {:>10}  why",
+            "table", "rows", "dim", "placement", "frequent", "of ids", "on a rank", "within", "between"
+        )?;
+        for table in &report.tables {
+            writeln!(
+                f,
+                "{:<width$} {:>9} {:>4}  {:<19} {:>9} {:>6.1}% {:>10} {:>10} {:>10}  {}",
+                table.name,
+                Many(table.rows as f64),
+                table.dim,
+                placed(table.placement, table.exchange),
+                Many(table.frequent_rows as f64),
+                table.frequent_share * 100.0,
+                Bytes(table.rank_bytes),
+                Bytes(table.traffic.within_nodes.bytes),
+                Bytes(table.traffic.between_nodes.bytes),
+                table.reason
+            )?;
+        }
+        self.fmt_memory(f)?;
+        self.fmt_traffic(f)?;
+        self.fmt_time(f)
+    }
+}
+
+impl Report<'_> {
+    fn fmt_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = &self.report.per_rank;
+        let spread = |of: &dyn Fn(&rankine_embedding::plan::RankReport) -> u64| {
+            let (least, most) = ranks
+                .iter()
+                .fold((u64::MAX, 0), |(least, most), rank| (least.min(of(rank)), most.max(of(rank))));
+            if Bytes(least).to_string() == Bytes(most).to_string() {
+                Bytes(most).to_string()
+            } else {
+                format!("{} to {}", Bytes(least), Bytes(most))
+            }
+        };
+        let memory = &self.report.memory;
+        writeln!(f, "\nmemory of a rank")?;
+        writeln!(f, "  tables and their state         {}", spread(&|rank| rank.table_bytes))?;
+        writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
+        writeln!(f, "  dense part and samples         {}", Bytes(memory.rest_bytes))?;
+        writeln!(
+            f,
+            "  the fullest                    {} of {} ({:.1}%)",
+            Bytes(memory.needed_bytes),
+            Bytes(memory.available_bytes),
+            memory.needed_bytes as f64 / memory.available_bytes as f64 * 100.0
+        )
+    }
+
+    fn fmt_traffic(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PlanReport { traffic, all_reduce, .. } = self.report;
+        writeln!(f, "\ntraffic of an iteration, over all ranks")?;
+        for (name, link) in [("within nodes", traffic.within_nodes), ("between nodes", traffic.between_nodes)]
+        {
+            write!(f, "  {name:<30} {} in {} vectors", Bytes(link.bytes), Many(link.rows as f64))?;
+            if link.padding_bytes > 0 {
+                write!(f, ", and {} of padding", Bytes(link.padding_bytes))?;
+            }
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "  {:<30} {} within nodes, {} between them ({} elements, {} of frequent rows)",
+            "all-reduce",
+            Bytes(all_reduce.within_bytes),
+            Bytes(all_reduce.between_bytes),
+            Many(all_reduce.elements as f64),
+            Many(all_reduce.frequent_elements as f64)
+        )
+    }
+
+    fn fmt_time(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = &self.report.iteration;
+        writeln!(f, "\ntime of an iteration, on the slowest rank")?;
+        let parts = [
+            ("dense compute", time.dense_s),
+            ("memory traffic", time.memory_s),
+            ("exchange within nodes", time.exchange_within_s),
+            ("exchange between nodes", time.exchange_between_s),
+            ("all-reduce within nodes", time.all_reduce_within_s),
+            ("all-reduce between nodes", time.all_reduce_between_s),
+            ("latencies", time.latency_s),
+            ("beside something longer", -time.hidden_s),
+        ];
+        for (name, seconds) in parts.into_iter().filter(|&(_, seconds)| seconds != 0.0) {
+            writeln!(f, "  {name:<30} {:>12}", Ms(seconds))?;
+        }
+        writeln!(f, "  {:<30} {:>12}", "all of it", Ms(time.total_s))?;
+        writeln!(
+            f,
+            "\n{} samples/s, limited by {}; ranks are {:.1}% as busy as the slowest on average",
+            Many(self.report.samples_per_second),
+            self.report.limit.name(),
+            self.report.balance * 100.0
+        )
+    }
+}
+
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (report, table) = (self.shown.report, self.table);
+        self.shown.fmt_head(f)?;
+        writeln!(f, "table        {}, {} rows of {} elements", table.name, table.rows, table.dim)?;
+        writeln!(
+            f,
+            "look-ups     {:.2} a sample, of a batch's {} distinct ({:.1}%)",
+            table.lookups_per_sample,
+            Many(table.distinct_rows as f64),
+            table.distinct_rows as f64 / (table.lookups_per_sample * report.batch_size as f64).max(1.0)
+                * 100.0
+        )?;
+        writeln!(f, "placement    {}: {}\n", placed(table.placement, table.exchange), table.reason)?;
+        writeln!(
+            f,
+            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13} {:>8}",
+            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration", ""
+        )?;
+        let all_reduce = report.all_reduce;
+        // The share of the sum over all elements that is this table's.
+        let share = table.reduced_elements as f64 / all_reduce.elements.max(1) as f64;
+        let chosen = Alternative {
+            placement: table.placement,
+            exchange: table.exchange,
+            owners: table.owners.len(),
+            frequent_rows: table.frequent_rows,
+            allowed: true,
+            fits: true,
+            rank_bytes: table.rank_bytes,
+            within_bytes: table.traffic.within_nodes.bytes,
+            between_bytes: table.traffic.between_nodes.bytes,
+            all_reduce_bytes: ((all_reduce.within_bytes + all_reduce.between_bytes) as f64 * share) as u64,
+            iteration_s: report.iteration.total_s,
+        };
+        for alternative in std::iter::once(&chosen).chain(&table.alternatives) {
+            let note = match alternative {
+                Alternative { fits: false, .. } => "does not fit",
+                Alternative { allowed: false, .. } => "the job says otherwise",
+                _ if std::ptr::eq(alternative, &chosen) => "chosen",
+                _ => "",
+            };
+            let owners = match alternative.owners {
+                0 => "all".into(),
+                owners => owners.to_string(),
+            };
+            let line = format!(
+                "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13} {:>+7.2}%  {note}",
+                placed(alternative.placement, alternative.exchange),
+                owners,
+                Many(alternative.frequent_rows as f64),
+                Bytes(alternative.rank_bytes),
+                Bytes(alternative.within_bytes),
+                Bytes(alternative.between_bytes),
+                Bytes(alternative.all_reduce_bytes),
+                Ms(alternative.iteration_s),
+                (alternative.iteration_s / report.iteration.total_s - 1.0) * 100.0
+            );
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for SweepReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sweep { ranks_per_node, fixed_batch, points } = &self.sweep;
+        let same = if *fixed_batch { "the same batch for all ranks" } else { "the same batch for each rank" };
+        writeln!(f, "job          {}, {same}", self.job)?;
+        writeln!(f, "machine      {}, {ranks_per_node} ranks a node", self.machine)?;
+        origin(f, self.statistics)?;
+        writeln!(
+            f,
+            "\n{:>5} {:>6} {:>9} {:>13} {:>12} {:>10} {:>10} {:>10} {:>10}  limited by",
+            "nodes",
+            "ranks",
+            "batch",
+            "iteration",
+            "samples/s",
+            "efficiency",
+            "on a rank",
+            "within",
+            "between"
+        )?;
+        for point in points {
+            let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+            writeln!(
+                f,
+                "{:>5} {:>6} {:>9} {:>13} {:>12} {:>10} {:>10} {:>10} {:>10}  {}",
+                point.nodes,
+                point.ranks,
+                point.batch_size,
+                or_none(point.iteration.map(|parts| Ms(parts.total_s).to_string())),
+                or_none(point.samples_per_second.map(|rate| Many(rate).to_string())),
+                or_none(point.efficiency.map(|share| format!("{:.1}%", share * 100.0))),
+                Bytes(point.needed_bytes).to_string(),
+                or_none(point.traffic.map(|traffic| Bytes(traffic.within_nodes.bytes).to_string())),
+                or_none(point.traffic.map(|traffic| Bytes(traffic.between_nodes.bytes).to_string())),
+                point.limit.name()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        let bytes = |bytes| Bytes(bytes).to_string();
+        assert_eq!(
+            [bytes(0), bytes(1023), bytes(1536), bytes(5 << 30)],
+            ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+        );
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(
+            [Many(7.0), Many(999.6), Many(2.5e9)].map(|many| many.to_string()),
+            ["7", "1.0 k", "2.5 G"]
+        );
+        assert_eq!(format!("{:>10}", Ms(0.0123456)), " 12.346 ms");
+    }
+}

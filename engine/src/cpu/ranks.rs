@@ -1,0 +1,361 @@
+//! A model spread over ranks, each with its threads, its replica of the dense parts and its part of the tables.
+//!
+//! Every rank takes its share of the samples of a batch through the model. Gradients of what all ranks have, dense
+//! parameters and frequent rows, are summed over the ranks together; those of other rows go to their owners. Sums are
+//! taken in the order of ranks: a run is the same every time, for any number of threads, and what all ranks have stays
+//! the same bit by bit.
+
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread;
+
+use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
+use rankine_embedding::random::UniformField;
+use rankine_embedding::{EmbeddingPlan, Pooling, Step, TableSpec, Traffic};
+use rankine_reader::Samples;
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::dense::{DenseOptimizer, clip_scale, squared_norm};
+use super::loss::HeadLabels;
+use super::replica::{Replica, initial_parameters};
+use super::tables::LookUp;
+use crate::model::{ModelSpec, TrainingRules};
+
+/// How a model is spread over ranks.
+#[derive(Debug, Clone)]
+pub struct Sharding {
+    /// Where the rows of tables lie: an entry a table of the spec, and then one a table of first-order terms.
+    pub plan: EmbeddingPlan,
+    /// Whether each rank updates only a part of the dense parameters, and keeps the optimizer's state of that part
+    /// alone.
+    pub shard_dense_update: bool,
+    /// Threads of all ranks together; each has at least one.
+    pub threads: usize,
+}
+
+/// What ranks have sent to each other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RankTraffic {
+    /// Keys, rows and gradients of rows that are owned.
+    pub exchange: Traffic,
+    /// Gradients of what all ranks have, and parameters where their update is sharded.
+    pub reduction: Traffic,
+}
+
+/// All ranks of a model.
+#[derive(Debug)]
+pub(super) struct Ranks {
+    /// The threads of each rank are its own: its work may wait for other ranks.
+    pools: Vec<ThreadPool>,
+    ranks: Vec<Rank>,
+    traffic: RankTraffic,
+}
+
+#[derive(Debug)]
+struct Rank {
+    replica: Replica,
+    dense_optimizer: DenseOptimizer,
+    clip_norm: Option<f32>,
+    shard_dense_update: bool,
+    tables: RankTables,
+    look_ups: LookUps,
+    /// What was looked up, `[sample, LookUps::stride]`.
+    vectors: Vec<f32>,
+}
+
+/// What looks up which table, and where the result goes: into one matrix, a sample's vectors as its tile has them and
+/// behind them its first-order terms, feature by feature.
+#[derive(Debug)]
+struct LookUps {
+    /// One entry a table.
+    tables: Vec<Vec<TableLookUp>>,
+    stride: usize,
+    /// Where the embeddings lie among a sample's vectors.
+    embeddings: Range<usize>,
+    heads: usize,
+}
+
+#[derive(Debug)]
+struct TableLookUp {
+    /// The number of the column in a batch.
+    column: usize,
+    pooling: Pooling,
+    slot: FeatureSlot,
+    /// Of first-order terms the gradients are those of the logits.
+    first_order: bool,
+}
+
+impl Ranks {
+    pub(super) fn initialized(
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+        seed: u64,
+        sharding: Sharding,
+    ) -> Result<Self, ThreadPoolBuildError> {
+        let Sharding { plan, shard_dense_update, threads } = sharding;
+        let (topology, plan) = (plan.topology, Arc::new(plan));
+        let pool = |rank| {
+            ThreadPoolBuilder::new()
+                .num_threads((threads / topology.ranks()).max(1))
+                .thread_name(move |thread| format!("rankine-{rank}-{thread}"))
+                .build()
+        };
+        let parameters = initial_parameters(spec, seed);
+        let rank = |rank| {
+            let tables =
+                rules.all_tables(spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
+                    let field = (number < spec.tables.len()).then(|| UniformField::new(seed, number as u32));
+                    (table, optimizer, field)
+                });
+            let tables = RankTables::initialized(plan.clone(), rank, tables);
+            let part = topology.part(parameters.len(), rank);
+            let learnt_here = if shard_dense_update { &parameters[part] } else { &parameters };
+            Rank {
+                dense_optimizer: DenseOptimizer::new(rules.dense, learnt_here),
+                clip_norm: rules.dense_clip_norm,
+                shard_dense_update,
+                replica: Replica::new(spec.clone(), parameters.clone(), tables.frequent_elements()),
+                look_ups: LookUps::new(spec),
+                vectors: Vec::new(),
+                tables,
+            }
+        };
+        Ok(Self {
+            pools: (0..topology.ranks()).map(pool).collect::<Result<_, _>>()?,
+            ranks: (0..topology.ranks()).map(rank).collect(),
+            traffic: RankTraffic::default(),
+        })
+    }
+
+    /// Any rank's.
+    pub(super) fn replica(&self) -> &Replica {
+        &self.ranks[0].replica
+    }
+
+    pub(super) fn traffic(&self) -> RankTraffic {
+        self.traffic
+    }
+
+    pub(super) fn is_finite(&self) -> bool {
+        self.ranks.iter().all(|rank| rank.tables.is_finite())
+    }
+
+    /// The ranks that do not have what the first one has.
+    pub(super) fn diverged(&self) -> Vec<usize> {
+        let sums: Vec<_> = self.ranks.iter().map(Rank::checksum).collect();
+        (1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect()
+    }
+
+    pub(super) fn try_for_each_row<E>(
+        &self,
+        mut tell: impl FnMut(&TableSpec, &[f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let spec = &self.replica().parts.spec;
+        for (number, table) in spec.tables.iter().chain(&spec.wide_tables()).enumerate() {
+            let mut weights = vec![0.0; table.dim];
+            for row in 0..table.rows {
+                self.ranks.iter().for_each(|rank| rank.tables.copy_weights(number, row, &mut weights));
+                tell(table, &weights)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn train_step(&mut self, batch: &Samples, step: Step) -> f64 {
+        let of_ranks = self.on_all(|rank, communicator| {
+            let loss = rank.train_step(communicator, batch, step);
+            (loss, communicator.exchange_traffic(), communicator.reduction_traffic())
+        });
+        for &(_, exchange, reduction) in &of_ranks {
+            self.traffic.exchange += exchange;
+            self.traffic.reduction += reduction;
+        }
+        // All have the same one.
+        of_ranks[0].0
+    }
+
+    pub(super) fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
+        let of_ranks = self.on_all(|rank, communicator| rank.logits(communicator, batch));
+        of_ranks.iter().for_each(|logits| out.extend_from_slice(logits));
+    }
+
+    /// Runs a function on every rank at once; returns what they return, in the order of ranks.
+    fn on_all<T: Send>(&mut self, run: impl Fn(&mut Rank, &mut Communicator) -> T + Sync) -> Vec<T> {
+        let topology = self.ranks[0].tables.plan().topology;
+        let run = &run;
+        thread::scope(|scope| {
+            let ranks = self.pools.iter().zip(&mut self.ranks).zip(Communicator::connect(topology));
+            let mut running = Vec::new();
+            for ((pool, rank), mut communicator) in ranks {
+                // A rank that panics drops its communicator, so that nobody waits for it.
+                running.push(scope.spawn(move || pool.install(move || run(rank, &mut communicator))));
+            }
+            let join = |rank: thread::ScopedJoinHandle<'_, T>| {
+                rank.join().unwrap_or_else(|panic| resume_unwind(panic))
+            };
+            running.into_iter().map(join).collect()
+        })
+    }
+}
+
+impl Rank {
+    fn train_step(&mut self, communicator: &mut Communicator, batch: &Samples, step: Step) -> f64 {
+        let batch = &self.share(communicator, batch);
+        self.look_up(communicator, batch);
+        let Self { replica, tables, look_ups, vectors, .. } = self;
+        let mut heads: Vec<_> =
+            replica.parts.spec.heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
+        let mut total_weights: Vec<_> = heads.iter().map(|head| head.total_weight).collect();
+        communicator.sum(&mut total_weights);
+        heads.iter_mut().zip(total_weights).for_each(|(head, total)| head.total_weight = total);
+
+        let looked_up = LookedUp { vectors, look_ups };
+        let backward = replica.forward_backward(batch, &heads, &looked_up);
+        let mut loss_sums = backward.loss_sums;
+        communicator.sum(&mut loss_sums);
+        let mut dense = backward.dense;
+        let (parameters, summed) = dense.sum();
+        let of_tables = look_ups.gradients(backward.vector_gradients, backward.logit_gradients);
+        tables.backward(communicator, &of_tables, &mut summed[parameters.len()..]);
+
+        let own = communicator.topology().part(parameters.len(), communicator.rank());
+        let clip = |squared_norm| self.clip_norm.map_or(1.0, |longest| clip_scale(squared_norm, longest));
+        if self.shard_dense_update {
+            let (gradients, frequent) = summed.split_at_mut(parameters.len());
+            communicator.reduce_scatter(gradients);
+            communicator.all_reduce(frequent);
+            let mut norm = [squared_norm(&gradients[own.clone()])];
+            communicator.sum(&mut norm);
+            let gradients = &mut gradients[own.clone()];
+            self.dense_optimizer.update(&mut parameters[own], gradients, clip(norm[0]), step);
+            communicator.all_gather(parameters);
+        } else {
+            communicator.all_reduce(summed);
+            let gradients = &mut summed[..parameters.len()];
+            let scale = clip(squared_norm(gradients));
+            self.dense_optimizer.update(parameters, gradients, scale, step);
+        }
+        tables.update(communicator, &summed[parameters.len()..], step);
+        dense.finish();
+        heads.iter().zip(loss_sums).map(|(head, sum)| head.loss(sum)).sum()
+    }
+
+    /// The logits of the rank's share of a batch.
+    fn logits(&mut self, communicator: &mut Communicator, batch: &Samples) -> Vec<f32> {
+        let batch = &self.share(communicator, batch);
+        self.look_up(communicator, batch);
+        let mut logits = Vec::new();
+        let looked_up = LookedUp { vectors: &self.vectors, look_ups: &self.look_ups };
+        self.replica.logits(batch, &looked_up, &mut logits);
+        logits
+    }
+
+    fn share(&self, communicator: &Communicator, batch: &Samples) -> Samples {
+        batch.slice(communicator.topology().share(batch.len, communicator.rank()))
+    }
+
+    fn look_up(&mut self, communicator: &mut Communicator, batch: &Samples) {
+        self.vectors.resize(batch.len * self.look_ups.stride, 0.0);
+        let features = self.look_ups.features(batch);
+        self.tables.forward(communicator, &features, &mut self.vectors);
+    }
+
+    /// Of what all ranks have.
+    fn checksum(&self) -> u64 {
+        let mut hash = Xxh3::new();
+        hash.update(bytemuck::cast_slice(&self.replica.parts.parameters));
+        for table in self.tables.replicas() {
+            (0..table.spec().rows).for_each(|row| hash.update(bytemuck::cast_slice(table.row(row))));
+        }
+        hash.digest()
+    }
+}
+
+impl LookUps {
+    fn new(spec: &ModelSpec) -> Self {
+        let (heads, embeddings) = (spec.heads.len(), spec.bottom_outputs()..spec.vector_elements());
+        let first_order = if spec.wide { spec.features.len() * heads } else { 0 };
+        let stride = embeddings.end + first_order;
+        let mut tables: Vec<_> = spec.tables.iter().map(|_| Vec::new()).collect();
+        let look_up = |column, offset, first_order| TableLookUp {
+            column,
+            pooling: spec.features[column].pooling,
+            slot: FeatureSlot { stride, offset },
+            first_order,
+        };
+        let mut offset = embeddings.start;
+        for (column, feature) in spec.features.iter().enumerate() {
+            tables[feature.table].push(look_up(column, offset, false));
+            offset += spec.feature_dim(feature);
+        }
+        for column in 0..spec.wide_tables().len() {
+            tables.push(vec![look_up(column, offset, true)]);
+            offset += heads;
+        }
+        Self { tables, stride, embeddings, heads }
+    }
+
+    /// What a batch looks up, table by table.
+    fn features<'a>(&self, batch: &'a Samples) -> Vec<Vec<Feature<'a>>> {
+        let feature = |look_up: &TableLookUp| {
+            let bags = &batch.categorical[look_up.column];
+            let bags = Bags { offsets: &bags.offsets, ids: &bags.ids };
+            Feature { bags, pooling: look_up.pooling, slot: look_up.slot }
+        };
+        self.tables.iter().map(|look_ups| look_ups.iter().map(feature).collect()).collect()
+    }
+
+    /// Where the gradients of what was looked up are, table by table.
+    fn gradients<'a>(
+        &self,
+        vector_gradients: &'a [f32],
+        logit_gradients: &'a [f32],
+    ) -> Vec<Vec<BagGradients<'a>>> {
+        let of_look_up = |look_up: &TableLookUp| {
+            if look_up.first_order {
+                let slot = FeatureSlot { stride: self.heads, offset: 0 };
+                BagGradients { matrix: logit_gradients, slot }
+            } else {
+                let slot = FeatureSlot { stride: self.embeddings.end, offset: look_up.slot.offset };
+                BagGradients { matrix: vector_gradients, slot }
+            }
+        };
+        self.tables.iter().map(|look_ups| look_ups.iter().map(of_look_up).collect()).collect()
+    }
+}
+
+/// A batch whose ids are looked up.
+struct LookedUp<'a> {
+    vectors: &'a [f32],
+    look_ups: &'a LookUps,
+}
+
+impl LookedUp<'_> {
+    fn rows(&self, samples: &Range<usize>) -> impl Iterator<Item = &[f32]> {
+        let stride = self.look_ups.stride;
+        self.vectors[samples.start * stride..samples.end * stride].chunks_exact(stride)
+    }
+}
+
+impl LookUp for LookedUp<'_> {
+    fn pool(&self, _: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
+        let embeddings = &self.look_ups.embeddings;
+        for (row, vectors) in self.rows(samples).zip(vectors.chunks_exact_mut(embeddings.end)) {
+            vectors[embeddings.clone()].copy_from_slice(&row[embeddings.clone()]);
+        }
+    }
+
+    fn add_first_order(&self, _: &Samples, samples: &Range<usize>, _: &mut Vec<f32>, logits: &mut [f32]) {
+        let LookUps { heads, embeddings, .. } = self.look_ups;
+        for (row, logits) in self.rows(samples).zip(logits.chunks_exact_mut(*heads)) {
+            for terms in row[embeddings.end..].chunks_exact(*heads) {
+                logits.iter_mut().zip(terms).for_each(|(logit, term)| *logit += term);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

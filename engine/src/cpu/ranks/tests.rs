@@ -1,0 +1,165 @@
+//! Ranks against one rank, over whole steps of training.
+
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use rankine_embedding::{
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
+    UpdateRule,
+};
+use rankine_reader::Samples;
+
+use super::Sharding;
+use crate::cpu::CpuModel;
+use crate::cpu::oracle::{BatchShape, any_spec, random_batch, rows_of};
+use crate::model::{ModelSpec, TrainingRules};
+
+const SEED: u64 = 11;
+
+/// The rules of the comparison. Adagrad and Adam divide what rounding leaves of small gradients by nearly nothing at
+/// their first step: with this accumulator, and this epsilon, they do not.
+const RULES: [UpdateRule; 6] = [
+    UpdateRule::Sgd,
+    UpdateRule::Momentum { momentum: 0.9, nesterov: false },
+    UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-8 },
+    UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-8 },
+    UpdateRule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-4 },
+    UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.001 },
+];
+
+fn plan_of(topology: Topology, table: &TableSpec, (kind, pooled, number): (usize, bool, usize)) -> TablePlan {
+    let exchange = if pooled { Exchange::Pooled } else { Exchange::Rows };
+    let ranks = topology.ranks();
+    match kind {
+        0 => TablePlan::replicated(table),
+        1 => {
+            let frequent = (0..table.rows).filter(|row| row % 3 == number as u64 % 3).collect();
+            TablePlan::hybrid(table, exchange, FrequentRows::listed(frequent))
+        }
+        2 => TablePlan::row_wise(table, exchange),
+        3 => TablePlan::table_wise(table, exchange, number % ranks),
+        _ => TablePlan::column_wise(table, exchange, &(0..ranks).collect::<Vec<_>>()),
+    }
+}
+
+fn sharding(
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+    topology: Topology,
+    kinds: &[(usize, bool, usize)],
+    shard_dense_update: bool,
+) -> Sharding {
+    let tables = rules.all_tables(spec);
+    let tables =
+        tables.iter().zip(kinds.iter().cycle()).map(|((table, _), &kind)| plan_of(topology, table, kind));
+    let round = RoundCapacity { vectors: 4, ids: 5 };
+    let tables = tables.map(|table| TablePlan { round, ..table });
+    let plan = EmbeddingPlan { topology, tables: tables.collect() };
+    Sharding { plan, shard_dense_update, threads: 2 }
+}
+
+fn rules_of(spec: &ModelSpec, sparse: UpdateRule, dense: UpdateRule, clip: bool) -> TrainingRules {
+    let of = |rule| Optimizer { rule, learning_rate: 0.02, weight_decay: 0.001 };
+    TrainingRules {
+        dense: of(dense),
+        dense_clip_norm: clip.then_some(0.5),
+        tables: vec![of(sparse); spec.tables.len()],
+        wide: of(sparse),
+    }
+}
+
+/// Every parameter: dense ones layer by layer, tables one by one.
+fn tensors(model: &CpuModel) -> Vec<Vec<f32>> {
+    let spec = model.spec();
+    let layers = spec.dense_layout().named_layers();
+    let mut tensors: Vec<_> =
+        layers.iter().map(|(_, layer)| model.parameters()[layer.offset..layer.end()].to_vec()).collect();
+    let mut rows = rows_of(model).into_iter();
+    for table in spec.tables.iter().chain(&spec.wide_tables()) {
+        tensors.push(rows.by_ref().take(table.rows as usize).flatten().collect());
+    }
+    tensors
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|value| value * value).sum::<f64>().sqrt()
+}
+
+/// The norm of the difference of two tensors, and that of the second.
+fn distance(found: &[f32], expected: &[f32]) -> (f64, f64) {
+    let difference = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
+    (norm(difference), norm(expected.iter().map(|value| f64::from(*value))))
+}
+
+/// What the first step subtracts from each tensor with plain gradient descent at such a rate that weights are nothing
+/// beside it.
+fn gradients(mut model: CpuModel, batch: &Samples) -> Vec<Vec<f32>> {
+    const RATE: f32 = (1u32 << 24) as f32;
+    model.train_step(batch, f64::from(RATE));
+    tensors(&model).into_iter().map(|tensor| tensor.iter().map(|weight| -weight / RATE).collect()).collect()
+}
+
+fn topologies() -> impl Strategy<Value = Topology> {
+    let all = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4)];
+    prop::sample::select(all.to_vec()).prop_map(|(ranks, nodes)| Topology::new(ranks, nodes).unwrap())
+}
+
+proptest! {
+    // The cases are the same every time: of a thousand there is one in which the input of some ReLU comes so near to 0
+    // that rounding decides, and there two runs part.
+    #![proptest_config(ProptestConfig { cases: 96, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
+
+    #[test]
+    fn ranks_learn_what_one_rank_learns(
+        spec in any_spec(),
+        topology in topologies(),
+        kinds in prop::collection::vec((0..5usize, any::<bool>(), 0..8usize), 1..5),
+        (sparse, dense) in (prop::sample::select(&RULES[..]), prop::sample::select(&RULES[..])),
+        samples in prop_oneof![1..8usize, 8..80usize],
+        (one_hot, weighted, missing, clip, shard_dense) in any::<(bool, bool, bool, bool, bool)>(),
+        seed in any::<u64>(),
+    ) {
+        let dense = if matches!(dense, UpdateRule::RowwiseAdagrad { .. }) { UpdateRule::Sgd } else { dense };
+        let shape = BatchShape { samples, one_hot, weighted, missing };
+        let batches: Vec<_> = (0..3).map(|number| random_batch(&spec, shape, seed ^ number)).collect();
+
+        let sgd = TrainingRules::sgd(&spec, 1.0);
+        let apart = sharding(&spec, &sgd, topology, &kinds, shard_dense);
+        let expected = gradients(CpuModel::initialized(spec.clone(), &sgd, SEED), &batches[0]);
+        let found = gradients(CpuModel::over_ranks(&spec, &sgd, SEED, apart).unwrap(), &batches[0]);
+        for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let (difference, size) = distance(found, expected);
+            // A sample's gradient by its logit is about a half: where those of all samples nearly cancel, one rounding
+            // of it stays.
+            let tolerance = 1e-6 * size + 0.5 / f64::from(1 << 24);
+            prop_assert!(difference <= tolerance, "gradient {}: {} of {}", number, difference, size);
+        }
+
+        let rules = rules_of(&spec, sparse, dense, clip);
+        let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
+        let over_ranks = || {
+            let apart = sharding(&spec, &rules, topology, &kinds, shard_dense);
+            CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap()
+        };
+        let (mut together, mut again) = (over_ranks(), over_ranks());
+        for number in 0..50 {
+            let batch = &batches[number % batches.len()];
+            let (expected, loss) = (alone.train_step(batch, 1.0), together.train_step(batch, 1.0));
+            prop_assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "step {}: {} {}", number, loss, expected);
+            prop_assert_eq!(again.train_step(batch, 1.0).to_bits(), loss.to_bits());
+        }
+        for (number, (found, expected)) in tensors(&together).iter().zip(&tensors(&alone)).enumerate() {
+            let (difference, size) = distance(found, expected);
+            // What starts at 0 and has hardly moved is a sum of steps that all but cancel.
+            let tolerance = 1e-5 * size.max(1e-3);
+            prop_assert!(difference <= tolerance, "tensor {}: {} of {}", number, difference, size);
+        }
+        prop_assert_eq!(tensors(&again), tensors(&together));
+        prop_assert_eq!(together.diverged_ranks(), Vec::<usize>::new());
+
+        let (mut expected, mut found) = (Vec::new(), Vec::new());
+        alone.logits(&batches[1], &mut expected);
+        together.logits(&batches[1], &mut found);
+        let (difference, size) = distance(&found, &expected);
+        prop_assert!(difference <= 1e-5 * size.max(1.0), "logits: {} of {}", difference, size);
+    }
+}

@@ -1,0 +1,197 @@
+//! The dense parts of a model and what a step of them works in: every rank has one, and one rank alone too.
+
+use std::ops::Range;
+
+use rankine_embedding::random::UniformField;
+use rankine_reader::Samples;
+use rayon::prelude::*;
+
+use super::loss::HeadLabels;
+use super::mlp::{Sum, weight_gradients};
+use super::tables::LookUp;
+use super::tile::{Parts, Tile};
+use crate::model::ModelSpec;
+
+/// Streams of random numbers from here on belong to dense layers, those before to tables.
+const DENSE_STREAMS: u32 = 1 << 31;
+/// Tiles a thread that are in memory at once: enough that few threads wait for the last tile of a round.
+const ROUND_TILES_PER_THREAD: usize = 8;
+
+/// The dense parts of a model, and the buffers of a step.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) parts: Parts,
+    // What a step works in; the contents mean nothing between steps.
+    gradients: Vec<f32>,
+    vector_gradients: Vec<f32>,
+    logit_gradients: Vec<f32>,
+    tiles: Vec<Tile>,
+}
+
+/// A step whose samples have gone forward and back.
+pub(super) struct Backward<'a> {
+    /// Of each head, the weighted sum of its losses.
+    pub(super) loss_sums: Vec<f64>,
+    /// `[sample, vector elements]`
+    pub(super) vector_gradients: &'a [f32],
+    /// `[sample, heads]`
+    pub(super) logit_gradients: &'a [f32],
+    /// What becomes of the dense parameters.
+    pub(super) dense: DenseStep<'a>,
+}
+
+/// The dense parameters in a step whose samples have gone forward and back.
+pub(super) struct DenseStep<'a> {
+    parts: &'a mut Parts,
+    tiles: &'a [Tile],
+    /// How the tiles enter the sums.
+    sum: Sum,
+    gradients: &'a mut [f32],
+}
+
+/// Dense parameters as training starts with them: a function of the seed alone. Weights are uniform with variance
+/// `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
+pub(super) fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
+    let layout = spec.dense_layout();
+    let mut parameters = vec![0.0; layout.parameters()];
+    let first_order = layout.linear.layers.first();
+    for (number, (_, layer)) in layout.named_layers().iter().enumerate() {
+        if Some(layer) == first_order {
+            continue;
+        }
+        let bound = (6.0 / (layer.inputs + layer.outputs) as f64).sqrt() as f32;
+        let field = UniformField::new(seed, DENSE_STREAMS + number as u32);
+        for (row, weights) in parameters[layer.weight()].chunks_exact_mut(layer.inputs).enumerate() {
+            field.fill_row(row as u64, bound, weights);
+        }
+    }
+    parameters
+}
+
+impl Replica {
+    /// A model with given parameters. Behind the gradients there is room for `beside` more elements, so that others are
+    /// summed over ranks together with them.
+    ///
+    /// # Panics
+    /// Where parameters are not those of the spec.
+    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>, beside: usize) -> Self {
+        Self {
+            gradients: vec![0.0; parameters.len() + beside],
+            vector_gradients: Vec::new(),
+            logit_gradients: Vec::new(),
+            tiles: Vec::new(),
+            parts: Parts::new(spec, parameters),
+        }
+    }
+
+    /// Takes a batch, which may be empty, forward and back. What the last round of tiles gives is not yet in the sums
+    /// of the weight gradients: see [`DenseStep::sum`].
+    pub(super) fn forward_backward(
+        &mut self,
+        batch: &Samples,
+        heads: &[HeadLabels<'_>],
+        tables: &impl LookUp,
+    ) -> Backward<'_> {
+        let elements = self.parts.spec.vector_elements();
+        self.vector_gradients.resize(batch.len * elements, 0.0);
+        self.logit_gradients.resize(batch.len * heads.len(), 0.0);
+        self.tiles.clear();
+        let tile_samples = tile_samples(batch.len);
+        let mut loss_sums = vec![0.0; heads.len()];
+        let mut sum = Sum::Begin;
+        for round in rounds(batch.len) {
+            if round.start > 0 {
+                sum_weight_gradients(&self.parts, &self.tiles, sum, &mut self.gradients);
+                sum = Sum::Continue;
+            }
+            self.lay_tiles(&round, tile_samples);
+            let Self { parts, tiles, vector_gradients, logit_gradients, .. } = self;
+            let parts = &*parts;
+            let of_tiles = vector_gradients[round.start * elements..].par_chunks_mut(tile_samples * elements);
+            let logit_gradients = &mut logit_gradients[round.start * heads.len()..];
+            let of_tiles = of_tiles.zip(logit_gradients.par_chunks_mut(tile_samples * heads.len()));
+            tiles.par_iter_mut().zip(of_tiles).for_each(|(tile, (vector_gradients, logit_gradients))| {
+                parts.forward(tables, batch, tile);
+                parts.backward(heads, tile, vector_gradients, logit_gradients);
+            });
+            for tile in tiles {
+                loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);
+            }
+        }
+        let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
+        let dense = DenseStep { parts, tiles, sum, gradients };
+        Backward { loss_sums, vector_gradients, logit_gradients, dense }
+    }
+
+    /// Appends the logits of each sample, one a head.
+    pub(super) fn logits(&mut self, batch: &Samples, tables: &impl LookUp, out: &mut Vec<f32>) {
+        for round in rounds(batch.len) {
+            self.lay_tiles(&round, tile_samples(batch.len));
+            let Self { parts, tiles, .. } = self;
+            tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
+            for tile in tiles {
+                out.extend_from_slice(tile.logits());
+            }
+        }
+    }
+
+    /// Makes tiles of a round's samples.
+    fn lay_tiles(&mut self, round: &Range<usize>, tile_samples: usize) {
+        self.tiles.resize_with(round.len().div_ceil(tile_samples), Tile::default);
+        for (start, tile) in round.clone().step_by(tile_samples).zip(&mut self.tiles) {
+            self.parts.resize(tile, start..round.end.min(start + tile_samples));
+        }
+    }
+}
+
+impl DenseStep<'_> {
+    /// Completes the sums over the samples; returns the parameters, and their gradients with the room behind them.
+    pub(super) fn sum(&mut self) -> (&mut [f32], &mut [f32]) {
+        if self.tiles.is_empty() {
+            self.gradients.fill(0.0);
+        } else {
+            sum_weight_gradients(self.parts, self.tiles, self.sum, self.gradients);
+        }
+        (&mut self.parts.parameters, self.gradients)
+    }
+
+    /// Ends the step, once the parameters are updated.
+    pub(super) fn finish(self) {
+        self.parts.pack_weights();
+    }
+}
+
+/// Samples of a tile. Their number is a compromise: large tiles use each weight that they load for more samples, many
+/// tiles keep more threads busy.
+fn tile_samples(batch_samples: usize) -> usize {
+    (batch_samples / 8).next_power_of_two().clamp(64, 256)
+}
+
+/// Cuts a batch into rounds of tiles, so that what a step takes of memory does not grow with the batch. Where they are
+/// cut depends on the threads, and no result does: tiles are the same, and are summed in the same order.
+fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
+    let samples = tile_samples(batch_samples) * ROUND_TILES_PER_THREAD * rayon::current_num_threads();
+    (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
+}
+
+fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
+    // Layers lie one behind the other in the gradients: each takes its piece off the front.
+    let mut rest = gradients;
+    let mut tasks = Vec::new();
+    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
+    for (number, &(mlp, _)) in of_tiles[0].iter().enumerate() {
+        for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
+            let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
+            rest = behind;
+            let shares = of_tiles.iter().zip(tiles).map(|(of_tile, tile)| {
+                let (mlp, of_mlp) = of_tile[number];
+                of_mlp.layer(layer_number, mlp, tile.samples.len())
+            });
+            let shares: Vec<_> = shares.collect();
+            tasks.push((layer, shares, gradients));
+        }
+    }
+    tasks.into_par_iter().for_each(|(layer, shares, gradients)| {
+        weight_gradients(layer, &shares, sum, gradients);
+    });
+}

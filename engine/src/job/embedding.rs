@@ -1,0 +1,79 @@
+//! Where the rows of tables lie among ranks, as far as a job says.
+
+use serde::Deserialize;
+
+use super::values::Count;
+
+/// `[embedding]`: where the rows of tables lie among the ranks, and what crosses between them. With one rank all rows
+/// lie there. What the model learns does not depend on it, but for the rounding of sums.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields, default)]
+pub struct Embedding {
+    /// How tables are placed, where a `[[table]]` says nothing else.
+    pub placement: Placement,
+    /// What crosses between ranks for the rows of others, where a `[[table]]` says nothing else.
+    pub exchange: Exchange,
+    /// Samples by which the frequencies of rows are estimated, drawn from the whole training part. Without it, all
+    /// samples count where the dataset has their statistics, and 1000000 samples are drawn where it has none.
+    pub sample_samples: Option<Count>,
+}
+
+/// A way to place a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// Whichever of the others makes an iteration the shortest, as `rankine plan` predicts it.
+    #[default]
+    Auto,
+    /// Every rank has the whole table.
+    Replicated,
+    /// Every rank has the frequent rows, and each of the others has one owner; the cost model says which are frequent.
+    Hybrid,
+    /// Each row has one owner; owners take turns.
+    RowWise,
+    /// One rank has the whole table.
+    TableWise,
+    /// Several ranks have some columns of every row each.
+    ColumnWise,
+}
+
+/// What crosses between ranks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum Exchange {
+    /// Whichever of the others makes an iteration the shorter.
+    #[default]
+    Auto,
+    /// The distinct rows that a rank's samples name.
+    Rows,
+    /// Bags that owners have pooled, as far as their rows go.
+    Pooled,
+}
+
+impl Placement {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Replicated => "replicated",
+            Self::Hybrid => "hybrid",
+            Self::RowWise => "row-wise",
+            Self::TableWise => "table-wise",
+            Self::ColumnWise => "column-wise",
+        }
+    }
+}
+
+impl Exchange {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Rows => "rows",
+            Self::Pooled => "pooled",
+        }
+    }
+}

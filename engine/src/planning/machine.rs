@@ -1,0 +1,191 @@
+//! What a machine does in a second, read from a file.
+
+use std::path::Path;
+
+use rankine_embedding::plan::{LinkSpeed, Machine};
+use serde::Deserialize;
+
+/// A machine as its file says it. What is left out is that of the machine that it is based on.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MachineFile {
+    base: String,
+    name: Option<String>,
+    memory_gib: Option<f64>,
+    memory_gb_per_s: Option<f64>,
+    tflops: Option<f64>,
+    matmul_latency_us: Option<f64>,
+    shard_latency_us: Option<f64>,
+    #[serde(default)]
+    within_nodes: LinkFile,
+    #[serde(default)]
+    between_nodes: LinkFile,
+    table_element_bytes: Option<u64>,
+    vector_element_bytes: Option<u64>,
+    reduction_element_bytes: Option<u64>,
+    overlap: Option<f64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkFile {
+    gb_per_s: Option<f64>,
+    latency_us: Option<f64>,
+    reduction_efficiency: Option<f64>,
+    reduction_latency_us: Option<f64>,
+}
+
+/// The names of the machines that are known.
+const KNOWN: [&str; 2] = ["cpu", "h200"];
+
+/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given.
+///
+/// # Errors
+/// What is wrong with the name or the file, with its place.
+pub fn read_machine(name_or_path: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+    if let Some(machine) = known(name_or_path, cpu_memory_bytes) {
+        return Ok(machine);
+    }
+    let path = Path::new(name_or_path);
+    if path.extension().is_none() && !path.exists() {
+        return Err(format!(
+            "`{name_or_path}` is neither {} nor the path of a machine's file",
+            KNOWN.join(" nor ")
+        ));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("cannot read the machine's file {}: {error}", path.display()))?;
+    parse(&text, cpu_memory_bytes).map_err(|what| format!("{}: {what}", path.display()))
+}
+
+fn known(name: &str, cpu_memory_bytes: u64) -> Option<Machine> {
+    match name {
+        "cpu" => Some(Machine::cpu(cpu_memory_bytes)),
+        "h200" => Some(Machine::h200()),
+        _ => None,
+    }
+}
+
+fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+    let file: MachineFile = toml::from_str(text).map_err(|error| error.to_string())?;
+    let base = known(&file.base, cpu_memory_bytes)
+        .ok_or_else(|| format!("`base` is `{}`, and must be {}", file.base, KNOWN.join(" or ")))?;
+    let memory_bytes = match positive("memory_gib", file.memory_gib, f64::from(1 << 30))? {
+        Some(bytes) => bytes as u64,
+        None => base.memory_bytes,
+    };
+    Ok(Machine {
+        name: file.name.unwrap_or_else(|| base.name.clone()),
+        memory_bytes,
+        memory_is_shared: base.memory_is_shared && file.memory_gib.is_none(),
+        memory_bytes_per_s: positive("memory_gb_per_s", file.memory_gb_per_s, 1e9)?
+            .unwrap_or(base.memory_bytes_per_s),
+        flops: positive("tflops", file.tflops, 1e12)?.unwrap_or(base.flops),
+        matmul_latency_s: latency("matmul_latency_us", file.matmul_latency_us)?
+            .unwrap_or(base.matmul_latency_s),
+        shard_latency_s: latency("shard_latency_us", file.shard_latency_us)?.unwrap_or(base.shard_latency_s),
+        within_nodes: link("within_nodes", &file.within_nodes, base.within_nodes)?,
+        between_nodes: link("between_nodes", &file.between_nodes, base.between_nodes)?,
+        table_element_bytes: width("table_element_bytes", file.table_element_bytes)?
+            .unwrap_or(base.table_element_bytes),
+        vector_element_bytes: width("vector_element_bytes", file.vector_element_bytes)?
+            .unwrap_or(base.vector_element_bytes),
+        reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
+            .unwrap_or(base.reduction_element_bytes),
+        overlap: share("overlap", file.overlap)?.unwrap_or(base.overlap),
+    })
+}
+
+fn link(name: &str, file: &LinkFile, base: LinkSpeed) -> Result<LinkSpeed, String> {
+    let key = |key: &str| format!("{name}.{key}");
+    let efficiency = share(&key("reduction_efficiency"), file.reduction_efficiency)?;
+    if efficiency == Some(0.0) {
+        return Err(format!("`{}` is 0, and sums would never end", key("reduction_efficiency")));
+    }
+    Ok(LinkSpeed {
+        bytes_per_s: positive(&key("gb_per_s"), file.gb_per_s, 1e9)?.unwrap_or(base.bytes_per_s),
+        latency_s: latency(&key("latency_us"), file.latency_us)?.unwrap_or(base.latency_s),
+        reduction_efficiency: efficiency.unwrap_or(base.reduction_efficiency),
+        reduction_latency_s: latency(&key("reduction_latency_us"), file.reduction_latency_us)?
+            .unwrap_or(base.reduction_latency_s),
+    })
+}
+
+/// A value above 0, in its unit.
+fn positive(key: &str, value: Option<f64>, unit: f64) -> Result<Option<f64>, String> {
+    match value {
+        Some(value) if !(value.is_finite() && value > 0.0) => {
+            Err(format!("`{key}` is {value}, and must be a number above 0"))
+        }
+        value => Ok(value.map(|value| value * unit)),
+    }
+}
+
+fn latency(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
+    match value {
+        Some(value) if !(value.is_finite() && value >= 0.0) => {
+            Err(format!("`{key}` is {value}, and must be a number of 0 or more"))
+        }
+        value => Ok(value.map(|value| value / 1e6)),
+    }
+}
+
+fn share(key: &str, value: Option<f64>) -> Result<Option<f64>, String> {
+    match value {
+        Some(value) if !(0.0..=1.0).contains(&value) => {
+            Err(format!("`{key}` is {value}, and must be a number from 0 to 1"))
+        }
+        value => Ok(value),
+    }
+}
+
+fn width(key: &str, value: Option<u64>) -> Result<Option<u64>, String> {
+    match value {
+        Some(value) if ![1, 2, 4, 8].contains(&value) => {
+            Err(format!("`{key}` is {value}, and must be 1, 2, 4 or 8"))
+        }
+        value => Ok(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_replaces_what_it_says() {
+        let text = "base = \"h200\"\nname = \"h100\"\nmemory_gib = 80\nmemory_gb_per_s = 2700\n\
+                    [between_nodes]\ngb_per_s = 22.5\nlatency_us = 30\n";
+        let machine = parse(text, 0).unwrap();
+        let base = Machine::h200();
+        assert_eq!((machine.name.as_str(), machine.memory_bytes), ("h100", 80 << 30));
+        assert_eq!((machine.memory_bytes_per_s, machine.flops), (2.7e12, base.flops));
+        assert_eq!(machine.within_nodes, base.within_nodes);
+        assert_eq!((machine.between_nodes.bytes_per_s, machine.between_nodes.latency_s), (22.5e9, 30e-6));
+        assert_eq!(machine.between_nodes.reduction_efficiency, base.between_nodes.reduction_efficiency);
+        assert_eq!(parse("base = \"cpu\"", 5).unwrap(), Machine::cpu(5));
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_the_key() {
+        for (text, expected) in [
+            ("base = \"h100\"", "`base` is `h100`, and must be cpu or h200"),
+            ("memory_gib = 3", "missing field `base`"),
+            ("base = \"cpu\"\nmemory = 3", "unknown field `memory`"),
+            ("base = \"cpu\"\ntflops = 0", "`tflops` is 0, and must be a number above 0"),
+            ("base = \"cpu\"\n[within_nodes]\nlatency_us = -1", "`within_nodes.latency_us` is -1"),
+            ("base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0", "sums would never end"),
+            ("base = \"cpu\"\noverlap = 1.5", "`overlap` is 1.5, and must be a number from 0 to 1"),
+            ("base = \"cpu\"\nvector_element_bytes = 3", "must be 1, 2, 4 or 8"),
+        ] {
+            let error = parse(text, 0).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(read_machine("h20", 0).unwrap_err().contains("neither cpu nor h200 nor the path"));
+        assert!(
+            read_machine("no/such.toml", 0)
+                .unwrap_err()
+                .contains("cannot read the machine's file no/such.toml")
+        );
+    }
+}

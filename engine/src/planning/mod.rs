@@ -1,0 +1,173 @@
+//! Where a job's tables lie among ranks, planned from how often their rows are looked up.
+//!
+//! `statistics` finds how often that is, `rest` what the dense part takes, `machine` reads what a machine does in a
+//! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is
+//! fed from jobs, models and datasets. The same job and dataset give the same plan.
+
+use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
+use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
+use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology};
+use rankine_reader::Dataset;
+
+use crate::job::{self, Job};
+use crate::model::{ModelSpec, TrainingRules};
+use crate::system;
+use crate::training::TrainError;
+
+mod machine;
+mod rest;
+mod statistics;
+mod sweep;
+
+pub use machine::read_machine;
+pub use rest::rest;
+pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
+pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
+
+/// A model with all that a plan of its tables is made from, but for the ranks.
+#[derive(Debug)]
+pub struct Planning {
+    spec: ModelSpec,
+    rules: TrainingRules,
+    /// The model's tables, then those of first-order terms.
+    tables: Vec<(TableSpec, Optimizer)>,
+    /// The features that look each of them up.
+    features: Vec<Vec<usize>>,
+    /// What the job wants of each of them.
+    wanted: Vec<(Option<Placement>, Option<Exchange>)>,
+    lengths: Vec<BagLengths>,
+    profiles: Vec<FrequencyProfile>,
+    /// The profile of each table: first-order terms of a column that has its table to itself share that table's.
+    profile_of: Vec<usize>,
+    sharded_dense_update: bool,
+}
+
+impl Planning {
+    /// What is planned for a job's model, from the statistics of its columns.
+    pub fn new(job: &Job, spec: &ModelSpec, rules: &TrainingRules, statistics: Statistics) -> Self {
+        let tables = rules.all_tables(spec);
+        let of_table = |table: usize| -> Vec<usize> {
+            (0..spec.features.len()).filter(|&feature| spec.features[feature].table == table).collect()
+        };
+        let mut features: Vec<_> = (0..spec.tables.len()).map(of_table).collect();
+        let (frequencies, lengths): (Vec<_>, Vec<_>) =
+            statistics.columns.into_iter().map(|column| (column.frequencies, column.lengths)).unzip();
+        let profile = |rows, features: &[usize]| {
+            let of_features = features.iter().map(|&feature| frequencies[feature].clone());
+            FrequencyProfile::new(rows, &TableFrequencies::merged(of_features))
+        };
+        let mut profiles: Vec<_> = spec
+            .tables
+            .iter()
+            .zip(&features)
+            .map(|(table, features)| profile(table.rows, features))
+            .collect();
+        let mut profile_of: Vec<_> = (0..profiles.len()).collect();
+        for (number, (table, _)) in tables[spec.tables.len()..].iter().enumerate() {
+            let shared = spec.features[number].table;
+            if features[shared].len() == 1 {
+                profile_of.push(shared);
+            } else {
+                profile_of.push(profiles.len());
+                profiles.push(profile(table.rows, &[number]));
+            }
+            features.push(vec![number]);
+        }
+        let own = |number: usize| {
+            let column = &spec.features[*features[number].first()?].column;
+            job.tables.iter().find(|table| number < spec.tables.len() && table.columns.contains(column))
+        };
+        let wanted = (0..tables.len()).map(|number| {
+            let own = own(number);
+            let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
+            let exchange = own.and_then(|own| own.exchange).unwrap_or(job.embedding.exchange);
+            (wanted_placement(placement), wanted_exchange(exchange))
+        });
+        Self {
+            wanted: wanted.collect(),
+            spec: spec.clone(),
+            rules: rules.clone(),
+            tables,
+            features,
+            lengths,
+            profiles,
+            profile_of,
+            sharded_dense_update: job.device.dense_update == job::DenseUpdate::Sharded,
+        }
+    }
+
+    /// Plans for some ranks of a machine, in batches of so many samples over all of them.
+    ///
+    /// # Errors
+    /// [`PlanError`] where the model does not fit.
+    pub fn plan(&self, topology: Topology, machine: &Machine, batch_size: u64) -> Result<Planned, PlanError> {
+        let table = |number: usize| {
+            let (spec, optimizer) = &self.tables[number];
+            let (placement, exchange) = self.wanted[number];
+            TableInput {
+                spec,
+                rule: optimizer.rule,
+                features: self.features[number].iter().map(|&feature| &self.lengths[feature]).collect(),
+                profile: &self.profiles[self.profile_of[number]],
+                placement,
+                exchange,
+            }
+        };
+        let ids = self.lengths.iter().map(BagLengths::mean).sum();
+        let rest =
+            rest(&self.spec, &self.rules, ids, batch_size, topology, machine, self.sharded_dense_update);
+        let tables = (0..self.tables.len()).map(table).collect();
+        rankine_embedding::plan::plan(&PlanInput { tables, batch_size, topology, machine, rest })
+    }
+}
+
+/// Plans where the tables of a training on the CPU lie: one entry a table of [`TrainingRules::all_tables`].
+///
+/// # Errors
+/// [`TrainError::Data`] where the dataset cannot be read, [`TrainError::Device`] where the ranks cannot be, or have too
+/// little memory.
+pub fn plan(
+    job: &Job,
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+    dataset: &Dataset,
+) -> Result<EmbeddingPlan, TrainError> {
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    if topology.ranks() == 1 {
+        let tables: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        return Ok(EmbeddingPlan::replicated(topology, &tables));
+    }
+    let statistics = statistics(job, &Source::Dataset(dataset))?;
+    let machine = Machine::cpu(memory_of_a_thread_rank(topology));
+    let batch_size = u64::from(job.train.batch_size.get());
+    let planned = Planning::new(job, spec, rules, statistics).plan(topology, &machine, batch_size);
+    planned.map(|planned| planned.plan).map_err(|error| TrainError::Device(error.to_string()))
+}
+
+/// Memory of each of some ranks of one process on this machine. It is what the machine has, not what is free now: a
+/// plan shall not depend on what else runs.
+pub fn memory_of_a_thread_rank(topology: Topology) -> u64 {
+    let memory = system::memory();
+    let bytes = memory
+        .map_or(u64::MAX, |memory| memory.cgroup_limit_bytes.unwrap_or(u64::MAX).min(memory.total_bytes));
+    bytes / topology.ranks() as u64
+}
+
+fn wanted_placement(placement: job::Placement) -> Option<Placement> {
+    match placement {
+        job::Placement::Auto => None,
+        job::Placement::Replicated => Some(Placement::Replicated),
+        job::Placement::Hybrid => Some(Placement::Hybrid),
+        job::Placement::RowWise => Some(Placement::RowWise),
+        job::Placement::TableWise => Some(Placement::TableWise),
+        job::Placement::ColumnWise => Some(Placement::ColumnWise),
+    }
+}
+
+fn wanted_exchange(exchange: job::Exchange) -> Option<Exchange> {
+    match exchange {
+        job::Exchange::Auto => None,
+        job::Exchange::Rows => Some(Exchange::Rows),
+        job::Exchange::Pooled => Some(Exchange::Pooled),
+    }
+}

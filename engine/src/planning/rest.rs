@@ -1,0 +1,110 @@
+//! What a rank has and does beside the tables: the dense part of the model, and the samples.
+
+use rankine_embedding::Topology;
+use rankine_embedding::plan::{Machine, Rest};
+
+use crate::model::{Interaction, ModelSpec, TrainingRules};
+
+/// Activations are written and read going forward, and their gradients going back.
+const ACTIVATION_PASSES: f64 = 4.0;
+/// Batches in memory at a time: waiting, decoded, or learnt from.
+const BATCHES: u64 = 6;
+const F32_BYTES: u64 = 4;
+const ID_BYTES: f64 = 8.0;
+
+/// What a rank has and does beside the tables in an iteration of `batch_size` samples, with `ids` ids a sample.
+///
+/// Memory: dense parameters in single precision, and in the type that is computed with where that is another; their
+/// gradients and optimizer state, of which there is a share where updates are sharded; activations and their gradients;
+/// and batches.
+pub fn rest(
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+    ids: f64,
+    batch_size: u64,
+    topology: Topology,
+    machine: &Machine,
+    sharded_update: bool,
+) -> Rest {
+    let samples = batch_size as f64 / topology.ranks() as f64;
+    let layout = spec.dense_layout();
+    let layers = layout.named_layers();
+    // The dense columns are not learnt: no gradient by them is taken.
+    let first = [layout.bottom.layers.first(), layout.linear.layers.first()];
+    let (mut flops, mut matmuls, mut activations) = (0.0, 0, 0);
+    for (_, layer) in &layers {
+        let products = if first.contains(&Some(layer)) { 2 } else { 3 };
+        flops += (products * 2 * layer.inputs * layer.outputs) as f64;
+        matmuls += products as u64;
+        activations += layer.outputs;
+    }
+    let (vectors, elements) = (spec.vectors(), spec.vector_elements());
+    if spec.interaction == Interaction::Dot && vectors > 0 {
+        flops += (3 * 2 * vectors * elements) as f64;
+    }
+    activations += spec.dense_columns + elements + spec.top_inputs();
+
+    let parameters = spec.dense_parameters() as u64;
+    let share = if sharded_update { topology.ranks() as u64 } else { 1 };
+    let state = rules.dense.rule.state_elements(parameters as usize) as u64;
+    let computed = if machine.vector_element_bytes < F32_BYTES { machine.vector_element_bytes } else { 0 };
+    let dense_bytes = parameters * (F32_BYTES + computed + machine.reduction_element_bytes)
+        + state.div_ceil(share) * F32_BYTES;
+    let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;
+    let columns = (spec.dense_columns + spec.heads.len() + spec.features.len()) as u64;
+    let sample_bytes = (columns * F32_BYTES) as f64 + ids * ID_BYTES;
+    let batch_bytes = BATCHES as f64 * samples * sample_bytes;
+    // Gradients are read, state and weights read and written.
+    let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
+    Rest {
+        memory_bytes: dense_bytes + (2.0 * activation_bytes + batch_bytes) as u64,
+        flops: flops * samples,
+        matmuls,
+        memory_traffic_bytes: ACTIVATION_PASSES * activation_bytes + 2.0 * samples * sample_bytes + updated,
+        reduced_elements: parameters,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::generate::Shape;
+
+    use super::*;
+    use crate::job::Job;
+    use crate::training::translate;
+
+    fn reference(config: &str) -> (ModelSpec, TrainingRules) {
+        let path = format!("{}/configs/{config}.toml", env!("CARGO_MANIFEST_DIR"));
+        let job = Job::load(path.as_ref(), &[""; 0]).unwrap();
+        let shape = config.strip_prefix("mlperf-").unwrap();
+        translate(&job, &Shape::load(shape).unwrap().schema(None)).unwrap()
+    }
+
+    /// The published arithmetic of the reference models, and the time of their products on one H200 in milliseconds.
+    #[test]
+    fn the_reference_models_cost_what_they_are_known_to() {
+        let machine = Machine::h200();
+        let measured = [
+            ("mlperf-dlrm", 14.74e6_f64, [(65_536, 1.54), (32_768, 0.87), (16_384, 0.51), (6912, 0.27)]),
+            ("mlperf-dlrm-dcnv2", 96.17e6, [(65_536, 10.2), (32_768, 5.5), (16_384, 2.50), (6912, 1.15)]),
+        ];
+        for (config, flops, times) in measured {
+            let (spec, rules) = reference(config);
+            for (batch, measured_ms) in times {
+                let rest = rest(&spec, &rules, 26.0, batch, Topology::ONE, &machine, false);
+                assert!((rest.flops / batch as f64 / flops - 1.0).abs() < 0.01, "{config}: {}", rest.flops);
+                let ms = 1e3 * (rest.flops / machine.flops + rest.matmuls as f64 * machine.matmul_latency_s);
+                assert!((ms / measured_ms - 1.0).abs() < 0.13, "{config} at {batch}: {ms} for {measured_ms}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_sharded_update_keeps_a_share_of_the_state() {
+        let (spec, rules) = reference("mlperf-dlrm-dcnv2");
+        let topology = Topology::new(4, 1).unwrap();
+        let of = |sharded| rest(&spec, &rules, 214.0, 4096, topology, &Machine::cpu(0), sharded).memory_bytes;
+        let elements = spec.dense_parameters() as u64;
+        assert_eq!(of(false) - of(true), 4 * (elements - elements.div_ceil(4)));
+    }
+}

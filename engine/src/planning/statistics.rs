@@ -1,0 +1,235 @@
+//! How often the rows of each column's table are looked up: from a dataset's own statistics, from samples drawn from
+//! all of it, or from the law by which ids are, or are taken to be, drawn.
+
+use rankine_embedding::frequency::{BagLengths, CountClass, FrequencySketch, TableFrequencies};
+use rankine_reader::generate::PowerLaw;
+use rankine_reader::schema::{Categorical, Hotness};
+use rankine_reader::statistics::TableStatistics;
+use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::{Dataset, Part, Schema};
+use serde::Serialize;
+
+use crate::job::Job;
+use crate::training::TrainError;
+
+/// Where statistics come from.
+#[derive(Debug)]
+pub enum Source<'a> {
+    /// A dataset: its own statistics, or samples of it.
+    Dataset(&'a Dataset),
+    /// Columns whose ids follow a power law with this exponent.
+    Law {
+        /// The columns.
+        schema: &'a Schema,
+        /// The exponent.
+        alpha: f64,
+    },
+}
+
+/// The statistics of all categorical columns.
+#[derive(Debug, Clone)]
+pub struct Statistics {
+    /// How they came to be.
+    pub origin: Origin,
+    /// One a column, in the schema's order.
+    pub columns: Vec<ColumnStatistics>,
+}
+
+/// How statistics came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum Origin {
+    /// All samples of the dataset were counted when it was made.
+    Dataset {
+        /// How many there are.
+        samples: u64,
+    },
+    /// Samples were drawn from the dataset.
+    Sample {
+        /// How many.
+        samples: u64,
+    },
+    /// No sample was looked at: ids are taken to follow a power law.
+    Law {
+        /// Its exponent.
+        alpha: f64,
+    },
+}
+
+/// What is known of a column's ids.
+#[derive(Debug, Clone)]
+pub struct ColumnStatistics {
+    /// How often each row is looked up.
+    pub frequencies: TableFrequencies,
+    /// How many ids its bags hold.
+    pub lengths: BagLengths,
+}
+
+/// Samples that are drawn where the job says no number and the dataset has no statistics.
+const SAMPLES: u64 = 1_000_000;
+/// Samples of which the lengths of ragged bags are learnt, where the dataset's statistics tell the rest.
+const LENGTH_SAMPLES: u64 = 65_536;
+/// Samples that are read at a time.
+const BATCH_SAMPLES: usize = 8192;
+/// Blocks whose rows are drawn in random order together.
+const WINDOW_BLOCKS: u32 = 16;
+/// Memory of the sketches of all columns.
+const SKETCH_BYTES: usize = 2 << 30;
+/// Ranks of a power law that are listed one by one.
+const LAW_HEAD_ROWS: u64 = 1 << 17;
+/// Look-ups that stand for a law: so many that none of its rows is rounded away.
+const LAW_LOOKUPS: f64 = (1u64 << 52) as f64;
+/// A class of a law's rows spans ranks up to so many times its first.
+const LAW_CLASS_SPAN: f64 = 1.05;
+
+/// The statistics of a job's columns.
+///
+/// # Errors
+/// [`TrainError::Data`] where the dataset cannot be read.
+pub fn statistics(job: &Job, source: &Source<'_>) -> Result<Statistics, TrainError> {
+    match *source {
+        Source::Law { schema, alpha } => {
+            let columns = schema.categorical.iter().map(|column| law(column, alpha)).collect();
+            Ok(Statistics { origin: Origin::Law { alpha }, columns })
+        }
+        Source::Dataset(dataset) => match job.embedding.sample_samples {
+            Some(samples) => sampled(job, dataset, samples.get()),
+            None if dataset.manifest().is_some() => counted(job, dataset),
+            None => sampled(job, dataset, SAMPLES),
+        },
+    }
+}
+
+/// What the dataset says of itself.
+fn counted(job: &Job, dataset: &Dataset) -> Result<Statistics, TrainError> {
+    let columns = &dataset.schema().categorical;
+    let ragged = columns.iter().any(|column| matches!(column.hotness, Hotness::Ragged { .. }));
+    let lengths: Vec<_> = if ragged {
+        let sketches = sketches(job, dataset, LENGTH_SAMPLES, 2)?;
+        sketches.iter().map(FrequencySketch::bag_lengths).collect()
+    } else {
+        columns.iter().map(lengths_of).collect()
+    };
+    let of_columns = dataset.statistics()?.into_iter().zip(lengths);
+    let of_columns = of_columns
+        .map(|(statistics, lengths)| ColumnStatistics { frequencies: frequencies(statistics), lengths });
+    let samples = dataset.samples(Part::Train);
+    Ok(Statistics { origin: Origin::Dataset { samples }, columns: of_columns.collect() })
+}
+
+fn frequencies(statistics: TableStatistics) -> TableFrequencies {
+    let TableStatistics { bags, lookups, distinct_rows, head, tail } = statistics;
+    let tail = tail.iter().filter(|bucket| bucket.rows > 0);
+    TableFrequencies {
+        samples: bags,
+        lookups,
+        distinct_rows,
+        head,
+        tail: tail.map(|bucket| CountClass { rows: bucket.rows, lookups: bucket.lookups }).collect(),
+    }
+}
+
+/// What samples say, which are drawn from all of the dataset.
+fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> Result<Statistics, TrainError> {
+    let columns = dataset.schema().categorical.len();
+    let capacity = SKETCH_BYTES / FrequencySketch::BYTES_PER_ROW / columns.max(1);
+    let sketches = sketches(job, dataset, samples, capacity.clamp(1 << 12, FrequencySketch::CAPACITY))?;
+    let columns: Vec<_> = sketches
+        .iter()
+        .map(|sketch| ColumnStatistics { frequencies: sketch.frequencies(), lengths: sketch.bag_lengths() })
+        .collect();
+    let samples = samples.min(dataset.samples(Part::Train));
+    Ok(Statistics { origin: Origin::Sample { samples }, columns })
+}
+
+/// Draws samples: blocks in random order, and rows in random order within some of them.
+fn sketches(
+    job: &Job,
+    dataset: &Dataset,
+    samples: u64,
+    capacity: usize,
+) -> Result<Vec<FrequencySketch>, TrainError> {
+    let columns = &dataset.schema().categorical;
+    let mut sketches: Vec<_> = columns.iter().map(|_| FrequencySketch::new(capacity)).collect();
+    let options = StreamOptions {
+        batch_size: BATCH_SAMPLES,
+        epochs: Some(1),
+        order: Order::Shuffled { seed: job.seed, window_blocks: WINDOW_BLOCKS },
+        start: Position::default(),
+        io: job.reader.io_options(),
+        prefetch: 2,
+    };
+    let mut left = samples;
+    for batch in BatchStream::open(dataset.part(Part::Train)?, &options)? {
+        let batch = batch?;
+        let of_batch = left.min(batch.samples.len as u64);
+        for (sketch, bags) in sketches.iter_mut().zip(&batch.samples.categorical) {
+            sketch.add_samples(of_batch);
+            (0..of_batch as usize).for_each(|sample| sketch.add_bag(bags.bag(sample)));
+        }
+        left -= of_batch;
+        if left == 0 {
+            break;
+        }
+    }
+    Ok(sketches)
+}
+
+/// The lengths of a column's bags, as its schema says.
+fn lengths_of(column: &Categorical) -> BagLengths {
+    match column.hotness {
+        Hotness::Fixed(ids) => BagLengths::fixed(ids),
+        Hotness::Ragged { max } => BagLengths::uniform(max),
+    }
+}
+
+/// What a power law says, exactly.
+fn law(column: &Categorical, alpha: f64) -> ColumnStatistics {
+    let rows = column.rows;
+    let law = PowerLaw::new(rows, alpha);
+    let lookups =
+        |from: u64, to: u64| ((law.share_below(to) - law.share_below(from)) * LAW_LOOKUPS).round() as u64;
+    let listed = rows.min(LAW_HEAD_ROWS);
+    let mut head: Vec<_> = (0..listed).map(|rank| (law.row(rank), lookups(rank, rank + 1))).collect();
+    head.sort_unstable_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+    let mut tail = Vec::new();
+    let mut from = listed;
+    while from < rows {
+        let to = ((from as f64 * LAW_CLASS_SPAN) as u64).clamp(from + 1, rows);
+        tail.push(CountClass { rows: to - from, lookups: lookups(from, to) });
+        from = to;
+    }
+    let all = head.iter().map(|row| row.1).sum::<u64>() + tail.iter().map(|class| class.lookups).sum::<u64>();
+    let lengths = lengths_of(column);
+    let samples = if lengths.mean() > 0.0 { (all as f64 / lengths.mean()) as u64 } else { 0 };
+    ColumnStatistics {
+        frequencies: TableFrequencies { samples, lookups: all, distinct_rows: rows, head, tail },
+        lengths,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::frequency::FrequencyProfile;
+    use rankine_reader::generate::Shape;
+
+    use super::*;
+
+    /// The reference workload has 12.7% distinct rows at a batch of 65536, its tables capped at 5,000,000 rows.
+    #[test]
+    fn the_law_of_the_reference_workload_has_its_share_of_distinct_rows() {
+        for (shape, expected) in [("dlrm", 0.127), ("dlrm-dcnv2", 0.118)] {
+            let schema = Shape::load(shape).unwrap().schema(Some(5_000_000));
+            let (mut distinct, mut lookups) = (0.0, 0.0);
+            for column in &schema.categorical {
+                let ColumnStatistics { frequencies, lengths } = law(column, 1.1);
+                let profile = FrequencyProfile::new(column.rows, &frequencies);
+                assert!((profile.lookups_per_sample() / lengths.mean() - 1.0).abs() < 1e-9);
+                distinct += profile.distinct(65536.0);
+                lookups += 65536.0 * lengths.mean();
+            }
+            let share: f64 = distinct / lookups;
+            assert!((share - expected).abs() < 0.001, "{shape}: {share}");
+        }
+    }
+}
