@@ -1,6 +1,39 @@
 //! What CUDA, cuBLASLt and NCCL do for Rankine.
 //!
 //! The libraries are found when the program runs, never when it is built, so that one binary serves machines with and
-//! without GPUs. For now there is [`probe`], which says what is here; nothing computes on a GPU yet.
+//! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
+//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s, those of other devices
+//! ([`PeerBuffer`]) among them; a lane's work can be captured in a [`Graph`] and replayed. [`kernels`] has a launcher
+//! for each kernel.
+//!
+//! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
 pub mod probe;
+
+#[cfg(feature = "cuda")]
+mod buffer;
+#[cfg(feature = "cuda")]
+mod device;
+#[cfg(feature = "cuda")]
+mod error;
+#[cfg(feature = "cuda")]
+mod graph;
+#[cfg(feature = "cuda")]
+pub mod kernels;
+#[cfg(feature = "cuda")]
+mod lane;
+#[cfg(feature = "cuda")]
+mod peer;
+
+#[cfg(feature = "cuda")]
+pub use buffer::{Buffer, Pointer};
+#[cfg(feature = "cuda")]
+pub use device::Device;
+#[cfg(feature = "cuda")]
+pub use error::{Error, Result};
+#[cfg(feature = "cuda")]
+pub use graph::Graph;
+#[cfg(feature = "cuda")]
+pub use lane::{Lane, Moment};
+#[cfg(feature = "cuda")]
+pub use peer::PeerBuffer;

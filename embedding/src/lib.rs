@@ -2,9 +2,12 @@
 //!
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the numbers that depend on
 //! nothing but their place; all three are the same on every device. [`cpu`] has the bodies: it is the executable
-//! specification that other back ends are tested against. Ids come in as plain arrays, so no reader is needed here.
+//! specification that other back ends are tested against. With the feature `cuda`, `cuda` has the same on GPUs. Ids
+//! come in as plain arrays, so no reader is needed here.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod frequency;
 pub mod optimizer;
 pub mod placement;

@@ -1,0 +1,121 @@
+// What the kernels share: the space of keys, sets of keys as bits, rows as vectors.
+//
+// A key numbers the rows of all tables, owner by owner: key = owner * span + row of the owner. A set of keys is one bit
+// a key. Ordered by key, the members of a set are numbered: that is how rows are de-duplicated without a sort. To find
+// a member's number, the set keeps the number of members before each line of 256 keys; the rest is one 32-byte read.
+#pragma once
+
+#include <cstdint>
+#include <cuda_bf16.h>
+
+using u8 = uint8_t;
+using u16 = uint16_t;
+using u32 = uint32_t;
+using u64 = uint64_t;
+
+// Ranks that access each other's memory, at most.
+constexpr u32 RANKS_MAX = 8;
+constexpr u32 WARP = 32;
+constexpr u32 ALL_LANES = 0xffffffffu;
+
+constexpr u32 LINE_WORDS = 8;
+constexpr u32 LINE_KEYS = 32 * LINE_WORDS;
+// The span of an owner is a multiple of a group's keys.
+constexpr u32 GROUP_KEYS = 65536;
+
+// A set of keys. `groups` counts the members of each group of keys, `lines` the members before each line; both are
+// written when the set is numbered.
+struct KeySet {
+    u32* bits;
+    u32* groups;
+    u32* lines;
+};
+static_assert(sizeof(KeySet) == 24);
+
+// Adds a key. The outcome is the same in any order.
+__device__ inline void insert(const KeySet& set, u32 key) { atomicOr(set.bits + key / 32, 1u << (key % 32)); }
+
+// Whether no lane of the warp before this one has the same value. All lanes must call this.
+__device__ inline bool first_of_equals(u32 value, u32& equals) {
+    equals = __match_any_sync(ALL_LANES, value);
+    return (equals & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
+}
+
+// The number of a member: of the members with smaller keys.
+__device__ inline u32 number_of(const KeySet& set, u32 key) {
+    const uint4* line = reinterpret_cast<const uint4*>(set.bits) + key / LINE_KEYS * 2;
+    const uint4 low = __ldg(line), high = __ldg(line + 1);
+    const u32 words[LINE_WORDS] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    const u32 word = key / 32 % LINE_WORDS;
+    const u32 below = (1u << (key % 32)) - 1;
+    u32 number = __ldg(set.lines + key / LINE_KEYS);
+#pragma unroll
+    for (u32 i = 0; i < LINE_WORDS; i++) {
+        number += __popc(i < word ? words[i] : i == word ? words[i] & below : 0);
+    }
+    return number;
+}
+
+// The sum over the threads of a block that come before, and the sum over all in `total`. `warps` is shared memory for
+// one number a warp and one more.
+template <u32 THREADS>
+__device__ inline u32 exclusive_sum(u32 value, u32* warps, u32& total) {
+    static_assert(THREADS % WARP == 0 && THREADS / WARP <= WARP);
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    u32 inclusive = value;
+#pragma unroll
+    for (u32 distance = 1; distance < WARP; distance *= 2) {
+        const u32 other = __shfl_up_sync(ALL_LANES, inclusive, distance);
+        if (lane >= distance) inclusive += other;
+    }
+    if (lane == WARP - 1) warps[warp] = inclusive;
+    __syncthreads();
+    if (warp == 0) {
+        const u32 own = lane < THREADS / WARP ? warps[lane] : 0;
+        u32 sum = own;
+#pragma unroll
+        for (u32 distance = 1; distance < WARP; distance *= 2) {
+            const u32 other = __shfl_up_sync(ALL_LANES, sum, distance);
+            if (lane >= distance) sum += other;
+        }
+        if (lane < THREADS / WARP) warps[lane] = sum - own;
+        if (lane == WARP - 1) warps[THREADS / WARP] = sum;
+    }
+    __syncthreads();
+    total = warps[THREADS / WARP];
+    const u32 before = warps[warp] + inclusive - value;
+    __syncthreads();
+    return before;
+}
+
+// Rows are handled by a warp each, four elements a lane at a time.
+constexpr u32 VECTOR = 4;
+
+__device__ inline float4 unpacked(uint2 packed) {
+    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.x));
+    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(packed.y));
+    return make_float4(low.x, low.y, high.x, high.y);
+}
+
+__device__ inline uint2 packed(float4 values) {
+    const __nv_bfloat162 low = __floats2bfloat162_rn(values.x, values.y);
+    const __nv_bfloat162 high = __floats2bfloat162_rn(values.z, values.w);
+    return make_uint2(reinterpret_cast<const u32&>(low), reinterpret_cast<const u32&>(high));
+}
+
+__device__ inline void add(float4& sum, float4 value) {
+    sum.x += value.x;
+    sum.y += value.y;
+    sum.z += value.z;
+    sum.w += value.w;
+}
+
+// A categorical feature: its ids begin at `first`, one a sample; row `id` of its table is row `base + id` of all
+// tables; its vectors begin at `column` of a sample's.
+struct Feature {
+    u32 first;
+    u32 base;
+    u32 rows;
+    u32 column;
+};
+static_assert(sizeof(Feature) == 16);

@@ -1,0 +1,66 @@
+// The first weights of an owner's rows: uniform, a function of seed, table, row and column alone.
+//
+// Writes 4 bytes an element. The numbers are those of `random.rs`: Philox4x32-10.
+#include "common.cuh"
+
+struct Table {
+    u32 base;
+    float bound;
+};
+static_assert(sizeof(Table) == 8);
+
+struct Initialize {
+    float* rows;
+    // In the order of their bases; a table's place is its number.
+    const Table* tables;
+    u64 seed;
+    u32 tables_count;
+    u32 rows_count;
+    u32 rank;
+    u32 ranks;
+    u32 dim;
+    u32 reserved;
+};
+static_assert(sizeof(Initialize) == 48);
+
+__device__ inline uint4 philox(uint4 counter, uint2 key) {
+#pragma unroll
+    for (u32 round = 0; round < 10; round++) {
+        if (round > 0) key = make_uint2(key.x + 0x9E3779B9u, key.y + 0xBB67AE85u);
+        const u64 first = u64(counter.x) * 0xD2511F53u, second = u64(counter.z) * 0xCD9E8D57u;
+        counter = make_uint4(u32(second >> 32) ^ counter.y ^ key.x, u32(second), u32(first >> 32) ^ counter.w ^ key.y,
+                             u32(first));
+    }
+    return counter;
+}
+
+__device__ inline float uniform(u32 word, float bound) {
+    const float unit = float(word >> 8) * (1.0f / (1 << 24));
+    return __fmul_rn(__fsub_rn(2.0f * unit, 1.0f), bound);
+}
+
+// One warp a row at a time.
+extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_constant__ Initialize p) {
+    const u32 lane = threadIdx.x % WARP, vectors = p.dim / VECTOR;
+    const u32 warps = gridDim.x * blockDim.x / WARP;
+    for (u32 local = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; local < p.rows_count; local += warps) {
+        const u32 row = local * p.ranks + p.rank;
+        u32 table = 0, end = p.tables_count;
+        while (end - table > 1) {
+            const u32 middle = (table + end) / 2;
+            if (p.tables[middle].base <= row) {
+                table = middle;
+            } else {
+                end = middle;
+            }
+        }
+        const Table own = p.tables[table];
+        for (u32 column = lane; column < vectors; column += WARP) {
+            const uint4 words =
+                philox(make_uint4(row - own.base, 0, column, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
+            reinterpret_cast<float4*>(p.rows)[u64(local) * vectors + column] =
+                make_float4(uniform(words.x, own.bound), uniform(words.y, own.bound), uniform(words.z, own.bound),
+                            uniform(words.w, own.bound));
+        }
+    }
+}

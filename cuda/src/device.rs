@@ -1,0 +1,135 @@
+//! A GPU with its primary context and its kernels.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use crate::error::{Error, Named, Result};
+use crate::kernels::Kernels;
+
+/// The oldest CUDA that the driver must serve, as it numbers them: 13.0, which the bindings are of.
+const DRIVER_VERSION_MIN: c_int = 13000;
+
+/// A GPU. Whatever lies on it holds it by an [`Arc`].
+#[derive(Debug)]
+pub struct Device {
+    ordinal: usize,
+    handle: sys::CUdevice,
+    context: sys::CUcontext,
+    multiprocessors: u32,
+    kernels: Kernels,
+}
+
+// SAFETY: the context may be made current on any number of threads, and module and function handles may be used by all
+// that have it current; the driver locks where it must.
+unsafe impl Send for Device {}
+// SAFETY: as for `Send`; the fields never change.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// The number of GPUs.
+    ///
+    /// # Errors
+    /// Where there is no driver, or one older than CUDA 13.0.
+    pub fn count() -> Result<usize> {
+        // The bindings panic where the library or a function of it is missing: so both are asked for first.
+        // SAFETY: loading the driver's library runs its initializers, which it allows at any time.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(Error::NoDriver("the driver's library, libcuda.so.1, was not found".into()));
+        }
+        let mut version = 0;
+        // SAFETY: the pointer is to a live integer, and this call may come before `cuInit`.
+        unsafe { sys::cuDriverGetVersion(&mut version) }.result().named("cuDriverGetVersion")?;
+        if version < DRIVER_VERSION_MIN {
+            let (major, minor) = (version / 1000, version % 1000 / 10);
+            let why = format!("the driver serves CUDA {major}.{minor}, and 13.0 is needed: update it");
+            return Err(Error::NoDriver(why));
+        }
+        result::init().named("cuInit")?;
+        Ok(result::device::get_count().named("cuDeviceGetCount")?.unsigned_abs() as usize)
+    }
+
+    /// Opens a GPU, loads the kernels onto it and makes it the current one of this thread.
+    ///
+    /// # Errors
+    /// Where there is no driver or no such GPU, or where the driver refuses.
+    pub fn open(ordinal: usize) -> Result<Arc<Self>> {
+        let count = Self::count()?;
+        if ordinal >= count {
+            return Err(Error::NoDevice { ordinal, count });
+        }
+        let handle = result::device::get(ordinal as c_int).named("cuDeviceGet")?;
+        // SAFETY: `handle` is a device that the driver gave; the context is released when the device is dropped.
+        let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.named("cuCtxSetCurrent")?;
+        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        // SAFETY: `handle` is a device that the driver gave.
+        let multiprocessors =
+            unsafe { result::device::get_attribute(handle, attribute) }.named("cuDeviceGetAttribute")?;
+        let kernels = Kernels::load()?;
+        Ok(Arc::new(Self {
+            ordinal,
+            handle,
+            context,
+            multiprocessors: multiprocessors.unsigned_abs(),
+            kernels,
+        }))
+    }
+
+    /// Makes the GPU the current one of this thread. A thread must do so before it uses anything of the GPU.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn bind(&self) -> Result<()> {
+        // SAFETY: the context is retained for as long as `self` lives.
+        unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
+    }
+
+    /// Whether kernels on this GPU can read and write memory of the other one.
+    ///
+    /// # Errors
+    /// Where the driver does not say.
+    pub fn can_access(&self, other: &Device) -> Result<bool> {
+        if self.ordinal == other.ordinal {
+            return Ok(true);
+        }
+        let mut can = 0;
+        // SAFETY: the pointer is to a live integer, and both handles are devices that the driver gave.
+        unsafe { sys::cuDeviceCanAccessPeer(&mut can, self.handle, other.handle) }
+            .result()
+            .named("cuDeviceCanAccessPeer")?;
+        Ok(can != 0)
+    }
+
+    /// Its place among the GPUs that the driver shows.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+
+    /// The product's name.
+    ///
+    /// # Errors
+    /// Where the driver does not say.
+    pub fn name(&self) -> Result<String> {
+        result::device::get_name(self.handle).named("cuDeviceGetName")
+    }
+
+    /// Streaming multiprocessors: what grids of blocks that loop are made for.
+    pub fn multiprocessors(&self) -> u32 {
+        self.multiprocessors
+    }
+
+    pub(crate) fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // A failure here means that the process ends, or that the context is lost: nobody is left to be told.
+        // SAFETY: the context was retained once by `open`, and all that lies in it held this device.
+        let _ = unsafe { result::primary_ctx::release(self.handle) };
+    }
+}

@@ -1,0 +1,59 @@
+//! What can go wrong between here and a GPU.
+
+use std::ffi::c_int;
+
+use cudarc::driver::DriverError;
+
+/// An error of the driver, or of finding it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// This machine has no driver that serves.
+    #[error("no GPU can be used: {0}; `rankine doctor` says what was looked for")]
+    NoDriver(String),
+    /// A GPU that is not there.
+    #[error("there is no GPU {ordinal}: the driver shows {count} (CUDA_VISIBLE_DEVICES applies)")]
+    NoDevice {
+        /// The GPU asked for, from 0.
+        ordinal: usize,
+        /// Those that there are.
+        count: usize,
+    },
+    /// A GPU that cannot reach another one's memory.
+    #[error(
+        "GPU {from} cannot access the memory of GPU {to}: they are not joined by NVLink or PCIe peer access"
+    )]
+    NoPeerAccess {
+        /// The GPU that would read and write.
+        from: usize,
+        /// The GPU whose memory it is.
+        to: usize,
+    },
+    /// A call of the driver failed. After an error of a kernel every later call fails likewise.
+    #[error("{call}: {words} (CUDA error {code})")]
+    Call {
+        /// The function.
+        call: &'static str,
+        /// The driver's words.
+        words: String,
+        /// Its number.
+        code: c_int,
+    },
+}
+
+/// What calls return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Names the call that an error comes from.
+pub(crate) trait Named<T> {
+    fn named(self, call: &'static str) -> Result<T>;
+}
+
+impl<T> Named<T> for std::result::Result<T, DriverError> {
+    fn named(self, call: &'static str) -> Result<T> {
+        self.map_err(|error| {
+            let words =
+                error.error_string().map_or("an error without words".into(), |words| words.to_string_lossy());
+            Error::Call { call, words: words.into_owned(), code: error.0 as c_int }
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! Work captured once and replayed.
+
+use std::sync::Arc;
+
+use cudarc::driver::{result, sys};
+
+use crate::device::Device;
+use crate::error::{Error, Named, Result};
+use crate::lane::Lane;
+
+/// A captured piece of work. It holds no buffer: those whose addresses it has must live as long as it is replayed.
+#[derive(Debug)]
+pub struct Graph {
+    device: Arc<Device>,
+    graph: sys::CUgraphExec,
+}
+
+// SAFETY: the driver allows the use of a graph from any thread, one at a time; `replay` takes it by `&mut`.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    /// Captures what `enqueue` enqueues on the lane, and on lanes that wait for moments of it and that it waits for in
+    /// turn. Nothing of it is done yet.
+    ///
+    /// # Errors
+    /// Those of `enqueue`; and where something was enqueued that cannot be captured.
+    pub fn capture<E: From<Error>>(lane: &Lane, enqueue: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives as long as the lane.
+        unsafe { result::stream::begin_capture(lane.stream(), mode) }.named("cuStreamBeginCapture")?;
+        let enqueued = enqueue();
+        // The capture ends in any case; where enqueueing failed, its error is the one to tell.
+        // SAFETY: the stream lives, and a capture was begun on it.
+        let ended = unsafe { result::stream::end_capture(lane.stream()) }.named("cuStreamEndCapture");
+        enqueued?;
+        let captured = ended?;
+        // Kernels keep the priorities of their lanes.
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+        // SAFETY: the graph was just captured.
+        let graph = unsafe { result::graph::instantiate(captured, flags) }.named("cuGraphInstantiate");
+        // SAFETY: the graph was just captured; what was instantiated from it does not need it.
+        let _ = unsafe { result::graph::destroy(captured) };
+        let graph = Self { device: Arc::clone(lane.device()), graph: graph? };
+        // SAFETY: graph and stream live. Uploading now keeps the first replay from being slower.
+        unsafe { result::graph::upload(graph.graph, lane.stream()) }.named("cuGraphUpload")?;
+        Ok(graph)
+    }
+
+    /// Enqueues the work on the lane.
+    ///
+    /// # Safety
+    /// The addresses that the graph has must still be of the buffers that it was captured with.
+    ///
+    /// # Errors
+    /// Where the driver refuses. What goes wrong in the work shows when the lane is waited for.
+    pub unsafe fn replay(&mut self, lane: &Lane) -> Result<()> {
+        // SAFETY: graph and stream live; the caller vouches for the buffers.
+        unsafe { result::graph::launch(self.graph, lane.stream()) }.named("cuGraphLaunch")
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the graph was instantiated by `capture` and is destroyed once.
+        let _ = unsafe { result::graph::exec_destroy(self.graph) };
+    }
+}

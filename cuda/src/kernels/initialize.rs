@@ -1,0 +1,49 @@
+//! `initialize.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Id, Kernel};
+use crate::buffer::Pointer;
+
+/// A table, as far as its first weights are concerned.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Table {
+    /// The row of all tables that its row 0 is.
+    pub base: u32,
+    /// Weights lie within this distance of 0.
+    pub bound: f32,
+}
+
+/// Sets the first weights of an owner's rows. Grid: any; a warp takes a row at a time.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Initialize {
+    /// `[row of this owner][dim]`
+    pub rows: Pointer<f32>,
+    /// All tables, in the order of their bases.
+    pub tables: Pointer<Table>,
+    /// The run's seed.
+    pub seed: u64,
+    /// Tables.
+    pub tables_count: u32,
+    /// Rows of this owner.
+    pub rows_count: u32,
+    /// This rank.
+    pub rank: u32,
+    /// All ranks.
+    pub ranks: u32,
+    /// Elements of a row, a multiple of 4.
+    pub dim: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Table>() == 8 && size_of::<Initialize>() == 48);
+
+// SAFETY: `initialize.cu` has the same struct.
+unsafe impl Kernel for Initialize {
+    const ID: Id = Id::Initialize;
+    const NAME: &'static str = "initialize";
+    const THREADS: u32 = 256;
+}

@@ -1,0 +1,61 @@
+//! `merge.cu`.
+
+use super::{Id, Kernel, KeySet, RANKS_MAX};
+use crate::buffer::Pointer;
+
+/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number
+/// of blocks, and y over ranks.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Merge {
+    /// Of each rank: the rows that it looks up, by owner.
+    pub lists: [Pointer<u32>; RANKS_MAX],
+    /// Of each rank: where the rows of each owner begin, and the end.
+    pub starts: [Pointer<u32>; RANKS_MAX],
+    /// `[rank][capacity]`: rows of this owner, ascending.
+    pub entries: Pointer<u32>,
+    /// Of each rank: the slot there of this owner's first row.
+    pub firsts: Pointer<u32>,
+    /// Of each rank: the rows that it looks up here.
+    pub counts: Pointer<u32>,
+    /// Empty at first; of rows of this owner.
+    pub set: KeySet,
+    /// Entries that a rank can have.
+    pub capacity: u32,
+    /// This rank.
+    pub rank: u32,
+}
+
+/// Says of each row of the union which entry of each rank it is. Grid: as for [`Merge`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Link {
+    /// As [`Merge`] left them.
+    pub entries: Pointer<u32>,
+    /// As [`Merge`] left them.
+    pub counts: Pointer<u32>,
+    /// The union, numbered.
+    pub set: KeySet,
+    /// `[row of the union][rank]`: 1 + the place of its entry. Zeros at first.
+    pub sources: Pointer<u32>,
+    /// Entries that a rank can have.
+    pub capacity: u32,
+    /// All ranks.
+    pub ranks: u32,
+}
+
+const _: () = assert!(size_of::<Merge>() == 184 && size_of::<Link>() == 56);
+
+// SAFETY: `merge.cu` has the same struct.
+unsafe impl Kernel for Merge {
+    const ID: Id = Id::Merge;
+    const NAME: &'static str = "merge_mark";
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `merge.cu` has the same struct.
+unsafe impl Kernel for Link {
+    const ID: Id = Id::Link;
+    const NAME: &'static str = "merge_link";
+    const THREADS: u32 = 256;
+}

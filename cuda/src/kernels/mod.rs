@@ -1,0 +1,163 @@
+//! A typed launcher for each kernel, beside `kernels/*.cu`, which say what the kernels do and what they move.
+//!
+//! A launcher is the kernel's one parameter: a `repr(C)` struct of the same name and fields, whose size is asserted on
+//! both sides. [`crate::Lane::launch`] launches it. Grids are the caller's; each launcher says what they mean.
+
+use std::ffi::CStr;
+
+use cudarc::driver::{result, sys};
+
+use crate::error::{Named, Result};
+
+mod barrier;
+mod gather;
+mod initialize;
+mod locate;
+mod mark;
+mod merge;
+mod number;
+mod reduce;
+mod rows;
+mod sort;
+mod update;
+
+pub use barrier::{Barrier, Flags};
+pub use gather::Gather;
+pub use initialize::{Initialize, Table};
+pub use locate::Locate;
+pub use mark::Mark;
+pub use merge::{Link, Merge};
+pub use number::{Groups, Number};
+pub use reduce::{Parts, Reduce, Runs};
+pub use rows::{Fetch, Send, Vectors};
+pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use update::Update;
+
+use crate::buffer::Pointer;
+
+/// Ranks that access each other's memory, at most.
+pub const RANKS_MAX: usize = 8;
+/// Keys of a group: the span of an owner is a multiple of it.
+pub const GROUP_KEYS: usize = 65536;
+/// Keys of a line, of which [`KeySet::lines`] has one number each.
+pub const LINE_KEYS: usize = 256;
+
+/// A set of keys.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KeySet {
+    /// One bit a key.
+    pub bits: Pointer<u32>,
+    /// Members in each group of keys.
+    pub groups: Pointer<u32>,
+    /// Members before each line of keys.
+    pub lines: Pointer<u32>,
+}
+
+/// A categorical feature of one id a sample.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct Feature {
+    /// Where its ids begin.
+    pub first: u32,
+    /// The row of all tables that its table's row 0 is.
+    pub base: u32,
+    /// Rows of its table.
+    pub rows: u32,
+    /// Where its vector begins in a sample's.
+    pub column: u32,
+}
+
+/// What a kernel is launched with.
+///
+/// # Safety
+/// The type must be `repr(C)` with the fields of the parameter of the kernel that [`Kernel::ID`] is of, and `THREADS`
+/// and `shared_bytes` as many as that kernel expects.
+pub unsafe trait Kernel: Copy {
+    /// The kernel.
+    const ID: Id;
+    /// Its name, for errors.
+    const NAME: &'static str;
+    /// Threads of a block.
+    const THREADS: u32;
+
+    /// Bytes of shared memory whose size follows from the parameters.
+    fn shared_bytes(&self) -> u32 {
+        0
+    }
+}
+
+/// An embedded fatbin. The driver reads it by words.
+#[repr(C, align(16))]
+struct Image<T: ?Sized>(T);
+
+macro_rules! image {
+    ($name:literal) => {{
+        static IMAGE: &Image<[u8]> = &Image(*include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")));
+        IMAGE
+    }};
+}
+
+macro_rules! kernels {
+    ($($image:literal: $($kernel:ident = $name:literal),+;)+) => {
+        /// A kernel's place among those that a device has.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "the launchers describe them")]
+        pub enum Id {
+            $($($kernel,)+)+
+        }
+
+        impl Kernels {
+            /// Loads the kernels into the current context, all of them: the first launch of a kernel must not be the
+            /// one that is captured.
+            pub(crate) fn load() -> Result<Self> {
+                let (mut modules, mut functions) = (Vec::new(), Vec::new());
+                $(
+                    // SAFETY: the image is a fatbin that nvcc made, and lives forever.
+                    let module = unsafe { result::module::load_data(image!($image).0.as_ptr().cast()) };
+                    modules.push(module.named("cuModuleLoadData")?);
+                    $(functions.push(function(modules[modules.len() - 1], $name)?);)+
+                )+
+                Ok(Self { functions })
+            }
+        }
+    };
+}
+
+/// The kernels of a device, by their [`Id`]. Modules are unloaded with the context.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    functions: Vec<sys::CUfunction>,
+}
+
+kernels! {
+    "barrier": Barrier = c"barrier";
+    "gather": Gather = c"gather";
+    "initialize": Initialize = c"initialize";
+    "locate": Locate = c"locate";
+    "mark": Mark = c"mark";
+    "merge": Merge = c"merge_mark", Link = c"merge_link";
+    "number": Groups = c"number_groups", Number = c"number";
+    "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
+    "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
+    "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
+    "update": UpdateSgd = c"update_sgd";
+}
+
+impl Kernels {
+    pub(crate) fn function(&self, id: Id) -> sys::CUfunction {
+        self.functions[id as usize]
+    }
+}
+
+/// A function of a module, allowed as much shared memory as any launcher asks for.
+fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
+    // SAFETY: the module was just loaded in the current context.
+    let function =
+        unsafe { result::module::get_function(module, name.to_owned()) }.named("cuModuleGetFunction")?;
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function was just got from the module.
+    unsafe { result::function::set_function_attribute(function, attribute, sort::SHARED_BYTES_MAX) }
+        .named("cuFuncSetAttribute")?;
+    Ok(function)
+}

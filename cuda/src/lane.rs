@@ -1,0 +1,204 @@
+//! Lanes: work that a GPU does in order, and moments in it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::{result, sys};
+
+use crate::buffer::Pointer;
+use crate::device::Device;
+use crate::error::{Named, Result};
+use crate::kernels::Kernel;
+
+/// A stream. Work on one lane is done in order; [`Moment`]s order work between lanes.
+#[derive(Debug)]
+pub struct Lane {
+    device: Arc<Device>,
+    stream: sys::CUstream,
+}
+
+// SAFETY: the driver allows the use of a stream from any thread that has its context current.
+unsafe impl Send for Lane {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    /// A lane of the GPU, which must be the current one of this thread. It does not wait for other lanes.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let (least, _) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
+        Self::of_priority(device, least)
+    }
+
+    /// A lane whose blocks are scheduled before those of other lanes.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn of_high_priority(device: &Arc<Device>) -> Result<Self> {
+        let (_, greatest) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
+        Self::of_priority(device, greatest)
+    }
+
+    fn of_priority(device: &Arc<Device>, priority: i32) -> Result<Self> {
+        let kind = result::stream::StreamKind::NonBlocking;
+        let stream =
+            result::stream::create_with_priority(kind, priority).named("cuStreamCreateWithPriority")?;
+        Ok(Self { device: Arc::clone(device), stream })
+    }
+
+    /// The GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Waits until all that was enqueued is done.
+    ///
+    /// # Errors
+    /// Where any of it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        unsafe { result::stream::synchronize(self.stream) }.named("cuStreamSynchronize")
+    }
+
+    /// Enqueues a kernel: `blocks` along x and y.
+    ///
+    /// # Safety
+    /// The parameters' addresses must be of buffers with the lengths that the kernel's description says, which live and
+    /// are not accessed otherwise, as far as the kernel writes to them, until the lane has done this; and where a graph
+    /// is being captured, for as long as that is replayed.
+    ///
+    /// # Errors
+    /// Where the driver refuses. What goes wrong in the kernel shows when the lane is waited for.
+    pub unsafe fn launch<K: Kernel>(&self, parameters: &K, blocks: (u32, u32)) -> Result<()> {
+        let function = self.device.kernels().function(K::ID);
+        let mut pointers = [std::ptr::from_ref(parameters).cast::<c_void>().cast_mut()];
+        // SAFETY: the function was loaded in this device's context, and its one parameter is of this type (the kernel's
+        // `static_assert` and the launcher's `const` hold both to the same size); the driver copies it. The caller
+        // vouches for the addresses in it.
+        unsafe {
+            result::launch_kernel(
+                function,
+                (blocks.0, blocks.1, 1),
+                (K::THREADS, 1, 1),
+                parameters.shared_bytes(),
+                self.stream,
+                &mut pointers,
+            )
+        }
+        .named(K::NAME)
+    }
+
+    /// Enqueues filling words of memory with one value.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]; the buffer must have `len` elements from the pointer on.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn fill(&self, pointer: Pointer<u32>, value: u32, len: usize) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { sys::cuMemsetD32Async(pointer.address(), value, len, self.stream) }
+            .result()
+            .named("cuMemsetD32Async")
+    }
+
+    /// Marks the moment when all that was enqueued so far is done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn record(&self, moment: &Moment) -> Result<()> {
+        // SAFETY: event and stream live, and are of the same device's context or the driver refuses.
+        unsafe { result::event::record(moment.event, self.stream) }.named("cuEventRecord")
+    }
+
+    /// Lets what is enqueued from now on wait for a moment of another lane. While a graph is captured from that lane,
+    /// this one becomes part of it.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn wait(&self, moment: &Moment) -> Result<()> {
+        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+        // SAFETY: event and stream live.
+        unsafe { result::stream::wait_event(self.stream, moment.event, flags) }.named("cuStreamWaitEvent")
+    }
+
+    /// Waits for the lane and copies elements to the host. The pointer is one of a buffer, which has as many.
+    pub(crate) fn read<T: Pod>(&self, pointer: Pointer<T>, len: usize) -> Result<Vec<T>> {
+        self.synchronize()?;
+        let mut elements = vec![T::zeroed(); len];
+        // SAFETY: callers are this crate's buffers, which pass their own pointer and length; any bytes are a valid `T`.
+        unsafe { result::memcpy_dtoh_sync(&mut elements, pointer.address()) }.named("cuMemcpyDtoH")?;
+        Ok(elements)
+    }
+
+    /// Waits for the lane and replaces all `len` elements of a buffer.
+    pub(crate) fn write<T: Pod>(&self, pointer: Pointer<T>, len: usize, elements: &[T]) -> Result<()> {
+        assert_eq!(elements.len(), len, "a buffer is replaced as a whole");
+        self.synchronize()?;
+        // SAFETY: callers are this crate's buffers, which pass their own pointer and length; the lane is idle.
+        unsafe { result::memcpy_htod_sync(pointer.address(), elements) }.named("cuMemcpyHtoD")?;
+        settle()
+    }
+
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+}
+
+/// Waits for copies and fills that were called without a lane: they may return before the memory has changed, and lanes
+/// do not wait for them.
+pub(crate) fn settle() -> Result<()> {
+    // SAFETY: the null stream is always there.
+    unsafe { result::stream::synchronize(result::stream::null()) }.named("cuStreamSynchronize")
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the stream was created by `new` and is destroyed once; the driver does so when its work is done.
+        let _ = unsafe { result::stream::destroy(self.stream) };
+    }
+}
+
+/// A point in a lane's work: other lanes can wait for it, and the time between two can be taken.
+#[derive(Debug)]
+pub struct Moment {
+    device: Arc<Device>,
+    event: sys::CUevent,
+}
+
+// SAFETY: the driver allows the use of an event from any thread that has its context current.
+unsafe impl Send for Moment {}
+
+impl Moment {
+    /// A moment of the GPU, which must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn new(device: &Arc<Device>) -> Result<Self> {
+        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
+        Ok(Self { device: Arc::clone(device), event })
+    }
+
+    /// Milliseconds from an earlier moment to this one. Both must have passed: the lane was waited for.
+    ///
+    /// # Errors
+    /// Where one of them has not been recorded, or has not passed.
+    pub fn ms_since(&self, earlier: &Moment) -> Result<f64> {
+        // SAFETY: both events live.
+        unsafe { result::event::elapsed(earlier.event, self.event) }
+            .named("cuEventElapsedTime")
+            .map(f64::from)
+    }
+}
+
+impl Drop for Moment {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the event was created by `new` and is destroyed once; the driver does so when its work is done.
+        let _ = unsafe { result::event::destroy(self.event) };
+    }
+}

@@ -1,0 +1,509 @@
+//! One rank: its GPU's part in every operation.
+
+use std::sync::Arc;
+
+use half::bf16;
+use rankine_cuda::kernels::{
+    Barrier, Count, Feature, Fetch, Gather, Groups, Initialize, Link, Locate, Mark, Merge, Number, Parts,
+    RANKS_MAX, Reduce, Runs, Scatter, Send, Sum, Table, Update, Vectors,
+};
+use rankine_cuda::{Buffer, Device, Lane, PeerBuffer, Pointer};
+
+use super::error::{Error, Result};
+use super::layout::Layout;
+use super::node::{Node, Shared};
+use super::route::{OwnRoute, RouteScratch, Snapshot};
+
+/// Blocks a multiprocessor, for kernels that loop: as many as it holds, with 256 threads each.
+const BLOCKS_EACH: u32 = 8;
+/// Threads of the kernels whose grids follow from lengths.
+const THREADS: u32 = 256;
+
+/// A set of keys in a GPU's memory.
+#[derive(Debug)]
+pub(super) struct Bits {
+    pub(super) bits: Buffer<u32>,
+    pub(super) groups: Buffer<u32>,
+    pub(super) lines: Buffer<u32>,
+}
+
+/// Which batch's ids make which route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routing {
+    /// The batch, among those whose ids are held.
+    pub batch: usize,
+    /// The route, among those that there are.
+    pub route: usize,
+}
+
+/// A rank. Its operations enqueue work on lanes of its GPU, which must be the current one of the thread; the caller
+/// orders lanes as the [module](super) says.
+#[derive(Debug)]
+pub struct Rank {
+    node: Arc<Node>,
+    device: Arc<Device>,
+    rank: usize,
+    features: Buffer<Feature>,
+    /// Of each id, in the order of ids.
+    bags: Buffer<u32>,
+    routes: Vec<OwnRoute>,
+    scratch: RouteScratch,
+    union: Bits,
+    parts: Buffer<f32>,
+    vectors_gradients: Buffer<bf16>,
+    rate: Buffer<f32>,
+    epoch: Buffer<u64>,
+    faults: Buffer<u32>,
+}
+
+impl Rank {
+    pub(super) fn new(node: &Arc<Node>, device: &Arc<Device>, rank: usize) -> Result<Self> {
+        device.bind()?;
+        let layout = &node.layout;
+        let runs = layout.ids().div_ceil(Reduce::RUN as usize);
+        let routes = node.shared[rank].routes.iter().map(|_| OwnRoute::new(device, layout));
+        Ok(Self {
+            features: Buffer::of(device, &layout.kernel_features())?,
+            bags: Buffer::of(device, &layout.bags())?,
+            routes: routes.collect::<Result<_>>()?,
+            scratch: RouteScratch::new(device, layout)?,
+            union: Bits::new(device, layout.span)?,
+            parts: Buffer::filled(device, runs * 2 * layout.dim, 0xff)?,
+            vectors_gradients: Buffer::filled(device, layout.elements(), 0xff)?,
+            rate: Buffer::filled(device, 1, 0)?,
+            epoch: Buffer::filled(device, 1, 0)?,
+            faults: Buffer::filled(device, 1, 0)?,
+            node: Arc::clone(node),
+            device: Arc::clone(device),
+            rank,
+        })
+    }
+
+    /// Its GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Its number.
+    pub fn number(&self) -> usize {
+        self.rank
+    }
+
+    /// The layout that all ranks share.
+    pub fn layout(&self) -> &Layout {
+        &self.node.layout
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.node.shared[self.rank]
+    }
+
+    /// An address of each rank.
+    fn of_ranks<T>(&self, of: impl Fn(&Shared) -> Pointer<T>) -> [Pointer<T>; RANKS_MAX] {
+        std::array::from_fn(|rank| self.node.shared.get(rank).map_or(Pointer::NULL, &of))
+    }
+
+    fn blocks(&self) -> u32 {
+        BLOCKS_EACH * self.device.multiprocessors()
+    }
+
+    /// Blocks along x where a grid has one layer a rank.
+    fn blocks_each_rank(&self) -> (u32, u32) {
+        let ranks = self.layout().ranks as u32;
+        (self.blocks().div_ceil(ranks), ranks)
+    }
+
+    /// Replaces the ids of a batch that is held: feature by feature, one a sample.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn set_ids(&self, lane: &Lane, batch: usize, ids: &[u32]) -> Result<()> {
+        Ok(self.shared().ids[batch].write(lane, ids)?)
+    }
+
+    /// Replaces the gradients of the vectors: `[sample][stride]`.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn set_gradients(&self, lane: &Lane, gradients: &[bf16]) -> Result<()> {
+        Ok(self.vectors_gradients.write(lane, gradients)?)
+    }
+
+    /// Sets the learning rate of the updates that follow.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn set_rate(&self, lane: &Lane, rate: f32) -> Result<()> {
+        Ok(self.rate.write(lane, &[rate])?)
+    }
+
+    /// Sets this owner's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn initialize(&self, lane: &Lane, seed: u64) -> Result<()> {
+        let layout = self.layout();
+        let tables = layout.tables.iter().zip(&layout.bases);
+        let tables: Vec<_> =
+            tables.map(|(table, &base)| Table { base: base as u32, bound: table.initial_bound() }).collect();
+        let tables = Buffer::of(&self.device, &tables)?;
+        let parameters = Initialize {
+            rows: self.shared().table.pointer(),
+            tables: tables.pointer(),
+            seed,
+            tables_count: tables.len() as u32,
+            rows_count: layout.rows_of(self.rank) as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            dim: layout.dim as u32,
+            reserved: 0,
+        };
+        // SAFETY: the table has `rows_count` rows; `tables` lives until the lane has been waited for.
+        unsafe { lane.launch(&parameters, (self.blocks(), 1)) }?;
+        Ok(lane.synchronize()?)
+    }
+
+    /// Finds the distinct rows that a batch of this rank looks up, and the bags of each.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn route(&self, lane: &Lane, routing: Routing) -> Result<()> {
+        let (layout, scratch) = (self.layout(), &self.scratch);
+        let (own, shared) = (&self.routes[routing.route], &self.shared().routes[routing.route]);
+        let (ids, tiles) = (layout.ids() as u32, layout.tiles() as u32);
+        let slots_count = shared.starts.pointer().element(layout.ranks);
+        let (set, counts, totals) = (scratch.set.set(), scratch.counts.pointer(), scratch.totals.pointer());
+        let mark = Mark {
+            ids: self.shared().ids[routing.batch].pointer(),
+            features: self.features.pointer(),
+            keys: scratch.keys.pointer(),
+            set,
+            faults: self.faults.pointer(),
+            samples: layout.samples as u32,
+            ranks: layout.ranks as u32,
+            span: layout.span as u32,
+            reserved: 0,
+        };
+        let number = Number {
+            set,
+            rows: shared.list.pointer(),
+            starts: shared.starts.pointer(),
+            sources: Pointer::NULL,
+            owners: layout.ranks as u32,
+            span: layout.span as u32,
+            sources_width: 0,
+            reserved: 0,
+        };
+        let slots = own.slots.pointer();
+        let locate =
+            Locate { keys: scratch.keys.pointer(), set, slots_count, slots, counts, ids, reserved: 0 };
+        let sum = Sum { slots_count, counts, totals, tiles, reserved: 0 };
+        let low = Scatter {
+            slots,
+            bags: self.bags.pointer(),
+            slots_count,
+            counts,
+            totals,
+            pairs: Pointer::NULL,
+            sorted: scratch.sorted.pointer(),
+            ids,
+            pass: 0,
+        };
+        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
+        let high = Scatter { pairs: low.sorted, sorted: own.sorted.pointer(), pass: 1, ..low };
+        let mark_blocks = ((layout.samples as u32).div_ceil(THREADS), layout.features.len() as u32);
+        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts
+        // here:
+        // `ids` words, or as `SharedRoute`, `OwnRoute`, `RouteScratch` and `Bits` say.
+        unsafe {
+            self.clear(lane, &scratch.set)?;
+            lane.launch(&mark, mark_blocks)?;
+            lane.launch(&Groups(number), (scratch.set.groups.len() as u32, 1))?;
+            lane.launch(&number, (scratch.set.groups.len() as u32, 1))?;
+            lane.launch(&locate, (tiles, 1))?;
+            lane.launch(&sum, Sum::grid(ids))?;
+            lane.launch(&low, (tiles, 1))?;
+            lane.launch(&count, (tiles, 1))?;
+            lane.launch(&sum, Sum::grid(ids))?;
+            lane.launch(&high, (tiles, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Reads which of this owner's rows each rank looks up. All ranks must have made the route.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn merge(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, own) = (self.layout(), &self.routes[route]);
+        let merge = Merge {
+            lists: self.of_ranks(|shared| shared.routes[route].list.pointer()),
+            starts: self.of_ranks(|shared| shared.routes[route].starts.pointer()),
+            entries: own.entries.pointer(),
+            firsts: own.firsts.pointer(),
+            counts: own.counts.pointer(),
+            set: self.union.set(),
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+        };
+        let number = Number {
+            set: merge.set,
+            rows: own.union.pointer(),
+            starts: own.union_starts.pointer(),
+            sources: own.sources.pointer(),
+            owners: 1,
+            span: layout.span as u32,
+            sources_width: layout.ranks as u32,
+            reserved: 0,
+        };
+        let link = Link {
+            entries: merge.entries,
+            counts: merge.counts,
+            set: merge.set,
+            sources: number.sources,
+            capacity: merge.capacity,
+            ranks: layout.ranks as u32,
+        };
+        // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up
+        // no more than `entries_max` rows of an owner, and all together no more than `union_max`.
+        unsafe {
+            self.clear(lane, &self.union)?;
+            lane.launch(&merge, self.blocks_each_rank())?;
+            lane.launch(&Groups(number), (self.union.groups.len() as u32, 1))?;
+            lane.launch(&number, (self.union.groups.len() as u32, 1))?;
+            lane.launch(&link, self.blocks_each_rank())?;
+        }
+        Ok(())
+    }
+
+    /// Empties a set.
+    ///
+    /// # Safety
+    /// The set must be this rank's.
+    unsafe fn clear(&self, lane: &Lane, set: &Bits) -> Result<()> {
+        // SAFETY: the buffer has this length, and lives as long as the rank.
+        Ok(unsafe { lane.fill(set.bits.pointer(), 0, set.bits.len()) }?)
+    }
+
+    /// Writes this owner's rows to the ranks that look them up. All ranks must be done with the rows before.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn send(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, own) = (self.layout(), &self.routes[route]);
+        let send = Send {
+            table: self.shared().table.pointer(),
+            entries: own.entries.pointer(),
+            firsts: own.firsts.pointer(),
+            counts: own.counts.pointer(),
+            landings: self.of_ranks(|shared| shared.landing.pointer()),
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            dim: layout.dim as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each
+        // slot.
+        unsafe { lane.launch(&send, self.blocks_each_rank()) }?;
+        Ok(())
+    }
+
+    /// Reads the rows that this rank looks up out of their owners' tables: in place of [`Rank::send`], it needs no
+    /// merged route and moves twice the bytes. The tables must not change meanwhile.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn fetch(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, shared) = (self.layout(), self.shared());
+        let fetch = Fetch {
+            tables: self.of_ranks(|shared| shared.table.pointer()),
+            list: shared.routes[route].list.pointer(),
+            starts: shared.routes[route].starts.pointer(),
+            landing: shared.landing.pointer(),
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            dim: layout.dim as u32,
+            reserved: 0,
+        };
+        // SAFETY: the addresses are of this rank's buffers and of tables that the node holds; the landing has a row for
+        // each slot.
+        unsafe { lane.launch(&fetch, self.blocks_each_rank()) }?;
+        Ok(())
+    }
+
+    /// Writes a vector for each look-up of this owner's rows to the rank that looks up: in place of [`Rank::send`] and
+    /// [`Rank::gather`], it needs no route but the ids of all ranks.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn send_vectors(&self, lane: &Lane, batch: usize) -> Result<()> {
+        let layout = self.layout();
+        let vectors = Vectors {
+            table: self.shared().table.pointer(),
+            features: self.features.pointer(),
+            ids: self.of_ranks(|shared| shared.ids[batch].pointer()),
+            outputs: self.of_ranks(|shared| shared.output.pointer()),
+            samples: layout.samples as u32,
+            features_count: layout.features.len() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            stride: layout.stride as u32,
+            dim: layout.dim as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which
+        // have the lengths that the layout says.
+        unsafe { lane.launch(&vectors, self.blocks_each_rank()) }?;
+        Ok(())
+    }
+
+    /// Copies each look-up's row to where its vector belongs.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn gather(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, shared) = (self.layout(), self.shared());
+        let gather = Gather {
+            slots: self.routes[route].slots.pointer(),
+            features: self.features.pointer(),
+            landing: shared.landing.pointer(),
+            output: shared.output.pointer(),
+            samples: layout.samples as u32,
+            features_count: layout.features.len() as u32,
+            stride: layout.stride as u32,
+            dim: layout.dim as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says.
+        unsafe { lane.launch(&gather, (self.blocks(), 1)) }?;
+        Ok(())
+    }
+
+    /// Sums the gradients of each distinct row that this rank looked up, and writes them to the rows' owners. These
+    /// must be done with the gradients before.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn reduce(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, own) = (self.layout(), &self.routes[route]);
+        let reduce = Reduce {
+            pairs: own.sorted.pointer(),
+            features: self.features.pointer(),
+            gradients: self.vectors_gradients.pointer(),
+            starts: self.shared().routes[route].starts.pointer(),
+            sums: self.of_ranks(|shared| shared.gradients.pointer()),
+            parts: self.parts.pointer(),
+            ids: layout.ids() as u32,
+            features_count: layout.features.len() as u32,
+            sample_bits: layout.sample_bits(),
+            stride: layout.stride as u32,
+            dim: layout.dim as u32,
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers, with two parts a run, and of sums that the node holds, with
+        // one for each row that a rank can look up at an owner.
+        unsafe {
+            lane.launch(&Runs(reduce), reduce.runs_grid())?;
+            lane.launch(&Parts(reduce), reduce.parts_grid())?;
+        }
+        Ok(())
+    }
+
+    /// Adds up the ranks' gradients of this owner's rows and updates each by gradient descent. All ranks must have
+    /// written theirs.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn update(&self, lane: &Lane, route: usize) -> Result<()> {
+        let (layout, own) = (self.layout(), &self.routes[route]);
+        let update = Update {
+            table: self.shared().table.pointer(),
+            rows: own.union.pointer(),
+            rows_count: own.union_starts.pointer().element(1),
+            sources: own.sources.pointer(),
+            gradients: self.shared().gradients.pointer(),
+            rate: self.rate.pointer(),
+            ranks: layout.ranks as u32,
+            dim: layout.dim as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says.
+        unsafe { lane.launch(&update, (self.blocks(), 1)) }?;
+        Ok(())
+    }
+
+    /// Waits, on the GPU, until all ranks have come as far on their lanes; what they wrote before can be read after.
+    /// The ranks must enqueue their barriers in the same order.
+    ///
+    /// # Errors
+    /// Where the driver refuses. That a rank did not come in time is what [`Rank::check`] tells.
+    pub fn barrier(&self, lane: &Lane) -> Result<()> {
+        let barrier = Barrier {
+            flags: self.of_ranks(|shared| shared.flags.pointer()),
+            epoch: self.epoch.pointer(),
+            deadline_ns: u64::try_from(self.node.deadline.as_nanos()).unwrap_or(u64::MAX),
+            rank: self.rank as u32,
+            ranks: self.layout().ranks as u32,
+        };
+        // SAFETY: the addresses are of this rank's epoch and of flags that the node holds.
+        unsafe { lane.launch(&barrier, (1, 1)) }?;
+        Ok(())
+    }
+
+    /// Waits for the lane, and tells what went wrong on the GPU.
+    ///
+    /// # Errors
+    /// Where the lane's work failed, where a rank did not come to a barrier, and where ids were out of range.
+    pub fn check(&self, lane: &Lane) -> Result<()> {
+        let aborted = self.shared().flags.read(lane)?[0].aborted;
+        if aborted != 0 {
+            let (waiting, missing) = ((aborted >> 32) as u32 - 1, aborted as u32 - 1);
+            return Err(Error::Deadline { waiting, missing, deadline_ms: self.node.deadline.as_millis() });
+        }
+        match self.faults.read(lane)?[0] {
+            0 => Ok(()),
+            count => Err(Error::Ids { count }),
+        }
+    }
+
+    /// This owner's rows: `[row][dim]`.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn table(&self, lane: &Lane) -> Result<Vec<f32>> {
+        Ok(self.shared().table.read(lane)?)
+    }
+
+    /// The vectors: `[sample][stride]`; only the features' columns are set.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn vectors(&self, lane: &Lane) -> Result<Vec<bf16>> {
+        Ok(self.shared().output.read(lane)?)
+    }
+
+    /// The gradients that the ranks summed for this owner's rows: `[rank][entry][dim]`, with [`Layout::entries_max`]
+    /// entries a rank.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn sums(&self, lane: &Lane) -> Result<Vec<bf16>> {
+        Ok(self.shared().gradients.read(lane)?)
+    }
+
+    /// A route, once it is made and merged.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn snapshot(&self, lane: &Lane, route: usize) -> Result<Snapshot> {
+        Snapshot::read(lane, self.layout(), &self.shared().routes[route], &self.routes[route])
+    }
+
+    /// Bytes of this rank that peers can access.
+    pub fn shared_bytes(&self) -> usize {
+        let Shared { table, landing, gradients, flags, routes, ids, output } = self.shared();
+        let of_routes = routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
+        let of_ids = ids.iter().map(PeerBuffer::bytes);
+        let rows = table.bytes() + landing.bytes() + gradients.bytes() + output.bytes();
+        rows + flags.bytes() + of_routes.sum::<usize>() + of_ids.sum::<usize>()
+    }
+}
