@@ -92,5 +92,5 @@ fn uneven_nodes_are_refused_with_the_reason() {
     let place = Place::new();
     generate(&place, SHAPE, 1000, 0);
     let ended = train(&place, &job(&place), "run", &["device.ranks=8", "device.nodes=3"]);
-    ended.with(USAGE).says(&["device.nodes", "8 ranks in all", "3 nodes", "multiple of 3"]);
+    ended.with(USAGE).says(&["device.nodes", "8 ranks", "3 nodes", "multiple of 3"]);
 }
