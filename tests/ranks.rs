@@ -71,10 +71,15 @@ fn predicted_traffic_is_what_is_sent() {
         let counted = summary(&place, name)["exchange"].clone();
         let planning = ["plan", &job, "--json"].into_iter().chain(sets.iter().flat_map(|set| ["--set", set]));
         let plan = run(planning).with(SUCCESS).json();
-        for what in ["rows", "bytes", "reduced_bytes"] {
-            for link in ["within_nodes", "between_nodes"] {
-                let path = format!("/{what}/{link}");
-                let (counted, predicted) = (number(&counted, &path), number(&plan["exchange"], &path));
+        for link in ["within_nodes", "between_nodes"] {
+            let reduced = format!("/all_reduce/{}_bytes", link.trim_end_matches("_nodes"));
+            for (what, predicted) in [
+                ("rows", format!("/traffic/{link}/rows")),
+                ("bytes", format!("/traffic/{link}/bytes")),
+                ("reduced_bytes", reduced),
+            ] {
+                let counted = number(&counted, &format!("/{what}/{link}"));
+                let predicted = number(&plan, &predicted);
                 let close = (predicted - counted).abs() <= 0.1 * counted;
                 assert!(close, "{name}: {what} {link}: {predicted} predicted, {counted} counted");
             }

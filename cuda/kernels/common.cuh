@@ -20,9 +20,8 @@ constexpr u32 ALL_LANES = 0xffffffffu;
 
 constexpr u32 LINE_WORDS = 8;
 constexpr u32 LINE_KEYS = 32 * LINE_WORDS;
-// One thread a line, one block a group of lines: the span of an owner is a multiple of a group's keys.
-constexpr u32 GROUP_LINES = 256;
-constexpr u32 GROUP_KEYS = LINE_KEYS * GROUP_LINES;
+// The span of an owner is a multiple of a group's keys.
+constexpr u32 GROUP_KEYS = 65536;
 
 // A set of keys. `groups` counts the members of each group of keys, `lines` the members before each line; both are
 // written when the set is numbered.
@@ -33,15 +32,13 @@ struct KeySet {
 };
 static_assert(sizeof(KeySet) == 24);
 
-// Adds the keys of a warp's lanes, all of which must call this; those without `valid` add nothing. The outcome is the
-// same in any order. Lanes with keys of one word send one atomic, and none where the bits are there already: most ids of
-// a batch name a few rows, and thousands of atomics on one word would take as many turns.
-__device__ inline void insert(const KeySet& set, u32 key, bool valid) {
-    const u32 word = valid ? key / 32 : ~0u;
-    const u32 together = __match_any_sync(ALL_LANES, word);
-    const u32 bits = __reduce_or_sync(together, 1u << (key % 32));
-    const bool first = (together & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
-    if (valid && first && (bits & ~__ldcg(set.bits + word)) != 0) atomicOr(set.bits + word, bits);
+// Adds a key. The outcome is the same in any order.
+__device__ inline void insert(const KeySet& set, u32 key) { atomicOr(set.bits + key / 32, 1u << (key % 32)); }
+
+// Whether no lane of the warp before this one has the same value. All lanes must call this.
+__device__ inline bool first_of_equals(u32 value, u32& equals) {
+    equals = __match_any_sync(ALL_LANES, value);
+    return (equals & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
 }
 
 // The number of a member: of the members with smaller keys.

@@ -19,6 +19,9 @@ struct Mark {
 };
 static_assert(sizeof(Mark) == 72);
 
+// Rows of a table whose keys share few words.
+constexpr u32 SMALL_ROWS = 1024;
+
 // Grid: x over samples, y over features.
 extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ Mark p) {
     const Feature feature = p.features[blockIdx.y];
@@ -33,6 +36,13 @@ extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ M
         const u32 row = feature.base + id;
         const u32 key = row % p.ranks * p.span + row / p.ranks;
         if (valid) p.keys[feature.first + sample] = key;
-        insert(p.set, key, valid);
+        // Most ids of a batch name a few rows, and thousands of atomics on one word would take as many turns: so a warp
+        // names each row once, and each word of a small table, and looks first whether it is there.
+        u32* word = p.set.bits + key / 32;
+        u32 bits = 1u << (key % 32), equals;
+        const bool small = feature.rows <= SMALL_ROWS;
+        const bool first = first_of_equals(!valid ? ~0u : small ? key / 32 : key, equals);
+        if (small) bits = __reduce_or_sync(equals, bits);
+        if (first && valid && (bits & ~__ldcg(word)) != 0) atomicOr(word, bits);
     }
 }

@@ -26,33 +26,32 @@ extern "C" __global__ void __launch_bounds__(256) merge_mark(const __grid_consta
         p.firsts[peer] = first;
         p.counts[peer] = count;
     }
-    for (u32 begin = blockIdx.x * blockDim.x; begin < count; begin += gridDim.x * blockDim.x) {
-        const u32 entry = begin + threadIdx.x;
-        const bool valid = entry < count;
-        const u32 row = valid ? p.lists[peer][first + entry] : 0;
-        if (valid) p.entries[peer * p.capacity + entry] = row;
-        insert(p.set, row, valid);
+    for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
+        const u32 row = p.lists[peer][first + entry];
+        p.entries[peer * p.capacity + entry] = row;
+        insert(p.set, row);
     }
 }
 
 struct Link {
     const u32* entries;
-    const u32* firsts;
     const u32* counts;
     KeySet set;
-    // [union row][rank]: 1 + the row's slot there, 0 where the rank does not look it up.
+    // [union row][rank]: 1 + the place of the row's entry, where its gradients will lie, or 0 where the rank does not
+    // look it up.
     u32* sources;
     u32 capacity;
     u32 ranks;
 };
-static_assert(sizeof(Link) == 64);
+static_assert(sizeof(Link) == 56);
 
 // Says of each row of the union where its gradients will lie. Grid: x over entries, y over ranks.
 extern "C" __global__ void __launch_bounds__(256) merge_link(const __grid_constant__ Link p) {
     const u32 peer = blockIdx.y;
-    const u32 first = p.firsts[peer], count = p.counts[peer];
+    const u32 count = p.counts[peer];
     for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
-        const u32 row = number_of(p.set, p.entries[peer * p.capacity + entry]);
-        p.sources[row * p.ranks + peer] = first + entry + 1;
+        const u32 place = peer * p.capacity + entry;
+        const u32 row = number_of(p.set, p.entries[place]);
+        p.sources[row * p.ranks + peer] = place + 1;
     }
 }

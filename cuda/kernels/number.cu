@@ -1,6 +1,6 @@
 // Numbers the members of a set of keys, and lists them: by owner, and by row within an owner.
 //
-// Reads every bit twice, 32 bytes a thread, and writes 4 bytes a line of 256 keys and 4 a member.
+// Reads every bit twice and writes 4 bytes a line of 256 keys and 4 a member.
 #include "common.cuh"
 
 struct Number {
@@ -18,59 +18,58 @@ struct Number {
 };
 static_assert(sizeof(Number) == 64);
 
-__device__ inline void load_line(const KeySet& set, u32 line, u32 (&words)[LINE_WORDS]) {
-    const uint4* source = reinterpret_cast<const uint4*>(set.bits) + line * 2;
-    const uint4 low = source[0], high = source[1];
-    words[0] = low.x, words[1] = low.y, words[2] = low.z, words[3] = low.w;
-    words[4] = high.x, words[5] = high.y, words[6] = high.z, words[7] = high.w;
-}
+// A thread has two words, four threads a line, a block a group.
+constexpr u32 WORDS = 2;
+constexpr u32 THREADS = GROUP_KEYS / 32 / WORDS;
+static_assert(THREADS == 1024);
 
 // Counts the members of each group. Grid: one block a group of keys.
-extern "C" __global__ void __launch_bounds__(GROUP_LINES) number_groups(const __grid_constant__ Number p) {
-    __shared__ u32 warps[GROUP_LINES / WARP + 1];
-    u32 words[LINE_WORDS], members = 0, all;
-    load_line(p.set, blockIdx.x * GROUP_LINES + threadIdx.x, words);
-#pragma unroll
-    for (u32 i = 0; i < LINE_WORDS; i++) members += __popc(words[i]);
-    exclusive_sum<GROUP_LINES>(members, warps, all);
+extern "C" __global__ void __launch_bounds__(THREADS) number_groups(const __grid_constant__ Number p) {
+    __shared__ u32 warps[THREADS / WARP + 1];
+    const uint2 words = reinterpret_cast<const uint2*>(p.set.bits)[blockIdx.x * THREADS + threadIdx.x];
+    u32 all;
+    exclusive_sum<THREADS>(__popc(words.x) + __popc(words.y), warps, all);
     if (threadIdx.x == 0) p.set.groups[blockIdx.x] = all;
 }
 
 // Grid: one block a group of keys.
-extern "C" __global__ void __launch_bounds__(GROUP_LINES) number(const __grid_constant__ Number p) {
-    __shared__ u32 warps[GROUP_LINES / WARP + 1];
-    const u32 group = blockIdx.x;
-    u32 own = 0, before_group;
-    for (u32 other = threadIdx.x; other < group; other += GROUP_LINES) own += p.set.groups[other];
-    exclusive_sum<GROUP_LINES>(own, warps, before_group);
-
-    const u32 line = group * GROUP_LINES + threadIdx.x;
-    u32 words[LINE_WORDS], members = 0, in_group;
-    load_line(p.set, line, words);
-#pragma unroll
-    for (u32 i = 0; i < LINE_WORDS; i++) members += __popc(words[i]);
-    u32 next = before_group + exclusive_sum<GROUP_LINES>(members, warps, in_group);
-    p.set.lines[line] = next;
+extern "C" __global__ void __launch_bounds__(THREADS) number(const __grid_constant__ Number p) {
+    __shared__ u32 warps[THREADS / WARP + 1];
+    const u32 group = blockIdx.x, thread = group * THREADS + threadIdx.x;
+    const uint2 pair = reinterpret_cast<const uint2*>(p.set.bits)[thread];
+    u32 own = 0, before_group, in_group;
+    for (u32 other = threadIdx.x; other < group; other += THREADS) own += p.set.groups[other];
+    exclusive_sum<THREADS>(own, warps, before_group);
+    u32 next = before_group + exclusive_sum<THREADS>(__popc(pair.x) + __popc(pair.y), warps, in_group);
+    if (threadIdx.x % (LINE_WORDS / WORDS) == 0) p.set.lines[thread / (LINE_WORDS / WORDS)] = next;
 
     const u32 owner = group * GROUP_KEYS / p.span;
-    const u32 line_row = line * LINE_KEYS - owner * p.span;
-    // A warp lists a word at a time, a lane a bit: where keys lie dense, a lane for each line would write far from its
-    // neighbours.
+    const u32 thread_row = thread * WORDS * 32 - owner * p.span;
+    // A warp lists a word at a time, a lane a bit: where keys lie dense, a thread for each word would write far from
+    // its neighbours.
     const u32 lane = threadIdx.x % WARP, below = (1u << lane) - 1;
+    const u32 warp_row = thread_row - lane * WORDS * 32 + lane;
 #pragma unroll
-    for (u32 i = 0; i < LINE_WORDS; i++) {
-        for (u32 filled = __ballot_sync(ALL_LANES, words[i] != 0); filled != 0; filled &= filled - 1) {
-            const u32 source = __ffs(filled) - 1;
-            const u32 word = __shfl_sync(ALL_LANES, words[i], source);
+    for (u32 i = 0; i < WORDS; i++) {
+        const u32 words = i == 0 ? pair.x : pair.y;
+        const auto list = [&](u32 source) {
+            const u32 word = __shfl_sync(ALL_LANES, words, source);
             const u32 first = __shfl_sync(ALL_LANES, next, source);
-            const u32 row = __shfl_sync(ALL_LANES, line_row, source) + i * 32 + lane;
-            if (word >> lane & 1) p.rows[first + __popc(word & below)] = row;
+            if (word >> lane & 1) p.rows[first + __popc(word & below)] = warp_row + (source * WORDS + i) * 32;
+        };
+        u32 filled = __ballot_sync(ALL_LANES, words != 0);
+        if (__popc(filled) > WARP / 4) {
+            // Without a chain from one word to the next, which would be long here.
+#pragma unroll 8
+            for (u32 source = 0; source < WARP; source++) list(source);
+        } else {
+            for (; filled != 0; filled &= filled - 1) list(__ffs(filled) - 1);
         }
-        next += __popc(words[i]);
+        next += __popc(words);
     }
     if (p.sources != nullptr) {
         u32* sources = p.sources + before_group * p.sources_width;
-        for (u32 i = threadIdx.x; i < in_group * p.sources_width; i += GROUP_LINES) sources[i] = 0;
+        for (u32 i = threadIdx.x; i < in_group * p.sources_width; i += THREADS) sources[i] = 0;
     }
     if (threadIdx.x == 0 && group * GROUP_KEYS == owner * p.span) p.starts[owner] = before_group;
     if (threadIdx.x == 0 && group + 1 == gridDim.x) p.starts[p.owners] = before_group + in_group;

@@ -4,7 +4,7 @@
 #include "sort.cuh"
 
 struct Count {
-    const u32* slots;
+    const uint2* pairs;
     const u32* slots_count;
     u32* counts;
     u32 ids;
@@ -13,22 +13,24 @@ struct Count {
 static_assert(sizeof(Count) == 32);
 
 // Counts the high digits of a tile's slots. Grid: one block a tile. Shared memory: 4 bytes a digit.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_count(const __grid_constant__ Count p) {
+extern "C" __global__ void __launch_bounds__(COUNT_THREADS) sort_count(const __grid_constant__ Count p) {
     extern __shared__ u32 digits[];
     const u32 bits = digit_bits(*p.slots_count), bins = 1u << bits;
-    for (u32 digit = threadIdx.x; digit < bins; digit += SORT_THREADS) digits[digit] = 0;
+    for (u32 digit = threadIdx.x; digit < bins; digit += COUNT_THREADS) digits[digit] = 0;
     __syncthreads();
     const u32 begin = blockIdx.x * TILE + threadIdx.x;
 #pragma unroll
-    for (u32 round = 0; round < SORT_ROUNDS; round++) {
-        const u32 id = begin + round * SORT_THREADS;
-        count_digit(digits, id < p.ids ? p.slots[id] >> bits : ~0u);
+    for (u32 round = 0; round < COUNT_ROUNDS; round++) {
+        const u32 id = begin + round * COUNT_THREADS;
+        count_digit(digits, id < p.ids ? p.pairs[id].x >> bits : ~0u);
     }
     __syncthreads();
-    for (u32 digit = threadIdx.x; digit < bins; digit += SORT_THREADS) {
+    for (u32 digit = threadIdx.x; digit < bins; digit += COUNT_THREADS) {
         p.counts[digit * gridDim.x + blockIdx.x] = digits[digit];
     }
 }
+
+constexpr u32 SUM_THREADS = 128;
 
 struct Sum {
     const u32* slots_count;
@@ -40,8 +42,8 @@ struct Sum {
 static_assert(sizeof(Sum) == 32);
 
 // Replaces each tile's count of a digit by that of the tiles before, and writes the digit's total. One warp a digit.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_sum(const __grid_constant__ Sum p) {
-    const u32 lane = threadIdx.x % WARP, digit = (blockIdx.x * SORT_THREADS + threadIdx.x) / WARP;
+extern "C" __global__ void __launch_bounds__(SUM_THREADS) sort_sum(const __grid_constant__ Sum p) {
+    const u32 lane = threadIdx.x % WARP, digit = (blockIdx.x * SUM_THREADS + threadIdx.x) / WARP;
     if (digit >= 1u << digit_bits(*p.slots_count)) return;
     u32* counts = p.counts + digit * p.tiles;
     u32 before = 0;
@@ -61,20 +63,21 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_sum(const __grid
 }
 
 struct Scatter {
+    // What the first pass sorts, and the second.
     const u32* slots;
     const u32* bags;
+    const uint2* pairs;
     const u32* slots_count;
     const u32* counts;
     const u32* totals;
-    u32* slots_out;
-    u32* bags_out;
+    uint2* sorted;
     u32 ids;
     // 0 for the low digit, 1 for the high one.
     u32 pass;
 };
 static_assert(sizeof(Scatter) == 64);
 
-// Puts a tile's pairs where they belong. Grid: one block a tile. Shared memory: 20 bytes a digit.
+// Puts a tile's pairs where they belong. Grid: one block a tile. Shared memory: 36 bytes a digit.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __grid_constant__ Scatter p) {
     extern __shared__ u32 places[];
     __shared__ u32 warps[SORT_WARPS + 1];
@@ -92,24 +95,25 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __
         if (digit < bins) places[digit] = sum + p.counts[digit * gridDim.x + blockIdx.x];
         before += all;
     }
-    for (u32 i = threadIdx.x; i < SORT_WARPS * bins; i += SORT_THREADS) ranks[i] = 0;
+    // Two at a time: a digit has a whole number of words of ranks.
+    for (u32 i = threadIdx.x; i < SORT_WARPS * bins / 2; i += SORT_THREADS) places[bins + i] = 0;
     __syncthreads();
 
     // A warp takes consecutive pairs, round by round; a pair's rank is that among the warp's pairs of its digit.
     const u32 begin = blockIdx.x * TILE + warp * (TILE / SORT_WARPS) + lane;
     u16* own_ranks = ranks + warp * bins;
-    u32 slots[SORT_ROUNDS], bags[SORT_ROUNDS];
+    uint2 pairs[SORT_ROUNDS];
     u16 rank[SORT_ROUNDS];
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         const u32 id = begin + round * WARP;
-        slots[round] = id < p.ids ? p.slots[id] : ~0u;
-        bags[round] = id < p.ids ? p.bags[id] : 0;
+        if (id >= p.ids) continue;
+        pairs[round] = p.pass == 0 ? make_uint2(p.slots[id], p.bags[id]) : p.pairs[id];
     }
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         const bool here = begin + round * WARP < p.ids;
-        const u32 digit = here ? slots[round] >> shift & (bins - 1) : bins;
+        const u32 digit = here ? pairs[round].x >> shift & (bins - 1) : bins;
         const u32 equal = __match_any_sync(ALL_LANES, digit);
         const u32 below = equal & ((1u << lane) - 1);
         if (here) rank[round] = own_ranks[digit] + __popc(below);
@@ -130,9 +134,8 @@ extern "C" __global__ void __launch_bounds__(SORT_THREADS) sort_scatter(const __
 #pragma unroll
     for (u32 round = 0; round < SORT_ROUNDS; round++) {
         if (begin + round * WARP >= p.ids) continue;
-        const u32 digit = slots[round] >> shift & (bins - 1);
+        const u32 digit = pairs[round].x >> shift & (bins - 1);
         const u32 place = places[digit] + own_ranks[digit] + rank[round];
-        p.slots_out[place] = slots[round];
-        p.bags_out[place] = bags[round];
+        p.sorted[place] = pairs[round];
     }
 }

@@ -4,17 +4,19 @@
 
 #include "common.cuh"
 
-constexpr u32 SORT_THREADS = 256;
+// Pairs of a block. Few blocks come of it, so they have many threads.
+constexpr u32 TILE = 2048;
+constexpr u32 COUNT_THREADS = 1024;
+constexpr u32 COUNT_ROUNDS = TILE / COUNT_THREADS;
+constexpr u32 SORT_THREADS = 512;
 constexpr u32 SORT_WARPS = SORT_THREADS / WARP;
-constexpr u32 SORT_ROUNDS = 8;
-constexpr u32 TILE = SORT_THREADS * SORT_ROUNDS;
+constexpr u32 SORT_ROUNDS = TILE / SORT_THREADS;
 
 // Counts the digits of a warp's lanes, all of which must call this: `digit` is ~0 where there is none. Lanes with equal
 // digits, of which a frequent row has many, count together.
 __device__ inline void count_digit(u32* digits, u32 digit) {
-    const u32 equal = __match_any_sync(ALL_LANES, digit);
-    const bool first = (equal & ((1u << (threadIdx.x % WARP)) - 1)) == 0;
-    if (first && digit != ~0u) atomicAdd(digits + digit, __popc(equal));
+    u32 equals;
+    if (first_of_equals(digit, equals) && digit != ~0u) atomicAdd(digits + digit, __popc(equals));
 }
 
 // Bits of a digit: two digits number all slots.

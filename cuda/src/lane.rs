@@ -30,17 +30,17 @@ impl Lane {
     /// # Errors
     /// Where the driver refuses.
     pub fn new(device: &Arc<Device>) -> Result<Self> {
-        let (_, greatest) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
-        Self::of_priority(device, greatest)
+        let (least, _) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
+        Self::of_priority(device, least)
     }
 
-    /// A lane whose blocks are scheduled after those of other lanes.
+    /// A lane whose blocks are scheduled before those of other lanes.
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub fn of_low_priority(device: &Arc<Device>) -> Result<Self> {
-        let (least, _) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
-        Self::of_priority(device, least)
+    pub fn of_high_priority(device: &Arc<Device>) -> Result<Self> {
+        let (_, greatest) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
+        Self::of_priority(device, greatest)
     }
 
     fn of_priority(device: &Arc<Device>, priority: i32) -> Result<Self> {

@@ -123,15 +123,15 @@ const PHASES: [Phase; 9] = [
     Phase {
         name: "reduce",
         enqueue: |rank, lane, batch| rank.reduce(lane, batch),
-        bytes: |counts| Bytes { memory: 2.0 * counts.dim * (counts.ids + counts.slots), link: 0.0 },
+        bytes: |counts| Bytes {
+            memory: 2.0 * counts.dim * (counts.ids + counts.slots),
+            link: 2.0 * counts.dim * counts.slots_far,
+        },
     },
     Phase {
         name: "update",
         enqueue: |rank, lane, batch| rank.update(lane, batch),
-        bytes: |counts| Bytes {
-            memory: counts.dim * (8.0 * counts.union + 2.0 * counts.slots),
-            link: 2.0 * counts.dim * counts.entries_far,
-        },
+        bytes: |counts| Bytes { memory: counts.dim * (8.0 * counts.union + 2.0 * counts.slots), link: 0.0 },
     },
     Phase {
         name: "fetch (for send)",
@@ -158,6 +158,12 @@ const REPLAYS: usize = 4;
 
 fn main() -> Result<()> {
     let options = Options::parse();
+    if options.gpus == 0 || !options.batch.is_multiple_of(options.gpus) {
+        return Err("--batch must be a multiple of --gpus, which is 1 at least".into());
+    }
+    if options.batches == 0 || !options.batches.is_multiple_of(2) {
+        return Err("--batches must be even: iterations use two routes in turn".into());
+    }
     let shape = Shape::load(&options.shape)?;
     let tables: Vec<_> = shape
         .rows
@@ -299,7 +305,6 @@ fn measure_rank(rank: Rank, options: &Options, laws: &[PowerLaw], together: &Tog
 
 /// Fills what the rank reads.
 fn prepare(rank: &Rank, options: &Options, laws: &[PowerLaw]) -> Result<Vec<Schedule>> {
-    assert!(options.batches % 2 == 0, "routes are used in turn");
     rank.device().bind()?;
     let schedules: Vec<_> =
         WHOLES.iter().map(|(_, overlap)| Schedule::new(rank, *overlap)).collect::<Result<_, _>>()?;

@@ -2,8 +2,8 @@
 //!
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the numbers that depend on
 //! nothing but their place; all three are the same on every device. [`cpu`] has the bodies: it is the executable
-//! specification that other back ends are tested against. With the feature `cuda`, `cuda` has the same on GPUs. Ids come
-//! in as plain arrays, so no reader is needed here.
+//! specification that other back ends are tested against. With the feature `cuda`, `cuda` has the same on GPUs. Ids
+//! come in as plain arrays, so no reader is needed here.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -20,7 +20,9 @@ pub mod vector;
 
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
-pub use placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, Shard, TablePlan};
+pub use placement::{
+    EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, Shard, TablePlan,
+};
 pub use table::{Pooling, TableSpec};
 pub use topology::{Topology, TopologyError};
 pub use traffic::{LinkTraffic, Traffic};

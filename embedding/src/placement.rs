@@ -70,9 +70,16 @@ pub struct EmbeddingPlan {
     pub topology: Topology,
     /// One a table.
     pub tables: Vec<TablePlan>,
-    /// Keys, or vectors, of one shard that one round carries from a rank to one of its rail in another node. Whatever
-    /// is more goes in further rounds.
-    pub round_rows: usize,
+}
+
+/// What one round carries of a shard from a rank to one of its rail in another node: messages between nodes have fixed
+/// sizes, and whatever is more goes in further rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundCapacity {
+    /// Rows or bags, their vectors and their gradients.
+    pub vectors: usize,
+    /// Ids of bags.
+    pub ids: usize,
 }
 
 /// Where one table lies.
@@ -86,6 +93,8 @@ pub struct TablePlan {
     pub frequent: FrequentRows,
     /// Who owns the others; nobody where every row is frequent.
     pub shards: Vec<Shard>,
+    /// What a round carries of each shard.
+    pub round: RoundCapacity,
 }
 
 /// Some columns of all infrequent rows of a table.
@@ -147,13 +156,16 @@ impl Owner {
 }
 
 impl EmbeddingPlan {
-    /// Rounds that carry so many rows are seldom exceeded by batches of usual sizes.
-    pub const ROUND_ROWS: usize = 1 << 14;
-
     /// Every table wholly on every rank.
     pub fn replicated(topology: Topology, tables: &[TableSpec]) -> Self {
-        let tables = tables.iter().map(TablePlan::replicated).collect();
-        Self { topology, tables, round_rows: Self::ROUND_ROWS }
+        Self { topology, tables: tables.iter().map(TablePlan::replicated).collect() }
+    }
+}
+
+/// What batches of usual sizes seldom exceed.
+impl Default for RoundCapacity {
+    fn default() -> Self {
+        Self { vectors: 1 << 14, ids: 1 << 14 }
     }
 }
 
@@ -168,6 +180,7 @@ impl TablePlan {
             exchange: Exchange::Rows,
             frequent: FrequentRows::all(table.rows),
             shards: Vec::new(),
+            round: RoundCapacity::default(),
         }
     }
 
@@ -183,6 +196,7 @@ impl TablePlan {
             exchange,
             frequent: FrequentRows::none(),
             shards: vec![Shard { columns: 0..table.dim, owner: Owner::EveryRank }],
+            round: RoundCapacity::default(),
         }
     }
 

@@ -29,7 +29,7 @@ const _: () = assert!(size_of::<Locate>() == 64);
 unsafe impl Kernel for Locate {
     const ID: Id = Id::Locate;
     const NAME: &'static str = "locate";
-    const THREADS: u32 = sort::THREADS;
+    const THREADS: u32 = sort::COUNT_THREADS;
 
     fn shared_bytes(&self) -> u32 {
         4 * sort::digits_max(self.ids)

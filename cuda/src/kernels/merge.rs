@@ -3,8 +3,8 @@
 use super::{Id, Kernel, KeySet, RANKS_MAX};
 use crate::buffer::Pointer;
 
-/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number of
-/// blocks, and y over ranks.
+/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number
+/// of blocks, and y over ranks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Merge {
@@ -26,19 +26,17 @@ pub struct Merge {
     pub rank: u32,
 }
 
-/// Says of each row of the union in which slot each rank has it. Grid: as for [`Merge`].
+/// Says of each row of the union which entry of each rank it is. Grid: as for [`Merge`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     /// As [`Merge`] left them.
     pub entries: Pointer<u32>,
     /// As [`Merge`] left them.
-    pub firsts: Pointer<u32>,
-    /// As [`Merge`] left them.
     pub counts: Pointer<u32>,
     /// The union, numbered.
     pub set: KeySet,
-    /// `[row of the union][rank]`: 1 + the slot. Zeros at first.
+    /// `[row of the union][rank]`: 1 + the place of its entry. Zeros at first.
     pub sources: Pointer<u32>,
     /// Entries that a rank can have.
     pub capacity: u32,
@@ -46,7 +44,7 @@ pub struct Link {
     pub ranks: u32,
 }
 
-const _: () = assert!(size_of::<Merge>() == 184 && size_of::<Link>() == 64);
+const _: () = assert!(size_of::<Merge>() == 184 && size_of::<Link>() == 56);
 
 // SAFETY: `merge.cu` has the same struct.
 unsafe impl Kernel for Merge {

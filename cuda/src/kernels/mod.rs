@@ -46,7 +46,7 @@ pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
-pub use sort::{Count, DIGIT_BITS_MAX, Scatter, Sum, TILE};
+pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
 pub use update::Update;
 
 use crate::buffer::Pointer;

@@ -34,7 +34,7 @@ pub struct Groups(pub Number);
 unsafe impl Kernel for Groups {
     const ID: Id = Id::Groups;
     const NAME: &'static str = "number_groups";
-    const THREADS: u32 = 256;
+    const THREADS: u32 = 1024;
 }
 
 const _: () = assert!(size_of::<Number>() == 64);
@@ -43,5 +43,5 @@ const _: () = assert!(size_of::<Number>() == 64);
 unsafe impl Kernel for Number {
     const ID: Id = Id::Number;
     const NAME: &'static str = "number";
-    const THREADS: u32 = 256;
+    const THREADS: u32 = 1024;
 }

@@ -2,23 +2,23 @@
 
 use half::bf16;
 
-use super::{Feature, Id, Kernel};
+use super::{Feature, Id, Kernel, Pair, RANKS_MAX};
 use crate::buffer::Pointer;
 
 /// What both kernels take that sum the gradients of each distinct row.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Reduce {
-    /// Sorted.
-    pub slots: Pointer<u32>,
-    /// Beside them: a feature's number above `sample_bits`, a sample's below.
-    pub bags: Pointer<u32>,
+    /// Sorted. A bag is a feature's number above `sample_bits`, and a sample's below.
+    pub pairs: Pointer<Pair>,
     /// All features, [`Reduce::FEATURES_MAX`] at most.
     pub features: Pointer<Feature>,
     /// `[sample][stride]`
     pub gradients: Pointer<bf16>,
-    /// `[slot][dim]`
-    pub sums: Pointer<bf16>,
+    /// Where the slots of each owner begin.
+    pub starts: Pointer<u32>,
+    /// Of each owner: `[rank][capacity][dim]`.
+    pub sums: [Pointer<bf16>; RANKS_MAX],
     /// `[run][2][dim]`: sums of rows that reach from one run into another.
     pub parts: Pointer<f32>,
     /// Ids.
@@ -31,11 +31,15 @@ pub struct Reduce {
     pub stride: u32,
     /// Elements of a row, a multiple of 4.
     pub dim: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Rows that a rank can look up at an owner.
+    pub capacity: u32,
+    /// This rank.
+    pub rank: u32,
+    /// All ranks.
+    pub ranks: u32,
 }
 
-const _: () = assert!(size_of::<Reduce>() == 72);
+const _: () = assert!(size_of::<Reduce>() == 136);
 
 impl Reduce {
     /// Ids that a warp sums.
@@ -55,7 +59,7 @@ impl Reduce {
 
     /// Blocks of [`Parts`].
     pub fn parts_grid(&self) -> (u32, u32) {
-        (self.runs(), self.dim.div_ceil(128))
+        (self.runs().div_ceil(Parts::THREADS / 32), self.dim.div_ceil(128))
     }
 }
 
@@ -80,5 +84,5 @@ pub struct Parts(pub Reduce);
 unsafe impl Kernel for Parts {
     const ID: Id = Id::Parts;
     const NAME: &'static str = "reduce_parts";
-    const THREADS: u32 = 128;
+    const THREADS: u32 = 512;
 }

@@ -5,8 +5,8 @@ use half::bf16;
 use super::{Feature, Id, Kernel, RANKS_MAX};
 use crate::buffer::Pointer;
 
-/// Writes an owner's rows to where the ranks that look them up want them. Grid: x over entries, any number of blocks, and
-/// y over ranks.
+/// Writes an owner's rows to where the ranks that look them up want them. Grid: x over entries, any number of blocks,
+/// and y over ranks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Send {
@@ -53,8 +53,8 @@ pub struct Fetch {
     pub reserved: u32,
 }
 
-/// Writes a vector for each id of all ranks that is this owner's. Grid: x over samples, any number of blocks, and y over
-/// ranks.
+/// Writes a vector for each id of all ranks that is this owner's. Grid: x over samples, any number of blocks, and y
+/// over ranks.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Vectors {

@@ -1,22 +1,37 @@
 //! `sort.cu`, and what `locate.cu` shares with it.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::{Id, Kernel};
 use crate::buffer::Pointer;
+
+/// An id's slot and bag.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Pair {
+    /// The number of its row among the distinct ones.
+    pub slot: u32,
+    /// Its feature and sample.
+    pub bag: u32,
+}
 
 /// Pairs of a tile, which one block sorts.
 pub const TILE: u32 = 2048;
 /// Bits of a digit, at most: two digits number the slots of up to 2^24 ids.
 pub const DIGIT_BITS_MAX: u32 = 12;
-pub(super) const THREADS: u32 = 256;
-/// Of a digit, in [`Scatter`]: a place, and a rank for each of eight warps.
-const SCATTER_BYTES: u32 = 20;
+/// Of the kernels that count.
+pub(super) const COUNT_THREADS: u32 = 1024;
+const SUM_THREADS: u32 = 128;
+const SCATTER_THREADS: u32 = 512;
+/// Of a digit, in [`Scatter`]: a place, and a rank for each of its warps.
+const SCATTER_BYTES: u32 = 4 + SCATTER_THREADS / 32 * 2;
 /// What [`Scatter`] takes at most.
 pub(super) const SHARED_BYTES_MAX: i32 = (SCATTER_BYTES << DIGIT_BITS_MAX) as i32;
 
-/// Values that a digit of the slots of so many ids can have: no fewer than the kernels will find in use, since there are
-/// no more slots than ids.
+/// Values that a digit of the slots of so many ids can have: no fewer than the kernels will find in use, since there
+/// are no more slots than ids.
 pub(super) fn digits_max(ids: u32) -> u32 {
-    let bits = (u32::BITS - (ids.max(1) - 1 | 1).leading_zeros()).div_ceil(2);
+    let bits = (u32::BITS - ((ids.max(1) - 1) | 1).leading_zeros()).div_ceil(2);
     assert!(bits <= DIGIT_BITS_MAX, "{ids} ids are more than two digits of {DIGIT_BITS_MAX} bits number");
     1 << bits
 }
@@ -26,7 +41,7 @@ pub(super) fn digits_max(ids: u32) -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub struct Count {
     /// After the first pass.
-    pub slots: Pointer<u32>,
+    pub pairs: Pointer<Pair>,
     /// Distinct slots.
     pub slots_count: Pointer<u32>,
     /// `[digit][tile]`
@@ -56,7 +71,7 @@ pub struct Sum {
 impl Sum {
     /// Blocks for the slots of so many ids: a warp a digit.
     pub fn grid(ids: u32) -> (u32, u32) {
-        (digits_max(ids).div_ceil(THREADS / 32), 1)
+        (digits_max(ids).div_ceil(SUM_THREADS / 32), 1)
     }
 
     /// Words of `totals` for so many ids; times the tiles, words of `counts`.
@@ -69,10 +84,12 @@ impl Sum {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Scatter {
-    /// Of each pair.
+    /// Of each id, for the first pass.
     pub slots: Pointer<u32>,
-    /// Of each pair.
+    /// Of each id, for the first pass.
     pub bags: Pointer<u32>,
+    /// For the second pass.
+    pub pairs: Pointer<Pair>,
     /// Distinct slots.
     pub slots_count: Pointer<u32>,
     /// `[digit][tile]`: those in tiles before.
@@ -80,9 +97,7 @@ pub struct Scatter {
     /// Of each digit.
     pub totals: Pointer<u32>,
     /// In the new order.
-    pub slots_out: Pointer<u32>,
-    /// In the new order.
-    pub bags_out: Pointer<u32>,
+    pub sorted: Pointer<Pair>,
     /// Ids.
     pub ids: u32,
     /// 0 for the low digit, 1 for the high one.
@@ -95,7 +110,7 @@ const _: () = assert!(size_of::<Count>() == 32 && size_of::<Sum>() == 32 && size
 unsafe impl Kernel for Count {
     const ID: Id = Id::Count;
     const NAME: &'static str = "sort_count";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = COUNT_THREADS;
 
     fn shared_bytes(&self) -> u32 {
         4 * digits_max(self.ids)
@@ -106,14 +121,14 @@ unsafe impl Kernel for Count {
 unsafe impl Kernel for Sum {
     const ID: Id = Id::Sum;
     const NAME: &'static str = "sort_sum";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = SUM_THREADS;
 }
 
 // SAFETY: `sort.cu` has the same struct, and takes this much shared memory a digit.
 unsafe impl Kernel for Scatter {
     const ID: Id = Id::Scatter;
     const NAME: &'static str = "sort_scatter";
-    const THREADS: u32 = THREADS;
+    const THREADS: u32 = SCATTER_THREADS;
 
     fn shared_bytes(&self) -> u32 {
         SCATTER_BYTES * digits_max(self.ids)

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::{Id, Kernel, RANKS_MAX};
+use super::{Id, Kernel};
 use crate::buffer::Pointer;
 
 /// Adds up the ranks' gradients of an owner's rows, in the order of ranks, and updates each row once. Grid: any; a warp
@@ -16,10 +16,10 @@ pub struct Update {
     pub rows: Pointer<u32>,
     /// How many they are.
     pub rows_count: Pointer<u32>,
-    /// `[row of the union][rank]`: 1 + the slot of its gradient there, or 0.
+    /// `[row of the union][rank]`: 1 + the place of its gradient, or 0.
     pub sources: Pointer<u32>,
-    /// Of each rank: `[slot][dim]`.
-    pub gradients: [Pointer<bf16>; RANKS_MAX],
+    /// `[place][dim]`
+    pub gradients: Pointer<bf16>,
     /// The learning rate.
     pub rate: Pointer<f32>,
     /// All ranks.
@@ -28,7 +28,7 @@ pub struct Update {
     pub dim: u32,
 }
 
-const _: () = assert!(size_of::<Update>() == 112);
+const _: () = assert!(size_of::<Update>() == 56);
 
 // SAFETY: `update.cu` has the same struct.
 unsafe impl Kernel for Update {

@@ -69,6 +69,7 @@ impl Layout {
             ("ranks", ranks as u64, RANKS_MAX as u64),
             ("features", features.len() as u64, Reduce::FEATURES_MAX as u64),
             ("rows, rounded up over all owners", span * ranks as u64, u64::from(u32::MAX)),
+            ("elements of a rank's vectors", (samples * stride) as u64, u64::from(u32::MAX)),
             ("ids of a rank's batch", (samples * features.len()) as u64, 1 << (2 * kernels::DIGIT_BITS_MAX)),
         ];
         for (what, have, most) in limits {
@@ -170,7 +171,7 @@ impl Layout {
     }
 
     /// Distinct rows that a rank can look up at one owner.
-    pub(super) fn entries_max(&self) -> usize {
+    pub fn entries_max(&self) -> usize {
         self.ids().min(self.span)
     }
 

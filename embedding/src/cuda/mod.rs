@@ -1,9 +1,9 @@
 //! Tables in the memory of GPUs, and the exchange of rows and gradients among them over NVLink.
 //!
-//! Ranks are GPUs of one NVLink domain, each with its share of the rows and of every batch. [`Layout`] says who owns what
-//! and where vectors lie, [`Node`] makes the ranks, [`Rank`] enqueues the operations of an iteration, all of which can
-//! be captured in a graph. No operation returns a count to the host: buffers hold the worst case, and counts stay beside
-//! what they count.
+//! Ranks are GPUs of one NVLink domain, each with its share of the rows and of every batch. [`Layout`] says who owns
+//! what and where vectors lie, [`Node`] makes the ranks, [`Rank`] enqueues the operations of an iteration, all of which
+//! can be captured in a graph. No operation returns a count to the host: buffers hold the worst case, and counts stay
+//! beside what they count.
 //!
 //! An iteration over batch `i`, each rank:
 //!
@@ -11,10 +11,11 @@
 //!    routes want them.
 //! 2. [`Rank::barrier`]: all rows have arrived.
 //! 3. [`Rank::gather`]: each look-up's row goes to where its vector belongs. The model follows.
-//! 4. [`Rank::reduce`]: the gradients of each distinct row are summed, in the order of look-ups.
+//! 4. [`Rank::reduce`]: the gradients of each distinct row are summed, in the order of look-ups, and written to the
+//!    owner.
 //! 5. [`Rank::route`], beside all of this: the distinct rows of batch `i + 1`.
-//! 6. [`Rank::barrier`]: gradients and lists of rows lie ready.
-//! 7. [`Rank::update`]: the owner reads the gradients of its rows, adds them in the order of ranks and updates.
+//! 6. [`Rank::barrier`]: gradients have arrived, and lists of rows lie ready.
+//! 7. [`Rank::update`]: the owner adds the gradients of its rows in the order of ranks and updates.
 //! 8. [`Rank::merge`], beside it: the owner reads which rows its peers look up in batch `i + 1`.
 //!
 //! One GPU alone needs none of this: [`LocalTables`] are looked up and updated where they lie.

@@ -27,7 +27,7 @@ pub(super) struct Shared {
     pub(super) table: PeerBuffer<f32>,
     /// `[slot][dim]`: rows as they arrive.
     pub(super) landing: PeerBuffer<bf16>,
-    /// `[slot][dim]`: gradients of each distinct row.
+    /// `[rank][entries_max][dim]`: the gradients of each rank for this owner's rows.
     pub(super) gradients: PeerBuffer<bf16>,
     pub(super) flags: PeerBuffer<Flags>,
     pub(super) routes: Vec<SharedRoute>,
@@ -62,7 +62,7 @@ impl Node {
             shared.push(Shared {
                 table: PeerBuffer::filled(device, devices, layout.rows_of(rank) * layout.dim, 0xff)?,
                 landing: rows(layout.ids())?,
-                gradients: rows(layout.ids())?,
+                gradients: rows(layout.ranks * layout.entries_max())?,
                 flags: PeerBuffer::filled(device, devices, 1, 0)?,
                 routes: (0..routes)
                     .map(|_| SharedRoute::new(device, devices, &layout))

@@ -204,22 +204,16 @@ impl Rank {
             slots_count,
             counts,
             totals,
-            slots_out: scratch.slots.pointer(),
-            bags_out: scratch.bags.pointer(),
+            pairs: Pointer::NULL,
+            sorted: scratch.sorted.pointer(),
             ids,
             pass: 0,
         };
-        let count = Count { slots: low.slots_out, slots_count, counts, ids, reserved: 0 };
-        let high = Scatter {
-            slots: low.slots_out,
-            bags: low.bags_out,
-            slots_out: own.sorted_slots.pointer(),
-            bags_out: own.sorted_bags.pointer(),
-            pass: 1,
-            ..low
-        };
+        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
+        let high = Scatter { pairs: low.sorted, sorted: own.sorted.pointer(), pass: 1, ..low };
         let mark_blocks = ((layout.samples as u32).div_ceil(THREADS), layout.features.len() as u32);
-        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts here:
+        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts
+        // here:
         // `ids` words, or as `SharedRoute`, `OwnRoute`, `RouteScratch` and `Bits` say.
         unsafe {
             self.clear(lane, &scratch.set)?;
@@ -264,15 +258,14 @@ impl Rank {
         };
         let link = Link {
             entries: merge.entries,
-            firsts: merge.firsts,
             counts: merge.counts,
             set: merge.set,
             sources: number.sources,
             capacity: merge.capacity,
             ranks: layout.ranks as u32,
         };
-        // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up no
-        // more than `entries_max` rows of an owner, and all together no more than `union_max`.
+        // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up
+        // no more than `entries_max` rows of an owner, and all together no more than `union_max`.
         unsafe {
             self.clear(lane, &self.union)?;
             lane.launch(&merge, self.blocks_each_rank())?;
@@ -309,13 +302,14 @@ impl Rank {
             ranks: layout.ranks as u32,
             dim: layout.dim as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each slot.
+        // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each
+        // slot.
         unsafe { lane.launch(&send, self.blocks_each_rank()) }?;
         Ok(())
     }
 
-    /// Reads the rows that this rank looks up out of their owners' tables: in place of [`Rank::send`], it needs no merged
-    /// route and moves twice the bytes. The tables must not change meanwhile.
+    /// Reads the rows that this rank looks up out of their owners' tables: in place of [`Rank::send`], it needs no
+    /// merged route and moves twice the bytes. The tables must not change meanwhile.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -356,8 +350,8 @@ impl Rank {
             stride: layout.stride as u32,
             dim: layout.dim as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which have
-        // the lengths that the layout says.
+        // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which
+        // have the lengths that the layout says.
         unsafe { lane.launch(&vectors, self.blocks_each_rank()) }?;
         Ok(())
     }
@@ -383,27 +377,31 @@ impl Rank {
         Ok(())
     }
 
-    /// Sums the gradients of each distinct row that this rank looked up.
+    /// Sums the gradients of each distinct row that this rank looked up, and writes them to the rows' owners. These
+    /// must be done with the gradients before.
     ///
     /// # Errors
     /// Where the driver refuses.
     pub fn reduce(&self, lane: &Lane, route: usize) -> Result<()> {
         let (layout, own) = (self.layout(), &self.routes[route]);
         let reduce = Reduce {
-            slots: own.sorted_slots.pointer(),
-            bags: own.sorted_bags.pointer(),
+            pairs: own.sorted.pointer(),
             features: self.features.pointer(),
             gradients: self.vectors_gradients.pointer(),
-            sums: self.shared().gradients.pointer(),
+            starts: self.shared().routes[route].starts.pointer(),
+            sums: self.of_ranks(|shared| shared.gradients.pointer()),
             parts: self.parts.pointer(),
             ids: layout.ids() as u32,
             features_count: layout.features.len() as u32,
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             dim: layout.dim as u32,
-            reserved: 0,
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers; there are two parts a run, and a sum for each slot.
+        // SAFETY: the addresses are of this rank's buffers, with two parts a run, and of sums that the node holds, with
+        // one for each row that a rank can look up at an owner.
         unsafe {
             lane.launch(&Runs(reduce), reduce.runs_grid())?;
             lane.launch(&Parts(reduce), reduce.parts_grid())?;
@@ -411,8 +409,8 @@ impl Rank {
         Ok(())
     }
 
-    /// Adds up the ranks' gradients of this owner's rows and updates each by gradient descent. All ranks must have summed
-    /// theirs.
+    /// Adds up the ranks' gradients of this owner's rows and updates each by gradient descent. All ranks must have
+    /// written theirs.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -423,18 +421,18 @@ impl Rank {
             rows: own.union.pointer(),
             rows_count: own.union_starts.pointer().element(1),
             sources: own.sources.pointer(),
-            gradients: self.of_ranks(|shared| shared.gradients.pointer()),
+            gradients: self.shared().gradients.pointer(),
             rate: self.rate.pointer(),
             ranks: layout.ranks as u32,
             dim: layout.dim as u32,
         };
-        // SAFETY: the addresses are of this rank's buffers and of gradients that the node holds, with a row for each slot.
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says.
         unsafe { lane.launch(&update, (self.blocks(), 1)) }?;
         Ok(())
     }
 
-    /// Waits, on the GPU, until all ranks have come as far on their lanes; what they wrote before can be read after. The
-    /// ranks must enqueue their barriers in the same order.
+    /// Waits, on the GPU, until all ranks have come as far on their lanes; what they wrote before can be read after.
+    /// The ranks must enqueue their barriers in the same order.
     ///
     /// # Errors
     /// Where the driver refuses. That a rank did not come in time is what [`Rank::check`] tells.
@@ -483,7 +481,8 @@ impl Rank {
         Ok(self.shared().output.read(lane)?)
     }
 
-    /// The summed gradients of this rank's distinct rows: `[slot][dim]`.
+    /// The gradients that the ranks summed for this owner's rows: `[rank][entry][dim]`, with [`Layout::entries_max`]
+    /// entries a rank.
     ///
     /// # Errors
     /// Where the lane's work failed.

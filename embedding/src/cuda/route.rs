@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{KeySet, LINE_KEYS, Sum};
+use rankine_cuda::kernels::{KeySet, LINE_KEYS, Pair, Sum};
 use rankine_cuda::{Buffer, Device, Lane, PeerBuffer};
 
 use super::layout::Layout;
@@ -13,7 +13,7 @@ use crate::cuda::Result;
 #[derive(Debug)]
 pub(super) struct SharedRoute {
     /// The distinct rows that the rank looks up: by owner, and ascending within an owner. A row's place in this list is
-    /// its *slot*: rows land there, and gradients lie there.
+    /// its *slot*: rows land there.
     pub(super) list: PeerBuffer<u32>,
     /// Where the rows of each owner begin in `list`, and how many there are.
     pub(super) starts: PeerBuffer<u32>,
@@ -32,10 +32,8 @@ pub(super) struct OwnRoute {
     // As one that looks up:
     /// Of each id.
     pub(super) slots: Buffer<u32>,
-    /// The ids' slots, ascending.
-    pub(super) sorted_slots: Buffer<u32>,
-    /// Beside them, the bags: ascending for equal slots.
-    pub(super) sorted_bags: Buffer<u32>,
+    /// The ids' slots with their bags, ascending.
+    pub(super) sorted: Buffer<Pair>,
 
     // As an owner:
     /// `[rank][entries_max]`: the rows that each rank looks up here.
@@ -48,7 +46,7 @@ pub(super) struct OwnRoute {
     pub(super) union: Buffer<u32>,
     /// 0, and how many they are.
     pub(super) union_starts: Buffer<u32>,
-    /// `[row of the union][rank]`: 1 + the row's slot there, or 0.
+    /// `[row of the union][rank]`: 1 + the place of its entry, or 0.
     pub(super) sources: Buffer<u32>,
 }
 
@@ -57,8 +55,7 @@ impl OwnRoute {
         let words = |len| Buffer::filled(device, len, Bits::POISON);
         Ok(Self {
             slots: words(layout.ids())?,
-            sorted_slots: words(layout.ids())?,
-            sorted_bags: words(layout.ids())?,
+            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
             entries: words(layout.ranks * layout.entries_max())?,
             firsts: words(layout.ranks)?,
             counts: words(layout.ranks)?,
@@ -76,8 +73,7 @@ pub(super) struct RouteScratch {
     pub(super) keys: Buffer<u32>,
     pub(super) counts: Buffer<u32>,
     pub(super) totals: Buffer<u32>,
-    pub(super) slots: Buffer<u32>,
-    pub(super) bags: Buffer<u32>,
+    pub(super) sorted: Buffer<Pair>,
 }
 
 impl RouteScratch {
@@ -89,8 +85,7 @@ impl RouteScratch {
             keys: words(layout.ids())?,
             counts: words(digits * layout.tiles())?,
             totals: words(digits)?,
-            slots: words(layout.ids())?,
-            bags: words(layout.ids())?,
+            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
         })
     }
 }
@@ -106,7 +101,7 @@ pub struct Snapshot {
     pub bags: Vec<Vec<u32>>,
     /// As an owner: the rows that any rank looks up here, ascending.
     pub union: Vec<u64>,
-    /// Of each of these: the slot at each rank that looks it up.
+    /// Of each of these: its number among the rows that each rank looks up here.
     pub sources: Vec<Vec<Option<u32>>>,
 }
 
@@ -119,15 +114,17 @@ impl Snapshot {
         };
         let list: Vec<_> = (0..layout.ranks).flat_map(of_owner).collect();
         let mut bags = vec![Vec::new(); list.len()];
-        for (slot, bag) in own.sorted_slots.read(lane)?.into_iter().zip(own.sorted_bags.read(lane)?) {
+        for Pair { slot, bag } in own.sorted.read(lane)? {
             bags[slot as usize].push(bag);
         }
         let count = own.union_starts.read(lane)?[1] as usize;
         let union = own.union.read(lane)?[..count].iter().map(|&row| u64::from(row)).collect();
         let sources = own.sources.read(lane)?;
         let sources = sources[..count * layout.ranks].chunks_exact(layout.ranks);
-        let sources =
-            sources.map(|of_row| of_row.iter().map(|source| source.checked_sub(1)).collect()).collect();
+        let entry = |(rank, source): (usize, &u32)| {
+            Some(source.checked_sub(1)? - (rank * layout.entries_max()) as u32)
+        };
+        let sources = sources.map(|of_row| of_row.iter().enumerate().map(entry).collect()).collect();
         Ok(Self { list, slots: own.slots.read(lane)?, bags, union, sources })
     }
 }

@@ -5,7 +5,9 @@ use rankine_cuda::{Lane, Moment};
 use super::error::Result;
 use super::rank::{Rank, Routing};
 
-/// A rank's lanes. What prepares the next batch runs on a lane of its own, below the others, unless told otherwise.
+/// A rank's lanes. What prepares the next batch runs on a lane of its own unless told otherwise. Its kernels are short
+/// and wait for the memory more than they use it: so their blocks go before those of the iteration, which fill the GPU
+/// and would let none in between.
 #[derive(Debug)]
 pub struct Schedule {
     main: Lane,
@@ -24,7 +26,7 @@ impl Schedule {
         let device = rank.device();
         Ok(Self {
             main: Lane::new(device)?,
-            side: Lane::of_low_priority(device)?,
+            side: Lane::of_high_priority(device)?,
             forked: Moment::new(device)?,
             joined: Moment::new(device)?,
             overlap,

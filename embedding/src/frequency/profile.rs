@@ -5,7 +5,7 @@
 //! of the look-ups is missed by all of them with the hypergeometric probability
 //!
 //! ```text
-//! C(L - c, s) / C(L, s) = prod (1 - M / (L - i)), i from 0 to m - 1, with m and M the smaller and the larger of c and s
+//! C(L - c, s) / C(L, s) = prod (1 - M / (L - i)), i from 0 to m - 1        m = min(c, s), M = max(c, s)
 //!                       ~ (1 - M / (L - (m - 1) / 2))^m
 //! ```
 //!
@@ -119,7 +119,8 @@ impl FrequencyProfile {
         FrequentRows::listed(self.listed[..self.rows_before(split) as usize].to_vec())
     }
 
-    /// Ids of a sample, on average, that name a row of each class or of one behind it: one number a class, and a last 0.
+    /// Ids of a sample, on average, that name a row of each class or of one behind it: one number a class, and a last
+    /// 0.
     pub(crate) fn lookups_after(&self) -> Vec<f64> {
         let samples = self.samples.max(1.0);
         suffix_sums(self.classes.iter().map(|class| class.rows * class.count / samples), 0.0)

@@ -1,11 +1,11 @@
 //! Counts look-ups of a table's rows in bounded memory, however many rows and look-ups there are.
 //!
-//! Up to its capacity of distinct rows the sketch counts exactly. Beyond, two things are kept. Of the most frequent rows
-//! a lower bound each: whenever there are too many counters, all of them are lowered by the same number until half are
-//! left, so that every row's count is known to within the sum of these numbers, which is at most
-//! `look-ups / (capacity / 2)` (Misra and Gries, "Finding repeated elements", 1982; lowered by a quantile as in
-//! Anderson et al., "A high-performance algorithm for identifying frequent items in data streams", IMC 2017). And of
-//! all others a sample: the rows whose hash begins with some zero bits, each counted exactly, for the histogram.
+//! Up to its capacity of distinct rows the sketch counts exactly. Beyond, two things are kept. Of the most frequent
+//! rows a lower bound each: whenever there are too many counters, all of them are lowered by the same number until
+//! half are left, so that every row's count is known to within the sum of these numbers, which is at most `look-ups /
+//! (capacity / 2)` (Misra and Gries, "Finding repeated elements", 1982; lowered by a quantile as in Anderson et al.,
+//! "A high-performance algorithm for identifying frequent items in data streams", IMC 2017). And of all others a
+//! sample: the rows whose hash begins with some zero bits, each counted exactly, for the histogram.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};

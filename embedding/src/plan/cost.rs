@@ -19,6 +19,9 @@ const ROUTE_BYTES: f64 = 64.0;
 const LISTED_ROW_BYTES: f64 = 8.0;
 const INDEXED_ROW_BYTES: f64 = 1.5 / 8.0;
 
+/// Splits that are tried first are apart by one more than their number over this.
+const SPLIT_STEP_SHARE: usize = 12;
+
 /// What is the same for all tables.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
@@ -458,11 +461,18 @@ impl<'a> TableCosts<'a> {
             let reduced = Reduction::new(topology, machine, elements);
             load.memory_traffic / machine.memory_bytes_per_s + exchanged + reduced.seconds(machine)
         };
-        let splits = self.input.profile.splits();
-        splits
-            .map(|split| (time(&split), split))
-            .min_by(|a, b| a.0.total_cmp(&b.0))
-            .map_or(0, |(_, split)| split)
+        let best = |splits: &mut dyn Iterator<Item = usize>| {
+            let timed = splits.map(|split| (time(&split), split));
+            timed.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(0, |(_, split)| split)
+        };
+        // First some splits, further apart the later they come; then all between those beside the best of these.
+        let end = self.input.profile.splits().end;
+        let coarse = std::iter::successors(Some(0), |&split| Some(split + 1 + split / SPLIT_STEP_SHARE));
+        let coarse: Vec<_> = coarse.take_while(|&split| split < end).chain([end - 1]).collect();
+        let near = best(&mut coarse.iter().copied());
+        let at = coarse.partition_point(|&split| split < near);
+        let (from, to) = (coarse[at.saturating_sub(1)], coarse[(at + 1).min(coarse.len() - 1)]);
+        best(&mut (from..=to))
     }
 
     /// What a row-wise or hybrid choice costs a rank if each owned as much as any other.
@@ -598,7 +608,7 @@ impl Load {
     /// Bytes that a rank needs, for tables and all else.
     pub(super) fn memory_of(&self, rank: usize, context: &Context<'_>) -> f64 {
         let load = &self.ranks[rank];
-        load.table_bytes + load.buffer_bytes + context.rest.memory_bytes as f64
+        load.table_bytes + load.buffer_bytes + context.rest.memory.bytes() as f64
     }
 
     /// Bytes that ranks need beyond what they have.

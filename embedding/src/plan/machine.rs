@@ -48,8 +48,8 @@ pub struct LinkSpeed {
 impl Machine {
     /// Ranks that are threads of one process, one core each, with so much memory each.
     ///
-    /// Matrix products as `docs/benchmarks.md` has them of one core; the rest is stated: what one core of a common server
-    /// copies. Nodes are of the same process, so both links are its memory. Nothing overlaps.
+    /// Matrix products as `docs/benchmarks.md` has them of one core; the rest is stated: what one core of a common
+    /// server copies. Nodes are of the same process, so both links are its memory. Nothing overlaps.
     pub fn cpu(memory_bytes: u64) -> Self {
         let memory = LinkSpeed {
             bytes_per_s: 4e9,

@@ -1,10 +1,10 @@
 //! Where the rows of tables should lie among ranks: planned from how often they are looked up, before anything runs.
 //!
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and finds for every table the
-//! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts what a
-//! placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
-//! `docs/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same input gives
-//! the same plan on every machine.
+//! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts
+//! what a placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
+//! `docs/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same input
+//! gives the same plan on every machine.
 
 mod cost;
 mod machine;
@@ -12,6 +12,8 @@ mod report;
 mod search;
 #[cfg(test)]
 mod tests;
+
+use serde::Serialize;
 
 use crate::frequency::{BagLengths, FrequencyProfile};
 use crate::optimizer::UpdateRule;
@@ -59,8 +61,8 @@ pub struct TableInput<'a> {
 /// What a rank has and does beside the tables in an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rest {
-    /// Bytes of memory: dense parameters, their gradients and state, activations, batches.
-    pub memory_bytes: u64,
+    /// What it has.
+    pub memory: RestMemory,
     /// Operations of matrix products.
     pub flops: f64,
     /// Matrix products.
@@ -69,6 +71,29 @@ pub struct Rest {
     pub memory_traffic_bytes: f64,
     /// Elements of dense gradients, which are summed over all ranks.
     pub reduced_elements: u64,
+}
+
+/// Memory of a rank beside the tables, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RestMemory {
+    /// Dense parameters.
+    pub parameter_bytes: u64,
+    /// Their gradients.
+    pub gradient_bytes: u64,
+    /// Their optimizer state.
+    pub state_bytes: u64,
+    /// Activations and their gradients.
+    pub activation_bytes: u64,
+    /// Batches of samples.
+    pub batch_bytes: u64,
+}
+
+impl RestMemory {
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        let Self { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } = self;
+        parameter_bytes + gradient_bytes + state_bytes + activation_bytes + batch_bytes
+    }
 }
 
 /// A plan, and what is predicted of it.
@@ -114,8 +139,8 @@ impl std::fmt::Display for MemoryShortage {
         let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
         write!(
             f,
-            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it beside the tables, and has {:.2} \
-             GiB",
+            "the model does not fit: a rank of {} would need {:.2} GiB, {:.2} GiB of it beside the tables, and has \
+             {:.2} GiB",
             self.ranks,
             gib(self.needed_bytes),
             gib(self.rest_bytes),

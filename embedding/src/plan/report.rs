@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use super::cost::{Choice, Load, Parts, RailLists, Reduction};
 use super::search::{Restriction, Search};
-use super::{PlanInput, Planned};
-use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement};
+use super::{PlanInput, Planned, RestMemory};
+use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
 
 /// What is expected of a plan in an iteration.
@@ -114,8 +114,10 @@ pub struct MemoryReport {
     pub available_bytes: u64,
     /// What the fullest rank needs.
     pub needed_bytes: u64,
-    /// Dense parameters, their gradients and state, activations and batches.
+    /// What of it is not for tables.
     pub rest_bytes: u64,
+    /// The parts of that.
+    pub rest: RestMemory,
 }
 
 /// What is expected of a rank.
@@ -195,11 +197,11 @@ pub struct Alternative {
     pub fits: bool,
     /// Bytes of the table on the rank that would have most of it.
     pub rank_bytes: u64,
-    /// Bytes that would cross for it within nodes, between them, and in sums, over all ranks.
+    /// Bytes that would be exchanged for it within nodes, over all ranks.
     pub within_bytes: u64,
     /// The same between nodes.
     pub between_bytes: u64,
-    /// The same in sums over all ranks, on both kinds of links.
+    /// Bytes that its frequent rows would add to sums over all ranks, on both kinds of links.
     pub all_reduce_bytes: u64,
     /// Seconds of the iteration.
     pub iteration_s: f64,
@@ -208,9 +210,12 @@ pub struct Alternative {
 pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Choice]) -> Planned {
     let context = &search.context;
     let totals = search.load(choices);
-    let round_rows = round_rows(search, choices);
-    let tables = choices.iter().zip(&input.tables).map(|(choice, table)| choice.plan(table)).collect();
-    let plan = EmbeddingPlan { topology: input.topology, tables, round_rows };
+    let tables = choices.iter().zip(&input.tables).zip(&search.tables).map(|((choice, table), costs)| {
+        let plan = choice.plan(table);
+        let crosses = input.topology.nodes() > 1 && !plan.shards.is_empty();
+        TablePlan { round: if crosses { round(costs.rail_lists(choice)) } else { plan.round }, ..plan }
+    });
+    let plan = EmbeddingPlan { topology: input.topology, tables: tables.collect() };
     let (machine, topology) = (input.machine, input.topology);
 
     let (_, parts) = search.slowest(&totals);
@@ -224,7 +229,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
                 node: topology.node_of(rank),
                 table_bytes: whole(load.table_bytes),
                 buffer_bytes: whole(load.buffer_bytes),
-                rest_bytes: input.rest.memory_bytes,
+                rest_bytes: input.rest.memory.bytes(),
                 seconds: parts.total(machine),
                 memory_s: parts.memory,
                 within_bytes: whole(load.within.asked.max(load.within.served)),
@@ -235,7 +240,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
     let total_s = parts.total(machine);
     let mean = per_rank.iter().map(|rank| rank.seconds).sum::<f64>() / per_rank.len() as f64;
     let mut traffic = traffic(&totals);
-    traffic.between_nodes.padding_bytes = whole(padding(search, choices, round_rows));
+    traffic.between_nodes.padding_bytes = whole(padding(search, choices));
     let elements = totals.reduced_elements + input.rest.reduced_elements as f64;
     let reduction = Reduction::new(topology, machine, elements);
     let ranks = topology.ranks() as f64;
@@ -259,7 +264,8 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
         memory: MemoryReport {
             available_bytes: machine.memory_bytes,
             needed_bytes: whole(fullest),
-            rest_bytes: input.rest.memory_bytes,
+            rest_bytes: input.rest.memory.bytes(),
+            rest: input.rest.memory,
         },
         per_rank,
         tables: (0..choices.len()).map(|table| table_report(search, choices, &totals, table)).collect(),
@@ -332,7 +338,7 @@ fn table_report(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
         rank_bytes: whole(load.ranks.iter().map(|rank| rank.table_bytes).fold(0.0, f64::max)),
         traffic: traffic(&load),
         reduced_elements: whole(load.reduced_elements),
-        reason: reason(search, choice, totals, input, &alternatives),
+        reason: reason(search, totals, input, &alternatives),
         alternatives,
     }
 }
@@ -381,6 +387,10 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
         });
         let best = scored.reduce(|best, other| if other.0.is_less(&best.0) { other } else { best });
         let Some((score, choice, load)) = best else { continue };
+        if placement == Placement::Hybrid && choice.split == 0 {
+            // Nothing is frequent: it is row-wise.
+            continue;
+        }
         let traffic = traffic(&load);
         let reduction = Reduction::new(topology, machine, load.reduced_elements);
         let admits = |wanted: Option<Placement>, exchanged: Option<Exchange>| {
@@ -410,7 +420,6 @@ fn alternatives(search: &Search<'_>, choices: &[Choice], totals: &Load, table: u
 /// Why a table is placed so, in a sentence.
 fn reason(
     search: &Search<'_>,
-    choice: &Choice,
     totals: &Load,
     input: &super::TableInput<'_>,
     alternatives: &[Alternative],
@@ -428,13 +437,7 @@ fn reason(
     };
     let of = |seconds: f64| format!("{:+.2}%", (seconds / own - 1.0) * 100.0);
     let usable = |other: &&Alternative| other.allowed && other.fits;
-    // Hybrid with nothing frequent is the same as row-wise.
-    let same = |other: &&Alternative| {
-        choice.placement == Placement::RowWise
-            && other.placement == Placement::Hybrid
-            && other.frequent_rows == 0
-    };
-    let next = alternatives.iter().filter(usable).find(|other| !same(other));
+    let next = alternatives.iter().find(usable);
     let faster = alternatives.iter().find(|other| other.allowed && !other.fits && other.iteration_s < own);
     let mut text = match next {
         Some(other) if other.iteration_s <= own * (1.0 + 5e-5) => {
@@ -449,80 +452,49 @@ fn reason(
     text
 }
 
-/// Rounds that carry fewer rows than this are all latency, and rounds that carry more all memory.
-const ROUND_ROWS: std::ops::RangeInclusive<usize> = 64..=1 << 20;
+/// The least and the most that a round carries of a shard.
+const ROUND_ITEMS: std::ops::RangeInclusive<usize> = 16..=1 << 20;
 /// What a batch may exceed its expectation by, in standard deviations of a count.
 const ROUND_DEVIATIONS: f64 = 5.0;
 
-/// The capacity of a round between nodes: as much as the longest expected list with room for chance, or a part of it,
-/// whichever wastes the least time on padding and on further rounds.
-fn round_rows(search: &Search<'_>, choices: &[Choice]) -> usize {
-    let topology = search.context.topology;
-    if topology.nodes() == 1 {
-        return EmbeddingPlan::ROUND_ROWS;
-    }
-    let link = search.context.machine.between_nodes;
-    let longest = longest(search, choices);
-    let with_room = |length: f64| length + ROUND_DEVIATIONS * length.sqrt();
-    let lengths = [with_room(longest.vectors), with_room(longest.ids)];
-    let candidates =
-        lengths.into_iter().flat_map(|length| (1..=8).map(move |rounds| length / f64::from(rounds)));
-    let cost = |rows: usize| {
-        let rounds = lengths.iter().map(|length| (length / rows as f64).ceil().max(1.0)).sum::<f64>();
-        let bytes = padding(search, choices, rows) / topology.ranks() as f64;
-        rounds * link.latency_s + bytes / link.bytes_per_s
+/// The capacity of a round between nodes: what is expected, with room for chance.
+fn round(lists: RailLists) -> RoundCapacity {
+    let with_room = |length: f64| {
+        let items = (length + ROUND_DEVIATIONS * length.sqrt()).ceil() as usize;
+        items.clamp(*ROUND_ITEMS.start(), *ROUND_ITEMS.end())
     };
-    candidates
-        .map(|rows| {
-            (rows.ceil() as usize)
-                .next_multiple_of(*ROUND_ROWS.start())
-                .clamp(*ROUND_ROWS.start(), *ROUND_ROWS.end())
-        })
-        .map(|rows| (cost(rows), rows))
-        .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
-        .map_or(EmbeddingPlan::ROUND_ROWS, |(_, rows)| rows)
-}
-
-fn longest(search: &Search<'_>, choices: &[Choice]) -> RailLists {
-    let lists = search.tables.iter().zip(choices).map(|(costs, choice)| costs.rail_lists(choice));
-    lists.fold(RailLists::default(), |longest, lists| RailLists {
-        vectors: longest.vectors.max(lists.vectors),
-        ids: longest.ids.max(lists.ids),
-    })
+    RoundCapacity { vectors: with_room(lists.vectors), ids: with_room(lists.ids) }
 }
 
 /// Bytes that lists along rails are filled up with, over all ranks: every list of an exchange goes in as many rounds as
-/// the longest one of it, and each round is of the same size.
-fn padding(search: &Search<'_>, choices: &[Choice], round_rows: usize) -> f64 {
+/// the one of it that needs most.
+fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
     let topology = search.context.topology;
     let pairs = (topology.ranks() * (topology.nodes() - 1)) as f64;
-    let vector = search.context.machine.vector_element_bytes as f64;
+    let vector = 2.0 * search.context.machine.vector_element_bytes as f64;
     let mut padded = 0.0;
     for exchange in Exchange::ALL {
-        let (mut sent, mut streams, mut columns) = (0.0, 0.0, 0.0);
-        let mut longest = RailLists::default();
-        for (costs, choice) in search.tables.iter().zip(choices) {
-            let shards = costs.shard_columns(choice);
-            if choice.exchange != exchange || shards.is_empty() {
-                continue;
-            }
-            let lists = costs.rail_lists(choice);
-            longest.vectors = longest.vectors.max(lists.vectors);
-            longest.ids = longest.ids.max(lists.ids);
-            streams += shards.len() as f64;
-            columns += shards.iter().sum::<usize>() as f64;
-            sent += costs.load(choice).ranks.iter().map(|rank| rank.between.asked).sum::<f64>();
-        }
-        let items = |length: f64| (length / round_rows as f64).ceil().max(1.0) * round_rows as f64;
-        let keys = match exchange {
-            Exchange::Rows => items(longest.vectors) * KEY_BYTES as f64,
-            Exchange::Pooled => {
-                items(longest.vectors) * LENGTH_BYTES as f64 + items(longest.ids) * KEY_BYTES as f64
-            }
+        let of_exchange = || {
+            let all = search.tables.iter().zip(choices).filter(|(_, choice)| choice.exchange == exchange);
+            all.map(|(costs, choice)| {
+                (costs, choice, costs.rail_lists(choice), round(costs.rail_lists(choice)))
+            })
         };
-        if streams > 0.0 {
-            let vectors = 2.0 * items(longest.vectors) * vector * columns;
-            padded += (pairs * (streams * keys + vectors) - sent).max(0.0);
+        let rounds = |of: fn(RailLists, RoundCapacity) -> f64| {
+            of_exchange().map(|(.., lists, round)| of(lists, round).ceil()).fold(1.0, f64::max)
+        };
+        let vector_rounds = rounds(|lists, round| lists.vectors / round.vectors as f64);
+        let id_rounds = rounds(|lists, round| lists.ids / round.ids as f64);
+        for (costs, choice, _, round) in of_exchange() {
+            let (vectors, ids) = (vector_rounds * round.vectors as f64, id_rounds * round.ids as f64);
+            let keys = match exchange {
+                Exchange::Rows => vectors * KEY_BYTES as f64,
+                Exchange::Pooled => vectors * LENGTH_BYTES as f64 + ids * KEY_BYTES as f64,
+            };
+            let shards = costs.shard_columns(choice);
+            let capacity: f64 = shards.iter().map(|&columns| keys + vectors * vector * columns as f64).sum();
+            let sent: f64 = costs.load(choice).ranks.iter().map(|rank| rank.between.asked).sum();
+            padded += (pairs * capacity - sent).max(0.0);
         }
     }
     padded

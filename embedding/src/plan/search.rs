@@ -1,9 +1,10 @@
 //! The choice of a placement for every table.
 //!
-//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are moved
-//! one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either exchange
-//! and with both, then for all together beginning with the best of these: so a plan is never slower than any that places
-//! all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is random.
+//! A greedy pass takes tables in turn, largest first, and gives each the choice that adds least; then tables are
+//! moved one by one as long as that makes the slowest rank faster. It is done for each placement alone, with either
+//! exchange and with both, then for all together beginning with the best of these: so a plan is never slower than any
+//! that places all tables in one way. The number of steps is bounded, ties go to what comes first, and nothing is
+//! random.
 
 use std::cmp::Ordering;
 
@@ -348,7 +349,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
     // Rows in equal parts wherever the job leaves it open: no plan needs less.
     let spread = |topology: Topology, rule: Option<UpdateRule>, rest: Rest| -> f64 {
         let context = Context::new(topology, input.machine, rest, input.batch_size);
-        let mut load = rest.memory_bytes as f64;
+        let mut load = rest.memory.bytes() as f64;
         for table in &search.tables {
             let input = table.input;
             let (rows, dim) = (input.spec.rows, input.spec.dim);
@@ -367,9 +368,8 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         (spread(topology, None, input.rest) <= memory).then_some(nodes * per_node)
     };
     const NODES_MAX: usize = 4096;
-    let more_nodes =
-        if input.machine.memory_is_shared { 1..=0 } else { input.topology.nodes() + 1..=NODES_MAX };
-    let ranks_that_fit = more_nodes.into_iter().find_map(fits);
+    let mut more_nodes = input.topology.nodes() + 1..=NODES_MAX;
+    let ranks_that_fit = if input.machine.memory_is_shared { None } else { more_nodes.find_map(fits) };
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let least = spread(input.topology, None, input.rest);
     let with_rowwise = spread(input.topology, Some(rowwise), input.rest);
@@ -394,7 +394,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         needed_bytes: needed(totals, &search.context) as u64,
         memory_bytes: input.machine.memory_bytes,
         memory_is_shared: input.machine.memory_is_shared,
-        rest_bytes: input.rest.memory_bytes,
+        rest_bytes: input.rest.memory.bytes(),
         ranks_that_fit,
         rowwise_state_bytes: (with_rowwise < least).then_some(with_rowwise as u64),
         forced: forced.into_iter().map(|(_, name, placement)| (name, placement)).collect(),

@@ -8,7 +8,7 @@ use std::fmt;
 use rankine::job::{Count, Job, NonNegative, RankCount};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
-use rankine_embedding::plan::{Alternative, Machine, PlanReport, TableReport};
+use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
 use rankine_embedding::{Exchange, Placement, Topology};
 use rankine_reader::nearest;
 use serde::Serialize;
@@ -43,7 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::count)]
     batch: Option<Count>,
 
-    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else cpu]
+    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else
+    /// cpu]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
@@ -162,6 +163,11 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
     let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
     let (schema, source) = match &prospect {
         Prospect::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
+        Prospect::Shape(_) if args.sample.is_some() => {
+            let what =
+                "there are no data yet that --sample could draw from: leave it out to go by a power law";
+            return Err(PlanningError::Other(CommandError::new(Exit::Usage, what)));
+        }
         Prospect::Shape(schema) => (schema, Source::Law { schema, alpha }),
         Prospect::Unknown => {
             let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
@@ -333,7 +339,12 @@ impl Report<'_> {
         writeln!(f, "\nmemory of a rank")?;
         writeln!(f, "  tables and their state         {}", spread(&|rank| rank.table_bytes))?;
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
-        writeln!(f, "  dense part and samples         {}", Bytes(memory.rest_bytes))?;
+        let RestMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
+            memory.rest;
+        writeln!(f, "  dense parameters               {}", Bytes(parameter_bytes))?;
+        writeln!(f, "  their gradients and state      {}", Bytes(gradient_bytes + state_bytes))?;
+        writeln!(f, "  activations                    {}", Bytes(activation_bytes))?;
+        writeln!(f, "  batches                        {}", Bytes(batch_bytes))?;
         writeln!(
             f,
             "  the fullest                    {} of {} ({:.1}%)",
@@ -408,8 +419,8 @@ impl fmt::Display for Explanation<'_> {
         writeln!(f, "placement    {}: {}\n", placed(table.placement, table.exchange), table.reason)?;
         writeln!(
             f,
-            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13} {:>8}",
-            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration", ""
+            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13}",
+            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration"
         )?;
         let all_reduce = report.all_reduce;
         // The share of the sum over all elements that is this table's.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rankine::evaluation::HeadMetrics;
-use rankine::training::{self, Event, Observer, TrainError, TrainOptions};
+use rankine::training::{self, Event, ExchangeSummary, Observer, TrainError, TrainOptions};
 
 use super::job::JobArgs;
 use super::metrics::MetricsText;
@@ -45,6 +45,16 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     })?;
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
+    }
+    if let Some(ExchangeSummary { rows, bytes, .. }) = &summary.exchange {
+        const MIB: f64 = (1 << 20) as f64;
+        output::text(format_args!(
+            "exchanged           {:.0} vectors an iteration within nodes ({:.1} MiB), {:.0} between them ({:.1} MiB)\n",
+            rows.within_nodes,
+            bytes.within_nodes / MIB,
+            rows.between_nodes,
+            bytes.between_nodes / MIB
+        ))?;
     }
     let train = &summary.train;
     output::text(format_args!(
@@ -93,7 +103,8 @@ impl Observer for Watcher {
                     ),
                 };
                 training.tell(&format!(
-                    "training on {device}{ranks}: {} tables with {} parameters, dense layers with {}; reading with {rung}",
+                    "training on {device}{ranks}: {} tables with {} parameters, dense layers with {}; reading with \
+                     {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),
                     spec.dense_parameters()

@@ -10,10 +10,10 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
-    __m256, __m512, _CMP_GT_OQ, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps, _mm512_add_ps,
-    _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_storeu_ps,
+    __m256, __m512, _CMP_GT_OQ, _MM_HINT_T1, _mm_prefetch, _mm256_add_ps, _mm256_and_ps, _mm256_cmp_ps,
+    _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_max_ps, _mm256_set1_ps, _mm256_setzero_ps, _mm256_storeu_ps,
+    _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_maskz_mov_ps, _mm512_max_ps,
+    _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
 };
 
 /// Floats of a [`Line`].
@@ -27,6 +27,11 @@ pub(super) struct Line(pub(super) [f32; LANES]);
 
 /// Lines of the largest block.
 pub(super) const BLOCK_LINES: usize = 24;
+
+// SAFETY: sixteen floats and no padding, since that is the alignment; all bits are floats.
+unsafe impl bytemuck::Zeroable for Line {}
+// SAFETY: as above.
+unsafe impl bytemuck::Pod for Line {}
 
 impl Line {
     pub(super) const ZERO: Self = Self([0.0; LANES]);
@@ -58,9 +63,9 @@ pub(super) trait Work {
     /// What comes out.
     type Output;
 
-    /// Does the work in blocks of up to `ROWS` rows and `LINES` lines. Implementations are `#[inline(always)]`, as is
-    /// all that they call, or they would be compiled for the base instructions.
-    fn run<U: Unit, const ROWS: usize, const LINES: usize>(self, unit: U) -> Self::Output;
+    /// Does the work in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations
+    /// are `#[inline(always)]`, as is all that they call, or they would be compiled for the base instructions.
+    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) -> Self::Output;
 }
 
 /// Does work with the best vector unit that the processor has.
@@ -71,12 +76,12 @@ pub(super) fn dispatch<W: Work>(work: W) -> W::Output {
         // 24 of 32 registers hold sums.
         #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
         fn avx512<W: Work>(work: W) -> W::Output {
-            work.run::<Avx512, 6, 4>(Avx512(()))
+            work.run::<Avx512, 6, 4, 24>(Avx512(()))
         }
         // 12 of 16 registers hold sums.
         #[target_feature(enable = "avx2,fma")]
         fn avx2<W: Work>(work: W) -> W::Output {
-            work.run::<Avx2, 6, 1>(Avx2(()))
+            work.run::<Avx2, 6, 1, 6>(Avx2(()))
         }
         if is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
@@ -92,7 +97,7 @@ pub(super) fn dispatch<W: Work>(work: W) -> W::Output {
         }
     }
     // 8 of 16 registers of four floats hold sums.
-    work.run::<Base, 2, 1>(Base)
+    work.run::<Base, 2, 1, 2>(Base)
 }
 
 /// AVX-512: a line is one register.
@@ -270,14 +275,28 @@ pub(super) fn panel_lines() -> usize {
     impl Work for Width {
         type Output = usize;
         #[inline(always)]
-        fn run<U: Unit, const ROWS: usize, const LINES: usize>(self, _: U) -> usize {
+        fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, _: U) -> usize {
             LINES
         }
     }
     dispatch(Width)
 }
 
-/// `out[r][v] = sum over i of left(r, i) panel[i][v]`.
+/// Asks for a line that is read a good deal later to be brought into the second-level cache.
+#[inline(always)]
+fn prefetch(line: &Line) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, of instructions that every x86-64 processor has; no address makes it fail.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(line).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = line;
+}
+
+/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the `FULL` lines that the panel is wide.
+/// The left matrix comes in pieces of `piece` columns each, the last one shorter: `left` gives those of all rows,
+/// columns `stride` apart. On its way it asks for the lines `ahead`, one every second step.
 ///
 /// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
 /// memory all along.
@@ -286,30 +305,39 @@ pub(super) fn panel_lines() -> usize {
     clippy::needless_range_loop,
     reason = "iterators in closures end up as calls without the unit's features"
 )]
-pub(super) fn sum_block<U: Unit, const ROWS: usize, const LINES: usize>(
+pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, const FULL: usize>(
     unit: U,
     panel: &[Line],
-    left: impl Fn(usize, usize) -> f32,
+    left: impl Fn(usize) -> [&'a [f32]; ROWS],
+    (piece, stride): (usize, usize),
+    mut ahead: &[Line],
     out: &mut [[Line; LINES]],
 ) {
     let mut sums = [[unit.splat(0.0); LINES]; ROWS];
-    let (steps, _) = panel.as_chunks::<LINES>();
-    let (pairs, last) = steps.as_chunks::<2>();
-    for (i, pair) in pairs.iter().enumerate() {
-        for (half, lines) in pair.iter().enumerate() {
-            for r in 0..ROWS {
-                let x = unit.splat(left(r, 2 * i + half));
-                for v in 0..LINES {
-                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+    for (number, steps) in panel.as_chunks::<FULL>().0.chunks(piece).enumerate() {
+        let left = left(number);
+        let (pairs, last) = steps.as_chunks::<2>();
+        let (now, later) = ahead.split_at(ahead.len().min(pairs.len()));
+        ahead = later;
+        for (i, pair) in pairs.iter().enumerate() {
+            if let Some(line) = now.get(i) {
+                prefetch(line);
+            }
+            for (half, lines) in pair.iter().enumerate() {
+                for r in 0..ROWS {
+                    let x = unit.splat(left[r][(2 * i + half) * stride]);
+                    for v in 0..LINES {
+                        sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                    }
                 }
             }
         }
-    }
-    for lines in last {
-        for r in 0..ROWS {
-            let x = unit.splat(left(r, steps.len() - 1));
-            for v in 0..LINES {
-                sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+        for lines in last {
+            for r in 0..ROWS {
+                let x = unit.splat(left[r][(steps.len() - 1) * stride]);
+                for v in 0..LINES {
+                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                }
             }
         }
     }

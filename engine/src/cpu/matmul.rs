@@ -1,11 +1,15 @@
 //! Matrix products of one thread, on the kernels of [`super::kernel`].
 //!
-//! The left matrix is read where it lies. The right one is read from [`Panels`], packed once for many products; what
-//! comes behind a product (a bias, a ReLU) is done while the sums are still in registers.
+//! The right matrix is read from [`Panels`]; the left one where it lies, row by row or in panels as well. So what one
+//! product writes into panels, others read as their left matrix and as their right one, without packing and always
+//! along memory: beyond the second-level cache that is four times as fast as from row to row. What comes behind a
+//! product (a bias, a ReLU) is done while the sums are still in registers.
+
+use std::ops::Range;
 
 use super::kernel::{BLOCK_LINES, LANES, Line, Unit, Work, dispatch, panel_lines, sum_block};
 
-/// A matrix in a slice, rows `stride` elements apart.
+/// A matrix in a slice, row by row or in panels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Matrix<'a> {
     data: &'a [f32],
@@ -23,16 +27,24 @@ pub(super) struct MatrixMut<'a> {
 struct Shape {
     rows: usize,
     columns: usize,
+    /// Elements from one row to the next.
     stride: usize,
+    /// Elements from one panel's worth of columns to the next.
+    panel_stride: usize,
 }
 
 impl Shape {
     fn new(rows: usize, columns: usize, stride: usize, elements: usize) -> Self {
-        let shape = Self { rows, columns, stride };
+        let shape = Self { rows, columns, stride, panel_stride: panel_width() };
         assert!(columns <= stride, "rows overlap: {shape:?}");
         let extent = if rows == 0 { 0 } else { (rows - 1) * stride + columns };
         assert!(extent <= elements, "{shape:?} does not fit {elements} elements");
         shape
+    }
+
+    /// Where a column begins.
+    fn column(&self, column: usize) -> usize {
+        column / panel_width() * self.panel_stride + column % panel_width()
     }
 }
 
@@ -47,14 +59,25 @@ impl<'a> Matrix<'a> {
         Self::new(data, rows, columns, columns)
     }
 
+    /// A row of a matrix that lies row by row.
     fn row(&self, row: usize) -> &'a [f32] {
+        debug_assert_eq!(self.shape.panel_stride, panel_width(), "a matrix in panels has no rows");
         &self.data[row * self.shape.stride..][..self.shape.columns]
     }
 
-    /// `count` columns from `first` on.
-    fn columns(&self, first: usize, count: usize) -> Self {
-        let Shape { rows, stride, .. } = self.shape;
-        Self::new(self.data.get(first..).unwrap_or_default(), rows, count, stride)
+    /// Adds all rows to `sums`, one after the other: those columns of them that begin with `first`.
+    pub(super) fn add_rows_to(&self, first: usize, sums: &mut [f32]) {
+        let (mut column, mut sums) = (first, sums);
+        while !sums.is_empty() {
+            let width = sums.len().min(panel_width() - column % panel_width());
+            let (these, rest) = sums.split_at_mut(width);
+            let start = self.shape.column(column);
+            for row in 0..self.shape.rows {
+                let row = &self.data[start + row * self.shape.stride..][..width];
+                these.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            }
+            (column, sums) = (column + width, rest);
+        }
     }
 }
 
@@ -87,136 +110,159 @@ pub(super) enum Finish<'a> {
     WherePositive(Matrix<'a>),
 }
 
-impl Finish<'_> {
-    /// What it is for `count` columns from `first` on.
-    fn columns(self, first: usize, count: usize) -> Self {
-        match self {
-            Self::Replace | Self::Add => self,
-            Self::Bias(bias) => Self::Bias(&bias[first..][..count]),
-            Self::BiasRelu(bias) => Self::BiasRelu(&bias[first..][..count]),
-            Self::WherePositive(mask) => Self::WherePositive(mask.columns(first, count)),
-        }
-    }
-}
-
-/// The right matrix of products, in panels: each has some lines of columns, and all rows of those one behind the other.
+/// A matrix in panels: each has as many columns as the kernels are wide, and all rows of those one behind the other.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Panels {
-    depth: usize,
+    rows: usize,
     columns: usize,
-    /// Lines of each panel but the last, which may have fewer.
-    panel_lines: usize,
+    /// What stands behind the last column means nothing.
     lines: Vec<Line>,
 }
 
 impl Panels {
-    /// Packs a matrix; missing columns of the last line are zeros.
-    pub(super) fn pack(&mut self, b: Matrix<'_>) {
-        self.lay(b.shape.rows, b.shape.columns);
-        let panel_stride = self.depth * self.panel_lines;
-        // Row by row, as the matrix lies in memory.
-        for row in 0..b.shape.rows {
-            for (number, from) in b.row(row).chunks(self.panel_lines * LANES).enumerate() {
-                let start = number * panel_stride;
-                let width = from.len().div_ceil(LANES);
-                let lines = &mut self.lines[start + row * width..][..width];
-                for (line, from) in lines.iter_mut().zip(from.chunks(LANES)) {
-                    match from.first_chunk() {
-                        Some(from) => line.0 = *from,
-                        None => {
-                            *line = Line::ZERO;
-                            line.0[..from.len()].copy_from_slice(from);
-                        }
-                    }
-                }
-            }
-        }
+    /// Sets the sizes, and makes room for elements that the caller writes.
+    pub(super) fn resize(&mut self, rows: usize, columns: usize) {
+        (self.rows, self.columns) = (rows, columns);
+        self.lines.resize(columns.div_ceil(panel_width()) * rows * panel_lines(), Line::ZERO);
+    }
+
+    /// The matrix, as what a product reads from the left.
+    pub(super) fn matrix(&self) -> Matrix<'_> {
+        Matrix { data: bytemuck::cast_slice(&self.lines), shape: self.shape() }
+    }
+
+    /// The matrix, as what a product writes.
+    pub(super) fn matrix_mut(&mut self) -> MatrixMut<'_> {
+        MatrixMut { shape: self.shape(), data: bytemuck::cast_slice_mut(&mut self.lines) }
+    }
+
+    fn shape(&self) -> Shape {
+        let Self { rows, columns, .. } = *self;
+        Shape { rows, columns, stride: panel_width(), panel_stride: rows.max(1) * panel_width() }
+    }
+
+    /// Packs a matrix.
+    pub(super) fn pack(&mut self, matrix: Matrix<'_>) {
+        self.resize(matrix.shape.rows, matrix.shape.columns);
+        dispatch(Pack { matrix, lines: &mut self.lines });
     }
 
     /// Packs the transpose of a matrix.
-    pub(super) fn pack_transposed(&mut self, b: Matrix<'_>) {
-        self.lay(b.shape.columns, b.shape.rows);
-        for (first, width, panel) in panels_mut(&mut self.lines, self.depth, self.panel_lines) {
-            for v in 0..width {
-                let first = first + v * LANES;
-                let lanes = LANES.min(b.shape.rows - first);
-                for lane in 0..lanes {
-                    for (lines, &value) in panel.chunks_exact_mut(width).zip(b.row(first + lane)) {
-                        lines[v].0[lane] = value;
+    pub(super) fn pack_transposed(&mut self, matrix: Matrix<'_>) {
+        let Shape { rows, columns, .. } = matrix.shape;
+        self.resize(columns, rows);
+        let panels = self.lines.chunks_mut((columns * panel_lines()).max(1));
+        for (panel, first) in panels.zip((0..rows).step_by(panel_width())) {
+            // In squares: the lines of a column lie so far apart that the first-level cache holds few of them.
+            for (square, panel) in panel.chunks_mut(LANES * panel_lines()).enumerate() {
+                for row in first..rows.min(first + panel_width()) {
+                    let (line, lane) = ((row - first) / LANES, row % LANES);
+                    let values = &matrix.row(row)[square * LANES..];
+                    for (lines, &value) in panel.chunks_exact_mut(panel_lines()).zip(values) {
+                        lines[line].0[lane] = value;
                     }
-                }
-                for lines in panel.chunks_exact_mut(width) {
-                    lines[v].0[lanes..].fill(0.0);
                 }
             }
         }
     }
-
-    /// Sets the sizes, and makes room for lines that the caller writes, all of them.
-    fn lay(&mut self, depth: usize, columns: usize) {
-        (self.depth, self.columns, self.panel_lines) = (depth, columns, panel_lines());
-        self.lines.resize(depth * columns.div_ceil(LANES), Line::ZERO);
-    }
 }
 
-/// Each panel with its first column and its lines.
-fn panels_mut(
-    lines: &mut [Line],
-    depth: usize,
-    panel_lines: usize,
-) -> impl Iterator<Item = (usize, usize, &mut [Line])> {
-    let panels = lines.chunks_mut((depth * panel_lines).max(1)).enumerate();
-    panels.map(move |(number, panel)| (number * panel_lines * LANES, panel.len() / depth.max(1), panel))
+/// Floats in a row of a panel.
+fn panel_width() -> usize {
+    panel_lines() * LANES
+}
+
+struct Pack<'a> {
+    matrix: Matrix<'a>,
+    lines: &'a mut [Line],
+}
+
+impl Work for Pack<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) {
+        let rows = self.matrix.shape.rows;
+        // Row by row, as the matrix lies in memory.
+        for row in 0..rows {
+            for (panel, from) in self.matrix.row(row).chunks(LINES * LANES).enumerate() {
+                let lines = &mut self.lines[(panel * rows + row) * LINES..][..LINES];
+                let (whole, cut) = from.as_chunks();
+                for (line, from) in lines.iter_mut().zip(whole) {
+                    unit.store(unit.load(from), &mut line.0);
+                }
+                if !cut.is_empty() {
+                    lines[whole.len()].0 = whole_line(cut);
+                }
+            }
+        }
+    }
 }
 
 /// `a b` on the calling thread.
 pub(super) fn product(out: MatrixMut<'_>, finish: Finish<'_>, a: Matrix<'_>, b: &Panels) {
-    let shape = (a.shape.rows, a.shape.columns, b.columns);
-    assert!(
-        shape == (out.shape.rows, b.depth, out.shape.columns),
-        "{:?} = {:?} x {} rows",
-        out.shape,
-        a.shape,
-        b.depth
-    );
-    multiply(out, finish, Left { data: a.data, row_stride: a.shape.stride, column_stride: 1 }, b);
+    let Shape { rows, columns, stride, panel_stride } = a.shape;
+    assert_eq!(columns, b.rows, "columns left and rows right");
+    let left = Left {
+        data: a.data,
+        rows: 0..rows,
+        row: Walk { step: stride, panel_skip: 0 },
+        column: Walk { step: 1, panel_skip: panel_stride - panel_width() },
+    };
+    multiply(out, finish, left, b);
 }
 
-/// `aᵀ b` on the calling thread, where `a` and `b` have a row a sample. `b` is packed into `scratch`, panel by panel,
-/// so that each is still in the cache when it is read.
+/// `aᵀ b` on the calling thread, of those columns of `a` that are named; `a` and `b` have a row a sample.
 pub(super) fn transposed_product(
     out: MatrixMut<'_>,
     finish: Finish<'_>,
-    a: Matrix<'_>,
-    b: Matrix<'_>,
-    scratch: &mut Panels,
+    (a, columns): (Matrix<'_>, Range<usize>),
+    b: &Panels,
 ) {
-    let Shape { rows, columns, stride } = out.shape;
-    let shape = (a.shape.columns, a.shape.rows, b.shape.columns);
-    assert!(shape == (rows, b.shape.rows, columns), "{:?} = {:?}ᵀ {:?}", out.shape, a.shape, b.shape);
-    let width = panel_lines() * LANES;
-    for first in (0..columns).step_by(width) {
-        let count = width.min(columns - first);
-        scratch.pack(b.columns(first, count));
-        multiply(
-            MatrixMut::new(&mut out.data[first..], rows, count, stride),
-            finish.columns(first, count),
-            Left { data: a.data, row_stride: 1, column_stride: a.shape.stride },
-            scratch,
-        );
-    }
+    let Shape { rows, stride, panel_stride, .. } = a.shape;
+    assert!(
+        rows == b.rows && columns.end <= a.shape.columns,
+        "columns {columns:?} of {:?}, and {} rows right",
+        a.shape,
+        b.rows
+    );
+    let left = Left {
+        data: a.data,
+        rows: columns,
+        row: Walk { step: 1, panel_skip: panel_stride - panel_width() },
+        column: Walk { step: stride, panel_skip: 0 },
+    };
+    multiply(out, finish, left, b);
 }
 
-/// The left matrix: element `(row, column)` is at `row * row_stride + column * column_stride`.
-#[derive(Debug, Clone, Copy)]
+/// The left matrix of a product.
+#[derive(Debug, Clone)]
 struct Left<'a> {
     data: &'a [f32],
-    row_stride: usize,
-    column_stride: usize,
+    /// Those that are multiplied.
+    rows: Range<usize>,
+    row: Walk,
+    column: Walk,
+}
+
+/// How far it is in memory to a row or column.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    step: usize,
+    /// What is to be added for every panel's worth before.
+    panel_skip: usize,
+}
+
+impl Walk {
+    #[inline(always)]
+    fn to<const FULL: usize>(self, number: usize) -> usize {
+        number * self.step + number / (FULL * LANES) * self.panel_skip
+    }
 }
 
 fn multiply(out: MatrixMut<'_>, finish: Finish<'_>, a: Left<'_>, b: &Panels) {
     let Shape { rows, columns, .. } = out.shape;
+    assert_eq!((a.rows.len(), b.columns), (rows, columns), "the product's shape");
     match finish {
         Finish::Bias(bias) | Finish::BiasRelu(bias) => assert_eq!(bias.len(), columns),
         Finish::WherePositive(mask) => assert_eq!((mask.shape.rows, mask.shape.columns), (rows, columns)),
@@ -238,21 +284,23 @@ impl Work for Multiply<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<U: Unit, const ROWS: usize, const LINES: usize>(mut self, unit: U) {
-        let Panels { depth, columns, ref lines, .. } = *self.b;
+    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(mut self, unit: U) {
+        let Panels { rows: depth, columns, ref lines } = *self.b;
         for number in 0..columns.div_ceil(LINES * LANES) {
             let first = number * LINES * LANES;
-            let width = LINES.min((columns - first).div_ceil(LANES));
-            let panel = &lines[number * LINES * depth..][..width * depth];
+            let (panel, behind) = lines[number * LINES * depth..].split_at(LINES * depth);
+            // The next panel is on its way while this one is used.
+            let ahead = &behind[..behind.len().min(LINES * depth)];
             // Of a panel that is less than full, only the widths that there are in this unit are compiled.
+            let width = LINES.min((columns - first).div_ceil(LANES));
             if width == LINES {
-                self.panel::<U, ROWS, LINES>(unit, first, panel);
+                self.panel::<U, ROWS, LINES, LINES>(unit, first, panel, ahead);
             } else if LINES > 3 && width == 3 {
-                self.panel::<U, ROWS, 3>(unit, first, panel);
+                self.panel::<U, ROWS, 3, LINES>(unit, first, panel, ahead);
             } else if LINES > 2 && width == 2 {
-                self.panel::<U, ROWS, 2>(unit, first, panel);
+                self.panel::<U, ROWS, 2, LINES>(unit, first, panel, ahead);
             } else {
-                self.panel::<U, ROWS, 1>(unit, first, panel);
+                self.panel::<U, TALL, 1, LINES>(unit, first, panel, ahead);
             }
         }
     }
@@ -260,48 +308,63 @@ impl Work for Multiply<'_> {
 
 impl Multiply<'_> {
     #[inline(always)]
-    fn panel<U: Unit, const ROWS: usize, const LINES: usize>(
+    fn panel<U: Unit, const ROWS: usize, const LINES: usize, const FULL: usize>(
         &mut self,
         unit: U,
         column: usize,
         panel: &[Line],
+        mut ahead: &[Line],
     ) {
         let rows = self.out.shape.rows;
         let mut row = 0;
         while row + ROWS <= rows {
-            self.block::<U, ROWS, LINES>(unit, row, column, panel);
-            row += ROWS;
+            let (now, later) = ahead.split_at(ahead.len().min(self.b.rows / 2));
+            self.block::<U, ROWS, LINES, FULL>(unit, row, column, panel, now);
+            (row, ahead) = (row + ROWS, later);
+        }
+        // What is left is less than one such block.
+        if ROWS > 12 && row + 12 <= rows {
+            self.block::<U, 12, LINES, FULL>(unit, row, column, panel, &[]);
+            row += 12;
+        }
+        if ROWS > 6 && row + 6 <= rows {
+            self.block::<U, 6, LINES, FULL>(unit, row, column, panel, &[]);
+            row += 6;
         }
         if ROWS > 4 && row + 4 <= rows {
-            self.block::<U, 4, LINES>(unit, row, column, panel);
+            self.block::<U, 4, LINES, FULL>(unit, row, column, panel, &[]);
             row += 4;
         }
         if ROWS > 2 && row + 2 <= rows {
-            self.block::<U, 2, LINES>(unit, row, column, panel);
+            self.block::<U, 2, LINES, FULL>(unit, row, column, panel, &[]);
             row += 2;
         }
         if row < rows {
-            self.block::<U, 1, LINES>(unit, row, column, panel);
+            self.block::<U, 1, LINES, FULL>(unit, row, column, panel, &[]);
         }
     }
 
     #[inline(always)]
-    fn block<U: Unit, const ROWS: usize, const LINES: usize>(
+    fn block<U: Unit, const ROWS: usize, const LINES: usize, const FULL: usize>(
         &mut self,
         unit: U,
         row: usize,
         column: usize,
         panel: &[Line],
+        ahead: &[Line],
     ) {
-        let Left { data, row_stride, column_stride } = self.a;
-        // All slices get the same length, so that one check a step stands for all.
-        let extent = (panel.len() / LINES).saturating_sub(1) * column_stride + 1;
-        let rows: [&[f32]; ROWS] = std::array::from_fn(|r| match panel {
-            [] => [].as_slice(),
-            _ => &data[(row + r) * row_stride..][..extent],
-        });
+        let Left { data, rows: Range { start: first, .. }, row: to_row, column: to_column } = self.a;
+        let steps = self.b.rows;
+        // A panel of the left matrix, or all of it where its columns are equally far apart.
+        let piece = if to_column.panel_skip == 0 { steps.max(1) } else { FULL * LANES };
+        let left = |number: usize| -> [&[f32]; ROWS] {
+            // All slices get the same length, so that one check a step stands for all.
+            let extent = (piece.min(steps - number * piece) - 1) * to_column.step + 1;
+            let start = to_column.to::<FULL>(number * piece);
+            std::array::from_fn(|r| &data[to_row.to::<FULL>(first + row + r) + start..][..extent])
+        };
         let sums = self.sums[..ROWS * LINES].as_chunks_mut::<LINES>().0;
-        sum_block::<U, ROWS, LINES>(unit, panel, |r, i| rows[r][i * column_stride], sums);
+        sum_block::<U, ROWS, LINES, FULL>(unit, panel, left, (piece, to_column.step), ahead, sums);
         self.finish::<U, ROWS, LINES>(unit, row, column);
     }
 
@@ -309,8 +372,9 @@ impl Multiply<'_> {
     fn finish<U: Unit, const ROWS: usize, const LINES: usize>(&mut self, unit: U, row: usize, column: usize) {
         let sums = self.sums[..ROWS * LINES].as_chunks::<LINES>().0;
         let Shape { columns, stride, .. } = self.out.shape;
+        let start = row * stride + self.out.shape.column(column);
         let width = (LINES * LANES).min(columns - column);
-        let out = Window { data: &mut self.out.data[row * stride + column..], stride, width };
+        let out = Window { data: &mut self.out.data[start..], stride, width };
         match self.finish {
             Finish::Replace => out.write::<U, ROWS, LINES>(unit, sums, None, |_, sum, _| sum),
             Finish::Add => out.write::<U, ROWS, LINES>(unit, sums, None, |out, sum, _| unit.add(out, sum)),
@@ -324,7 +388,8 @@ impl Multiply<'_> {
                 out.write::<U, ROWS, LINES>(unit, sums, Some((&bias[column..], 0)), finish);
             }
             Finish::WherePositive(mask) => {
-                let mask = (&mask.data[row * mask.shape.stride + column..], mask.shape.stride);
+                let mask =
+                    (&mask.data[row * mask.shape.stride + mask.shape.column(column)..], mask.shape.stride);
                 out.write::<U, ROWS, LINES>(unit, sums, Some(mask), |_, sum, mask| {
                     unit.where_positive(mask, sum)
                 });
@@ -400,6 +465,12 @@ mod tests {
         values
     }
 
+    fn packed(matrix: Matrix<'_>) -> Panels {
+        let mut panels = Panels::default();
+        panels.pack(matrix);
+        panels
+    }
+
     /// Elements of a matrix, rows `stride` apart, at `(row, column)`.
     fn at(data: &[f32], stride: usize) -> impl Fn(usize, usize) -> f64 {
         move |row, column| f64::from(data[row * stride + column])
@@ -411,6 +482,7 @@ mod tests {
         fn products_equal_the_oracle(
             (m, n, k) in (1..40usize, 1..140usize, 0..70usize),
             form in 0..3usize,
+            in_panels in any::<bool>(),
             finish in 0..5usize,
             seed in any::<u64>(),
         ) {
@@ -421,30 +493,39 @@ mod tests {
                 (random(left_rows * (left_columns + 1), seed), random(right_rows * right_columns, seed + 1));
             let (before, mask, bias) =
                 (random(m * (n + 2), seed + 2), random(m * (n + 1), seed + 3), random(n, seed + 4));
+            let mut mask_panels = packed(Matrix::new(&mask, m, n, n + 1));
+            // What is packed over leaves no trace.
+            mask_panels.pack(Matrix::dense(&random(90 * 90, seed), 90, 90));
+            mask_panels.pack(Matrix::new(&mask, m, n, n + 1));
+            let mask_matrix = if in_panels { mask_panels.matrix() } else { Matrix::new(&mask, m, n, n + 1) };
             let finish = match finish {
                 0 => Finish::Replace,
                 1 => Finish::Add,
                 2 => Finish::Bias(&bias),
                 3 => Finish::BiasRelu(&bias),
-                _ => Finish::WherePositive(Matrix::new(&mask, m, n, n + 1)),
+                _ => Finish::WherePositive(mask_matrix),
             };
             let mut out = before.clone();
             let a = Matrix::new(&left, left_rows, left_columns, left_columns + 1);
+            let a_panels = packed(a);
+            let a = if in_panels { a_panels.matrix() } else { a };
             let b = Matrix::dense(&right, right_rows, right_columns);
             let mut panels = Panels::default();
-            // What was packed before leaves no trace.
-            panels.pack(Matrix::dense(&random(90 * 90, seed), 90, 90));
-            let out_matrix = MatrixMut::new(&mut out, m, n, n + 2);
-            match form {
-                0 => {
-                    panels.pack(b);
-                    product(out_matrix, finish, a, &panels);
+            if form == 1 { panels.pack_transposed(b) } else { panels.pack(b) }
+            let mut out_panels = packed(Matrix::new(&out, m, n, n + 2));
+            let to = if in_panels { out_panels.matrix_mut() } else { MatrixMut::new(&mut out, m, n, n + 2) };
+            if form == 2 {
+                transposed_product(to, finish, (a, 0..m), &panels);
+            } else {
+                product(to, finish, a, &panels);
+            }
+            if in_panels {
+                let result = out_panels.matrix();
+                for (row, out) in out.chunks_exact_mut(n + 2).enumerate() {
+                    for (column, out) in out[..n].iter_mut().enumerate() {
+                        *out = result.data[result.shape.column(column) + row * result.shape.stride];
+                    }
                 }
-                1 => {
-                    panels.pack_transposed(b);
-                    product(out_matrix, finish, a, &panels);
-                }
-                _ => transposed_product(out_matrix, finish, a, b, &mut panels),
             }
             let (left_at, right_at) = (at(&left, left_columns + 1), at(&right, right_columns));
             for row in 0..m {
@@ -469,6 +550,23 @@ mod tests {
                     let tolerance = ((k + 2) * (k + 2)) as f64 / f64::from(1 << 24);
                     prop_assert!((f64::from(out[here]) - exact).abs() <= tolerance, "{} {exact}", out[here]);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_added_from_any_column_on() {
+        let (rows, columns) = (5, 150);
+        let values = random(rows * columns, 0);
+        let dense = Matrix::dense(&values, rows, columns);
+        for (first, count) in [(0, 150), (3, 61), (63, 70), (140, 10), (7, 0)] {
+            let sums = (first..first + count)
+                .map(|column| (0..rows).fold(1.0, |sum, row| sum + values[row * columns + column]));
+            let sums: Vec<f32> = sums.collect();
+            for matrix in [dense, packed(dense).matrix()] {
+                let mut added = vec![1.0; count];
+                matrix.add_rows_to(first, &mut added);
+                assert_eq!(added, sums);
             }
         }
     }

@@ -6,7 +6,7 @@ use super::matmul::{Finish, Matrix, MatrixMut, Panels, product, transposed_produ
 use crate::model::{Layer, MlpSpec};
 
 /// Rows of a weight gradient that one task sums: few for many threads, and a multiple of the kernels' rows. Each task
-/// reads and packs the layer's whole input. The cut changes no result: each element is summed sample by sample.
+/// reads the layer's whole input. The cut changes no result: each element is summed sample by sample.
 fn wgrad_rows() -> usize {
     (256 / rayon::current_num_threads()).next_multiple_of(6).clamp(48, 258)
 }
@@ -57,71 +57,102 @@ impl Mlp {
     }
 }
 
-/// What an MLP keeps of one tile between its passes.
+/// What an MLP keeps of one tile between its passes. What only products read is in panels.
 #[derive(Debug, Default)]
 pub(super) struct MlpTile {
-    /// Each layer's outputs, `[samples, outputs]`, behind the ReLU.
-    pub(super) outputs: Vec<Vec<f32>>,
-    /// The loss's gradients by each layer's outputs, before the ReLU.
-    pub(super) output_gradients: Vec<Vec<f32>>,
+    input: Panels,
+    /// The outputs of each layer but the last, behind the ReLU.
+    hidden: Vec<Panels>,
+    /// The loss's gradients by those, before the ReLU.
+    hidden_gradients: Vec<Panels>,
+    outputs: Vec<f32>,
+    output_gradients: Vec<f32>,
 }
 
 impl MlpTile {
     /// Makes room for a tile of `samples` samples.
     pub(super) fn resize(&mut self, mlp: &Mlp, samples: usize) {
-        for buffers in [&mut self.outputs, &mut self.output_gradients] {
-            buffers.resize_with(mlp.spec.layers.len(), Vec::new);
-            for (buffer, layer) in buffers.iter_mut().zip(&mlp.spec.layers) {
-                buffer.resize(samples * layer.outputs, 0.0);
-            }
+        let Some((last, hidden)) = mlp.spec.layers.split_last() else { return };
+        for buffers in [&mut self.hidden, &mut self.hidden_gradients] {
+            buffers.resize_with(hidden.len(), Panels::default);
+            buffers.iter_mut().zip(hidden).for_each(|(buffer, layer)| buffer.resize(samples, layer.outputs));
+        }
+        for buffer in [&mut self.outputs, &mut self.output_gradients] {
+            buffer.resize(samples * last.outputs, 0.0);
         }
     }
 
-    /// `input` is `[samples, inputs]`, `parameters` are the model's. The result is the last of `outputs`.
+    /// The last layer's outputs, `[samples, outputs]`, behind the ReLU; nothing where the MLP has no layers.
+    pub(super) fn outputs(&self) -> Option<&[f32]> {
+        (!self.outputs.is_empty()).then_some(&self.outputs)
+    }
+
+    /// The same, to be added to.
+    pub(super) fn outputs_mut(&mut self) -> Option<&mut [f32]> {
+        (!self.outputs.is_empty()).then_some(&mut self.outputs)
+    }
+
+    /// The last layer's outputs, and where the loss's gradients by them go; nothing where the MLP has no layers.
+    pub(super) fn output_gradients_mut(&mut self) -> Option<(&[f32], &mut [f32])> {
+        (!self.outputs.is_empty()).then_some((&self.outputs, &mut self.output_gradients))
+    }
+
+    /// `input` is `[samples, inputs]`, `parameters` are the model's.
     pub(super) fn forward(&mut self, mlp: &Mlp, parameters: &[f32], input: &[f32], samples: usize) {
+        let Some((last, _)) = mlp.spec.layers.split_last() else { return };
+        self.input.pack(Matrix::dense(input, samples, mlp.spec.layers[0].inputs));
         for (number, (layer, weights)) in mlp.spec.layers.iter().zip(&mlp.weights).enumerate() {
-            let (before, from) = self.outputs.split_at_mut(number);
-            let input = before.last().map_or(input, |output| output.as_slice());
+            let (before, from) = self.hidden.split_at_mut(number);
+            let input = before.last().unwrap_or(&self.input);
             let bias = &parameters[layer.bias()];
             let finish = match (layer.bias, layer.relu) {
                 (false, _) => Finish::Replace,
                 (true, false) => Finish::Bias(bias),
                 (true, true) => Finish::BiasRelu(bias),
             };
-            weights.forward(
-                Matrix::dense(input, samples, layer.inputs),
-                finish,
-                MatrixMut::dense(&mut from[0], samples, layer.outputs),
-            );
+            let out = match from.first_mut() {
+                Some(hidden) => hidden.matrix_mut(),
+                None => MatrixMut::dense(&mut self.outputs, samples, last.outputs),
+            };
+            weights.forward(input.matrix(), finish, out);
         }
     }
 
-    /// From the last of `output_gradients`, which the caller has filled, to all others, and to the gradients by the
+    /// From the gradients by the outputs, which the caller has filled in, to all others, and to the gradients by the
     /// input where they are wanted. Gradients by a ReLU's output become those by its input on the way.
     pub(super) fn backward(&mut self, mlp: &Mlp, samples: usize, input_gradients: Option<&mut [f32]>) {
-        let (Some(last), Some(gradients)) = (mlp.spec.layers.last(), self.output_gradients.last_mut()) else {
-            return;
-        };
+        let Some((last, hidden)) = mlp.spec.layers.split_last() else { return };
         if last.relu {
-            mask_by_relu(gradients, &self.outputs[mlp.spec.layers.len() - 1]);
+            mask_by_relu(&mut self.output_gradients, &self.outputs);
         }
-        for number in (1..mlp.spec.layers.len()).rev() {
-            let (layer, before) = (&mlp.spec.layers[number], &mlp.spec.layers[number - 1]);
-            let (gradients, from) = self.output_gradients.split_at_mut(number);
-            let outputs = Matrix::dense(&self.outputs[number - 1], samples, before.outputs);
-            mlp.weights[number].input_gradients(
-                Matrix::dense(&from[0], samples, layer.outputs),
+        for (number, before) in hidden.iter().enumerate().rev() {
+            let (gradients, from) = self.hidden_gradients.split_at_mut(number + 1);
+            let dy = match from.first() {
+                Some(hidden) => hidden.matrix(),
+                None => Matrix::dense(&self.output_gradients, samples, last.outputs),
+            };
+            let outputs = self.hidden[number].matrix();
+            mlp.weights[number + 1].input_gradients(
+                dy,
                 if before.relu { Finish::WherePositive(outputs) } else { Finish::Replace },
-                MatrixMut::dense(&mut gradients[number - 1], samples, layer.inputs),
+                gradients[number].matrix_mut(),
             );
         }
         if let Some(input_gradients) = input_gradients {
-            let layer = &mlp.spec.layers[0];
-            mlp.weights[0].input_gradients(
-                Matrix::dense(&self.output_gradients[0], samples, layer.outputs),
-                Finish::Replace,
-                MatrixMut::dense(input_gradients, samples, layer.inputs),
-            );
+            let (dy, layer) = (self.layer(0, mlp, samples).output_gradients, &mlp.spec.layers[0]);
+            let out = MatrixMut::dense(input_gradients, samples, layer.inputs);
+            mlp.weights[0].input_gradients(dy, Finish::Replace, out);
+        }
+    }
+
+    /// What the tile has for a layer's weight gradients.
+    pub(super) fn layer(&self, number: usize, mlp: &Mlp, samples: usize) -> WgradTile<'_> {
+        WgradTile {
+            input: if number == 0 { &self.input } else { &self.hidden[number - 1] },
+            output_gradients: match self.hidden_gradients.get(number) {
+                Some(hidden) => hidden.matrix(),
+                None => Matrix::dense(&self.output_gradients, samples, mlp.spec.layers[number].outputs),
+            },
         }
     }
 }
@@ -135,11 +166,9 @@ fn mask_by_relu(gradients: &mut [f32], outputs: &[f32]) {
 /// One tile's share in a layer's weight gradient.
 pub(super) struct WgradTile<'a> {
     /// The layer's input, `[samples, inputs]`.
-    pub(super) input: &'a [f32],
+    input: &'a Panels,
     /// The gradients by its outputs before the ReLU, `[samples, outputs]`.
-    pub(super) output_gradients: &'a [f32],
-    /// Samples of the tile.
-    pub(super) samples: usize,
+    output_gradients: Matrix<'a>,
 }
 
 /// Whether gradients are summed from nothing, or added to what earlier tiles gave.
@@ -164,19 +193,15 @@ pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], sum: Sum,
         if sum == Sum::Begin {
             bias.fill(0.0);
         }
-        let mut scratch = Panels::default();
         for (number, tile) in tiles.iter().enumerate() {
             let begins = number == 0 && sum == Sum::Begin;
             transposed_product(
                 MatrixMut::dense(weights, rows, layer.inputs),
                 if begins { Finish::Replace } else { Finish::Add },
-                Matrix::new(&tile.output_gradients[first..], tile.samples, rows, layer.outputs),
-                Matrix::dense(tile.input, tile.samples, layer.inputs),
-                &mut scratch,
+                (tile.output_gradients, first..first + rows),
+                tile.input,
             );
-            for row in tile.output_gradients.chunks_exact(layer.outputs) {
-                bias.iter_mut().zip(&row[first..]).for_each(|(sum, gradient)| *sum += gradient);
-            }
+            tile.output_gradients.add_rows_to(first, bias);
         }
     });
 }

@@ -7,7 +7,7 @@ use rankine_reader::Samples;
 use rayon::prelude::*;
 
 use super::loss::HeadLabels;
-use super::mlp::{MlpTile, Sum, WgradTile, weight_gradients};
+use super::mlp::{Sum, weight_gradients};
 use super::tables::LookUp;
 use super::tile::{Parts, Tile};
 use crate::model::ModelSpec;
@@ -43,7 +43,6 @@ pub(super) struct Backward<'a> {
 /// The dense parameters in a step whose samples have gone forward and back.
 pub(super) struct DenseStep<'a> {
     parts: &'a mut Parts,
-    batch: &'a Samples,
     tiles: &'a [Tile],
     /// How the tiles enter the sums.
     sum: Sum,
@@ -87,12 +86,12 @@ impl Replica {
 
     /// Takes a batch, which may be empty, forward and back. What the last round of tiles gives is not yet in the sums
     /// of the weight gradients: see [`DenseStep::sum`].
-    pub(super) fn forward_backward<'a>(
-        &'a mut self,
-        batch: &'a Samples,
+    pub(super) fn forward_backward(
+        &mut self,
+        batch: &Samples,
         heads: &[HeadLabels<'_>],
         tables: &impl LookUp,
-    ) -> Backward<'a> {
+    ) -> Backward<'_> {
         let elements = self.parts.spec.vector_elements();
         self.vector_gradients.resize(batch.len * elements, 0.0);
         self.logit_gradients.resize(batch.len * heads.len(), 0.0);
@@ -102,7 +101,7 @@ impl Replica {
         let mut sum = Sum::Begin;
         for round in rounds(batch.len) {
             if round.start > 0 {
-                sum_weight_gradients(&self.parts, batch, &self.tiles, sum, &mut self.gradients);
+                sum_weight_gradients(&self.parts, &self.tiles, sum, &mut self.gradients);
                 sum = Sum::Continue;
             }
             self.lay_tiles(&round, tile_samples);
@@ -120,7 +119,7 @@ impl Replica {
             }
         }
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
-        let dense = DenseStep { parts, batch, tiles, sum, gradients };
+        let dense = DenseStep { parts, tiles, sum, gradients };
         Backward { loss_sums, vector_gradients, logit_gradients, dense }
     }
 
@@ -151,7 +150,7 @@ impl DenseStep<'_> {
         if self.tiles.is_empty() {
             self.gradients.fill(0.0);
         } else {
-            sum_weight_gradients(self.parts, self.batch, self.tiles, self.sum, self.gradients);
+            sum_weight_gradients(self.parts, self.tiles, self.sum, self.gradients);
         }
         (&mut self.parts.parameters, self.gradients)
     }
@@ -175,24 +174,20 @@ fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
     (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
 }
 
-fn sum_weight_gradients(parts: &Parts, batch: &Samples, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
+fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
     // Layers lie one behind the other in the gradients: each takes its piece off the front.
     let mut rest = gradients;
     let mut tasks = Vec::new();
-    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(batch, tile)).collect();
-    for (mlp, &(of_mlp, ..)) in of_tiles[0].iter().enumerate() {
-        for (number, layer) in of_mlp.spec.layers.iter().enumerate() {
+    let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
+    for (number, &(mlp, _)) in of_tiles[0].iter().enumerate() {
+        for (layer_number, layer) in mlp.spec.layers.iter().enumerate() {
             let (gradients, behind) = rest.split_at_mut(layer.end() - layer.offset);
             rest = behind;
-            let share = |(of_tile, tile): (&Vec<_>, &Tile)| {
-                let (_, own, input): (_, &MlpTile, _) = of_tile[mlp];
-                WgradTile {
-                    input: if number == 0 { input } else { &own.outputs[number - 1] },
-                    output_gradients: &own.output_gradients[number],
-                    samples: tile.samples.len(),
-                }
-            };
-            let shares: Vec<_> = of_tiles.iter().zip(tiles).map(share).collect();
+            let shares = of_tiles.iter().zip(tiles).map(|(of_tile, tile)| {
+                let (mlp, of_mlp) = of_tile[number];
+                of_mlp.layer(layer_number, mlp, tile.samples.len())
+            });
+            let shares: Vec<_> = shares.collect();
             tasks.push((layer, shares, gradients));
         }
     }

@@ -87,7 +87,7 @@ impl Parts {
         tables.pool(batch, samples, vectors);
         let dense = dense_of(batch, samples);
         bottom.forward(&self.bottom, &self.parameters, dense, len);
-        let dense_vectors = bottom.outputs.last().map_or(dense, Vec::as_slice);
+        let dense_vectors = bottom.outputs().unwrap_or(dense);
         let dim = self.spec.bottom_outputs();
         if dim > 0 {
             let rows = vectors.chunks_exact_mut(self.spec.vector_elements());
@@ -96,11 +96,11 @@ impl Parts {
         }
         let top_input = self.interaction.forward(&self.parameters, vectors, len, interaction);
         top.forward(&self.top, &self.parameters, top_input, len);
-        let logits = top.outputs.last_mut().expect("the top MLP has a layer");
+        let logits = top.outputs_mut().expect("the top MLP has a layer");
         self.interaction.add_to_logits(vectors, interaction, heads, logits);
         tables.add_first_order(batch, samples, scratch, logits);
         linear.forward(&self.linear, &self.parameters, dense, len);
-        if let Some(terms) = linear.outputs.last() {
+        if let Some(terms) = linear.outputs() {
             logits.iter_mut().zip(terms).for_each(|(logit, term)| *logit += term);
         }
     }
@@ -116,21 +116,21 @@ impl Parts {
     ) {
         let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, .. } = tile;
         let len = samples.len();
-        let logits = top.outputs.last().expect("the top MLP has a layer");
+        let logits = top.outputs().expect("the top MLP has a layer");
         loss_sums.clear();
         loss_sums.extend(heads.iter().enumerate().map(|(number, head)| {
             let gradients = &mut logit_gradients[number..];
             head.gradients(samples.clone(), heads.len(), &logits[number..], gradients)
         }));
         for layer in [&mut *top, linear] {
-            if let Some(gradients) = layer.output_gradients.last_mut() {
+            if let Some((_, gradients)) = layer.output_gradients_mut() {
                 gradients.copy_from_slice(logit_gradients);
             }
         }
         let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
         top.backward(&self.top, len, Some(top_input_gradients));
         self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
-        if let Some(output_gradients) = bottom.output_gradients.last_mut() {
+        if let Some((_, output_gradients)) = bottom.output_gradients_mut() {
             let dim = self.spec.bottom_outputs();
             let rows = vector_gradients.chunks_exact(self.spec.vector_elements());
             for (gradients, row) in output_gradients.chunks_exact_mut(dim).zip(rows) {
@@ -140,18 +140,11 @@ impl Parts {
         }
     }
 
-    /// Every MLP of the model with what a tile kept of it and with the MLP's input, in the order of their parameters.
-    pub(super) fn mlps<'a>(
-        &'a self,
-        batch: &'a Samples,
-        tile: &'a Tile,
-    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
-        let dense = dense_of(batch, &tile.samples);
-        let mut mlps = vec![(&self.bottom, &tile.bottom, dense)];
-        mlps.extend(self.interaction.mlps(&tile.vectors, &tile.interaction));
-        let top_input = self.interaction.top_input(&tile.vectors, &tile.interaction);
-        mlps.push((&self.top, &tile.top, top_input));
-        mlps.push((&self.linear, &tile.linear, dense));
+    /// Every MLP of the model with what a tile kept of it, in the order of their parameters.
+    pub(super) fn mlps<'a>(&'a self, tile: &'a Tile) -> Vec<(&'a Mlp, &'a MlpTile)> {
+        let mut mlps = vec![(&self.bottom, &tile.bottom)];
+        mlps.extend(self.interaction.mlps(&tile.interaction));
+        mlps.extend([(&self.top, &tile.top), (&self.linear, &tile.linear)]);
         mlps
     }
 }
@@ -159,7 +152,7 @@ impl Parts {
 impl Tile {
     /// `[samples, heads]`
     pub(super) fn logits(&self) -> &[f32] {
-        self.top.outputs.last().expect("the top MLP has a layer")
+        self.top.outputs().expect("the top MLP has a layer")
     }
 }
 

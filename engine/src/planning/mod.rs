@@ -1,8 +1,8 @@
 //! Where a job's tables lie among ranks, planned from how often their rows are looked up.
 //!
 //! `statistics` finds how often that is, `rest` what the dense part takes, `machine` reads what a machine does in a
-//! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is fed
-//! from jobs, models and datasets. The same job and dataset give the same plan.
+//! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is
+//! fed from jobs, models and datasets. The same job and dataset give the same plan.
 
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
@@ -144,8 +144,8 @@ pub fn plan(
     planned.map(|planned| planned.plan).map_err(|error| TrainError::Device(error.to_string()))
 }
 
-/// Memory of each of some ranks of one process on this machine. It is what the machine has, not what is free now: a plan
-/// shall not depend on what else runs.
+/// Memory of each of some ranks of one process on this machine. It is what the machine has, not what is free now: a
+/// plan shall not depend on what else runs.
 pub fn memory_of_a_thread_rank(topology: Topology) -> u64 {
     let memory = system::memory();
     let bytes = memory

@@ -1,5 +1,5 @@
-//! How often the rows of each column's table are looked up: from a dataset's own statistics, from samples drawn from all
-//! of it, or from the law by which ids are, or are taken to be, drawn.
+//! How often the rows of each column's table are looked up: from a dataset's own statistics, from samples drawn from
+//! all of it, or from the law by which ids are, or are taken to be, drawn.
 
 use rankine_embedding::frequency::{BagLengths, CountClass, FrequencySketch, TableFrequencies};
 use rankine_reader::generate::PowerLaw;

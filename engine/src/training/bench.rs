@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::data::open_or_generate;
 use super::evaluate::Scorer;
 use super::fit::thread_pool;
-use super::learner::Learner;
+use super::learner::Choice;
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::job::Job;
@@ -91,9 +91,10 @@ pub fn bench_train(
              train.batch_size"
         )));
     }
+    let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = Learner::initialized(job, &dataset, spec, &rules, threads)?;
+        let (mut learner, device) = choice.initialize(job, spec, &rules, threads)?;
         let rate_factor = job.optimizer.schedule.factor(1);
         learner.time_steps(&batches, rate_factor, options.warm_up)?;
         let began = Instant::now();

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
-use super::learner::{Learner, Losses};
+use super::learner::{Choice, Learner, Losses};
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
@@ -51,15 +51,37 @@ pub fn train(
     }
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
+    let io = job.reader.io_options();
+    // Opened first: while tables are initialized, the first window is read and shuffled.
+    let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let (learner, device) = Learner::initialized(job, &dataset, spec, &rules, threads)?;
+        let (learner, device) = choice.initialize(job, spec, &rules, threads)?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-        let io = job.reader.io_options();
-        Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run()
+        Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })
+}
+
+/// The batches that a job trains on.
+fn train_stream(job: &Job, dataset: &Dataset, io: IoOptions) -> Result<BatchStream, TrainError> {
+    let train = &job.train;
+    let order = if train.shuffle {
+        Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }
+    } else {
+        Order::File
+    };
+    let options = StreamOptions {
+        batch_size: train.batch_size.get() as usize,
+        epochs: Some(train.epochs.get()),
+        order,
+        start: Position::default(),
+        io,
+        prefetch: PREFETCH_BATCHES,
+    };
+    Ok(BatchStream::open(dataset.part(Part::Train)?, &options)?)
 }
 
 /// The threads of a job, and their number.
@@ -110,21 +132,8 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: BatchStream) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
-        let stream = StreamOptions {
-            batch_size: train.batch_size.get() as usize,
-            epochs: Some(train.epochs.get()),
-            order: if train.shuffle {
-                Order::Shuffled { seed: self.job.seed, window_blocks: train.shuffle_window_blocks.get() }
-            } else {
-                Order::File
-            },
-            start: Position::default(),
-            io: self.io,
-            prefetch: PREFETCH_BATCHES,
-        };
-        let mut batches = BatchStream::open(self.dataset.part(Part::Train)?, &stream)?;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use rankine_embedding::Topology;
+use rankine_embedding::EmbeddingPlan;
 use rankine_reader::{Dataset, Samples};
 
 use super::TrainError;
@@ -23,40 +23,77 @@ pub(super) enum Learner {
     Cuda(Box<crate::cuda::CudaModel>),
 }
 
-impl Learner {
-    /// The model of a job as training starts with it, and in words what trains it.
+/// On which device a job is to be trained.
+pub(super) enum Choice {
+    /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
+    Cpu(Option<EmbeddingPlan>, String),
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(std::sync::Arc<rankine_cuda::Device>),
+}
+
+impl Choice {
+    /// Chooses as the job says; nothing is made yet.
     ///
     /// # Errors
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
-    pub(super) fn initialized(
+    pub(super) fn of(
         job: &Job,
         dataset: &Dataset,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<Self, TrainError> {
+        #[cfg(feature = "cuda")]
+        let why = match gpu::device(job, dataset, spec, rules)? {
+            Ok(device) => return Ok(Self::Cuda(device)),
+            Err(why) => why,
+        };
+        #[cfg(not(feature = "cuda"))]
+        let why = String::new();
+        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+        let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+        check_memory(spec, rules, plan.as_ref())?;
+        Ok(Self::Cpu(plan, why))
+    }
+
+    /// The model of a job as training starts with it, and in words what trains it.
+    ///
+    /// # Errors
+    /// [`TrainError::Device`] where the device does not take it.
+    pub(super) fn initialize(
+        self,
+        job: &Job,
         spec: ModelSpec,
         rules: &TrainingRules,
         threads: usize,
-    ) -> Result<(Self, String), TrainError> {
-        #[cfg(feature = "cuda")]
-        let (spec, device) = match gpu::initialized(job, dataset, spec, rules)? {
-            gpu::Choice::Gpu(model, device) => return Ok((Self::Cuda(model), device)),
-            gpu::Choice::Cpu(spec, why) => (spec, format!("the CPU{why}")),
+    ) -> Result<(Learner, String), TrainError> {
+        let (plan, why) = match self {
+            Self::Cpu(plan, why) => (plan, why),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(device) => match gpu::initialize(&device, job, &spec, rules)? {
+                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
+                Err(why) => {
+                    check_memory(&spec, rules, None)?;
+                    (None, why)
+                }
+            },
         };
-        #[cfg(not(feature = "cuda"))]
-        let device = "the CPU".to_owned();
-        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-        let plan = (topology.ranks() > 1).then(|| planning::plan(job, &spec, rules, dataset)).transpose()?;
-        check_memory(&spec, rules, plan.as_ref())?;
         let model = match plan {
             None => CpuModel::initialized(spec, rules, job.seed),
             Some(plan) => {
+                let ranks = job.device.ranks;
                 let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
                 let sharding = Sharding { plan, shard_dense_update, threads };
-                CpuModel::over_ranks(&spec, rules, job.seed, sharding)
-                    .map_err(|error| no_threads(topology, &error))?
+                CpuModel::over_ranks(&spec, rules, job.seed, sharding).map_err(|error| {
+                    TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
+                })?
             }
         };
-        Ok((Self::Cpu(Box::new(model), Vec::new()), device))
+        Ok((Learner::Cpu(Box::new(model), Vec::new()), format!("the CPU{why}")))
     }
+}
 
+impl Learner {
     /// The kind of device, as the summary calls it.
     pub(super) fn kind(&self) -> &'static str {
         match self {
@@ -152,10 +189,6 @@ impl Scorer for Learner {
     }
 }
 
-fn no_threads(topology: Topology, error: &rayon::ThreadPoolBuildError) -> TrainError {
-    TrainError::Device(format!("cannot start the threads of {} ranks: {error}", topology.ranks()))
-}
-
 /// The mean loss of steps since the last report, as far as losses are known.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
@@ -211,6 +244,9 @@ impl Losses {
 mod gpu {
     //! Which jobs GPUs train.
 
+    use std::sync::Arc;
+
+    use rankine_cuda::Device;
     use rankine_embedding::cuda::Error;
     use rankine_reader::Dataset;
 
@@ -219,48 +255,46 @@ mod gpu {
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
-    /// What trains a job.
-    pub(super) enum Choice {
-        /// A GPU, described in words.
-        Gpu(Box<CudaModel>, String),
-        /// The CPU, and why, in words to be said behind that.
-        Cpu(ModelSpec, String),
-    }
-
-    pub(super) fn initialized(
+    /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
+    pub(super) fn device(
         job: &Job,
         dataset: &Dataset,
-        spec: ModelSpec,
+        spec: &ModelSpec,
         rules: &TrainingRules,
-    ) -> Result<Choice, TrainError> {
+    ) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
-            return Ok(Choice::Cpu(spec, String::new()));
+            return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), &spec, rules);
-        if kind == DeviceKind::Cuda && !refused.is_empty() {
-            return Err(TrainError::Conflicts(refused));
+        let refused = refusals(job, dataset.schema(), spec, rules);
+        match (Device::open(0), refused.first()) {
+            (_, Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
+            (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(error.to_string())),
+            (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
+            (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
+            (Ok(device), None) => Ok(Ok(device)),
         }
-        if let Some(first) = refused.first() {
-            return Ok(Choice::Cpu(spec, format!(", since a GPU does not do this job ({first})")));
-        }
-        let device = match rankine_cuda::Device::open(0) {
-            Ok(device) => device,
-            Err(error) if kind == DeviceKind::Cuda => return Err(TrainError::Device(error.to_string())),
-            Err(error) => return Ok(Choice::Cpu(spec, format!(", since {error}"))),
-        };
+    }
+
+    /// The model on the GPU, and the GPU in words; or why it is not there, in words to be said behind "the CPU".
+    pub(super) fn initialize(
+        device: &Arc<Device>,
+        job: &Job,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let sizes = (job.train.batch_size.get() as usize, job.eval.batch_size.get() as usize);
-        let model = CudaModel::initialized(&device, spec.clone(), rules, precision, job.seed, sizes);
-        let name = device.name().map_err(|error| TrainError::Device(error.to_string()))?;
-        match model {
+        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, sizes) {
             Ok(model) => {
-                Ok(Choice::Gpu(Box::new(model), format!("one GPU ({name}) in {}", precision.name())))
+                let name = device.name().map_err(|error| failed(error.into()))?;
+                Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
-            Err(error) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
-                "the GPU cannot take this job: {error}; set device.kind to \"cpu\", or make the tables or the batch smaller"
+            Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
+                "the GPU cannot take this job: {error}. Make the tables or the batch smaller, or set device.kind to \
+                 \"cpu\""
             ))),
-            Err(error) => Ok(Choice::Cpu(spec, format!(", since the GPU cannot take this job: {error}"))),
+            Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
         }
     }
 

@@ -142,8 +142,8 @@ pub enum TrainError {
     NotFinite(String),
     /// What all ranks have is no longer the same.
     #[error(
-        "the replicas of ranks {0:?} are not those of rank 0: this is a defect of Rankine, or of this machine's memory; the \
-         model was not saved"
+        "the replicas of ranks {0:?} are not those of rank 0: this is a defect of Rankine, or of this machine's \
+         memory; the model was not saved"
     )]
     ReplicasDiffer(Vec<usize>),
     /// The job asks for a device that cannot be had.

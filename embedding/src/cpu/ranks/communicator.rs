@@ -119,11 +119,11 @@ impl Communicator {
     }
 
     /// Exchanges lists between the ranks of a group; `widths` are the elements of an item, stream by stream. Along the
-    /// rail they go in rounds of at most `round_items` items a list, each list of a round padded to that.
+    /// rail they go in rounds of at most `round_items` items of each stream, lists of a round padded to that.
     pub(super) fn exchange<T: Copy + Send + 'static>(
         &mut self,
         group: Group,
-        round_items: usize,
+        round_items: &[usize],
         widths: &[usize],
         mut outgoing: Vec<Lists<T>>,
     ) -> Vec<Lists<T>> {
@@ -131,14 +131,16 @@ impl Communicator {
         let bytes = |items: usize, width: usize| (items * width * size_of::<T>()) as u64;
         let mut rounds = 1;
         if group == Group::Rail {
-            let items = outgoing.iter().flat_map(|lists| lists.iter().zip(widths));
-            let longest = items.map(|(list, width)| list.len() / width).max().unwrap_or(0);
-            rounds = self.max(&ranks, longest.div_ceil(round_items));
+            let items = outgoing.iter().flat_map(|lists| lists.iter().zip(widths).zip(round_items));
+            let rounds_of = |((list, width), of_round): ((&Vec<T>, &usize), &usize)| {
+                (list.len() / width).div_ceil(*of_round)
+            };
+            rounds = self.max(&ranks, items.map(rounds_of).max().unwrap_or(0));
         }
         for (&rank, lists) in ranks.iter().zip(&outgoing).filter(|&(&rank, _)| rank != self.rank) {
-            for (list, &width) in lists.iter().zip(widths) {
+            for ((list, &width), of_round) in lists.iter().zip(widths).zip(round_items) {
                 let sent = bytes(list.len() / width, width);
-                let padded = if group == Group::Rail { bytes(rounds * round_items, width) } else { sent };
+                let padded = if group == Group::Rail { bytes(rounds * of_round, width) } else { sent };
                 let link = link_to(self.topology, self.rank, rank, &mut self.exchange);
                 link.bytes += sent;
                 link.padding_bytes += padded - sent;
@@ -150,11 +152,11 @@ impl Communicator {
         let mut incoming = vec![vec![Vec::new(); widths.len()]; ranks.len()];
         for _ in 0..rounds {
             let round = outgoing.iter_mut().map(|lists| -> Lists<T> {
-                let of_round = |(list, width): (&mut Vec<T>, &usize)| {
-                    let rest = list.split_off(list.len().min(round_items * width));
+                let of_round = |((list, width), items): ((&mut Vec<T>, &usize), &usize)| {
+                    let rest = list.split_off(list.len().min(items * width));
                     std::mem::replace(list, rest)
                 };
-                lists.iter_mut().zip(widths).map(of_round).collect()
+                lists.iter_mut().zip(widths).zip(round_items).map(of_round).collect()
             });
             for (lists, more) in incoming.iter_mut().zip(self.swap(&ranks, round.collect())) {
                 lists.iter_mut().zip(more).for_each(|(list, more): (&mut Vec<T>, _)| list.extend(more));
@@ -302,7 +304,7 @@ mod tests {
                 |to: usize, stream: usize| vec![(rank * 10 + to) as u32; (rank + 3 * to) * (stream + 1)];
             let outgoing =
                 communicator.group(Group::Rail).iter().map(|&to| vec![list(to, 0), list(to, 1)]).collect();
-            let incoming = communicator.exchange(Group::Rail, 2, &[1, 2], outgoing);
+            let incoming = communicator.exchange(Group::Rail, &[2, 3], &[1, 2], outgoing);
             (incoming, communicator.exchange_traffic())
         });
         for (rank, (incoming, sent)) in results.into_iter().enumerate() {
@@ -313,11 +315,11 @@ mod tests {
                 }
             }
             let other = rail[1 - topology.node_of(rank)];
-            // 3 elements of 4 bytes for each item of the two streams together.
+            // One element of 4 bytes for each item of the first stream, two of the second.
             let bytes = 12 * (rank + 3 * other) as u64;
             let longest =
                 rail.iter().flat_map(|from| rail.iter().map(move |to| from + 3 * to)).max().unwrap();
-            let padded = 12 * (longest.div_ceil(2) * 2) as u64;
+            let padded = (longest.div_ceil(2) * (2 * 4 + 3 * 8)) as u64;
             let expected = LinkTraffic { rows: 0, bytes, padding_bytes: padded - bytes };
             assert_eq!(sent, Traffic { within_nodes: LinkTraffic::default(), between_nodes: expected });
         }

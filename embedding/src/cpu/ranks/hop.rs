@@ -16,8 +16,10 @@ type PlaceOf<'a> = &'a dyn Fn(usize, u64) -> usize;
 pub(super) struct Wires<'a> {
     /// Elements of a vector, stream by stream.
     pub(super) dims: &'a [usize],
-    /// Items of a list that one round carries along a rail.
-    pub(super) round_items: usize,
+    /// Vectors of each that one round carries along a rail.
+    pub(super) round_vectors: &'a [usize],
+    /// Ids of bags of each.
+    pub(super) round_ids: &'a [usize],
 }
 
 impl Wires<'_> {
@@ -29,9 +31,10 @@ impl Wires<'_> {
         &self,
         communicator: &mut Communicator,
         group: Group,
+        round_items: &[usize],
         outgoing: Vec<Lists<T>>,
     ) -> Vec<Lists<T>> {
-        communicator.exchange(group, self.round_items, &vec![1; self.streams()], outgoing)
+        communicator.exchange(group, round_items, &vec![1; self.streams()], outgoing)
     }
 }
 
@@ -74,7 +77,7 @@ impl Hop {
         lens: &[usize],
     ) -> Lists<f32> {
         let outgoing = gather(vectors, wires.dims, from);
-        let incoming = communicator.exchange(self.group, wires.round_items, wires.dims, outgoing);
+        let incoming = communicator.exchange(self.group, wires.round_vectors, wires.dims, outgoing);
         let mut out: Lists<f32> =
             lens.iter().zip(wires.dims).map(|(len, dim)| vec![0.0; len * dim]).collect();
         add_at(&mut out, wires.dims, to, &incoming);
@@ -100,7 +103,7 @@ fn route_rows(
             outgoing[place][stream].push(row);
         }
     }
-    let incoming = wires.exchange(communicator, group, outgoing);
+    let incoming = wires.exchange(communicator, group, wires.round_vectors, outgoing);
     let merge = |stream: usize| {
         let mut rows: Vec<_> = incoming.iter().flat_map(|lists| &lists[stream]).copied().collect();
         rows.sort_unstable();
@@ -183,8 +186,8 @@ fn route_bags(
             }
         }
     }
-    let lengths = wires.exchange(communicator, group, lengths);
-    let ids = wires.exchange(communicator, group, ids);
+    let lengths = wires.exchange(communicator, group, wires.round_vectors, lengths);
+    let ids = wires.exchange(communicator, group, wires.round_ids, ids);
     let mut parts = vec![BagList::default(); wires.streams()];
     let mut received = Vec::new();
     for (lengths, ids) in lengths.into_iter().zip(ids) {

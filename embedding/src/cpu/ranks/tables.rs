@@ -77,6 +77,8 @@ struct Streams<T> {
     /// Table and shard of each.
     of: Vec<(usize, usize)>,
     dims: Vec<usize>,
+    round_vectors: Vec<usize>,
+    round_ids: Vec<usize>,
     path: Path,
     /// What this rank owns of each, by the table's own row numbers.
     owned: Vec<T>,
@@ -188,7 +190,7 @@ impl RankTables {
         if let Some(streams) = &rows {
             let owned = streams.of.iter().zip(&streams.owned);
             let weights = owned.map(|(&at, rows)| self.weights_of(at, rows)).collect::<Vec<_>>();
-            let wires = self.wires(&streams.dims);
+            let wires = streams.wires();
             let fetched = streams.path.down(communicator, wires, &weights);
             for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
                 let columns = self.plan.tables[table].shards[shard].columns.clone();
@@ -203,7 +205,7 @@ impl RankTables {
         if let Some(streams) = &bags {
             let owned = streams.of.iter().zip(&streams.owned);
             let pooled = owned.map(|(&at, parts)| self.pool_parts(at, parts)).collect::<Vec<_>>();
-            let wires = self.wires(&streams.dims);
+            let wires = streams.wires();
             let fetched = streams.path.down(communicator, wires, &pooled);
             for (&(table, shard), fetched) in streams.of.iter().zip(&fetched) {
                 let columns = self.plan.tables[table].shards[shard].columns.clone();
@@ -276,7 +278,7 @@ impl RankTables {
                 columns_of(&sum_gradients(route, dim, &of_bags[table]), dim, columns)
             });
             let sums: Vec<_> = sums.collect();
-            let owned = streams.path.up(communicator, self.wires(&streams.dims), &sums);
+            let owned = streams.path.up(communicator, streams.wires(), &sums);
             for ((&(table, shard), rows), sums) in streams.of.iter().zip(&streams.owned).zip(owned) {
                 let rows = self.local(table, shard, rows);
                 batch.pending.push(ShardGradients { table, shard, rows, sums });
@@ -288,7 +290,7 @@ impl RankTables {
                 columns_of(&of_bags[table], self.tables[table].spec.dim, columns)
             });
             let own: Vec<_> = own.collect();
-            let owned = streams.path.up(communicator, self.wires(&streams.dims), &own);
+            let owned = streams.path.up(communicator, streams.wires(), &own);
             for ((&(table, shard), parts), gradients) in streams.of.iter().zip(&streams.owned).zip(&owned) {
                 let route = parts.route(self.tables[table].spec.rows);
                 let dim = self.plan.tables[table].shards[shard].columns.len();
@@ -358,38 +360,18 @@ impl RankTables {
         Some(total)
     }
 
-    fn wires<'a>(&self, dims: &'a [usize]) -> Wires<'a> {
-        Wires { dims, round_items: self.plan.round_rows }
-    }
-
-    /// The shards of all tables that are exchanged in one way.
-    fn streams(&self, exchange: Exchange) -> (Vec<(usize, usize)>, Vec<usize>, Vec<Owner>) {
-        let tables = self.plan.tables.iter().enumerate().filter(|(_, planned)| planned.exchange == exchange);
-        let of: Vec<_> =
-            tables.flat_map(|(t, planned)| (0..planned.shards.len()).map(move |s| (t, s))).collect();
-        let shards = of.iter().map(|&(table, shard)| &self.plan.tables[table].shards[shard]);
-        let (dims, owners) = shards.map(|shard| (shard.columns.len(), shard.owner)).unzip();
-        (of, dims, owners)
-    }
-
     fn open_rows(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<Vec<u64>>> {
-        let (of, dims, owners) = self.streams(Exchange::Rows);
-        if of.is_empty() {
-            return None;
-        }
-        let rows: Vec<_> = of.iter().map(|&(table, _)| tables[table].route.rows.as_slice()).collect();
-        let (path, owned) = Path::of_rows(communicator, self.wires(&dims), &rows, &owners);
-        Some(Streams { of, dims, path, owned })
+        Streams::open(&self.plan, Exchange::Rows, |of, wires, owners| {
+            let rows: Vec<_> = of.iter().map(|&(table, _)| tables[table].route.rows.as_slice()).collect();
+            Path::of_rows(communicator, wires, &rows, owners)
+        })
     }
 
     fn open_bags(&self, communicator: &mut Communicator, tables: &[TableBatch]) -> Option<Streams<BagList>> {
-        let (of, dims, owners) = self.streams(Exchange::Pooled);
-        if of.is_empty() {
-            return None;
-        }
-        let bags: Vec<_> = of.iter().map(|&(table, _)| &tables[table].infrequent).collect();
-        let (path, owned) = Path::of_bags(communicator, self.wires(&dims), &bags, &owners);
-        Some(Streams { of, dims, path, owned })
+        Streams::open(&self.plan, Exchange::Pooled, |of, wires, owners| {
+            let bags: Vec<_> = of.iter().map(|&(table, _)| &tables[table].infrequent).collect();
+            Path::of_bags(communicator, wires, &bags, owners)
+        })
     }
 
     /// The numbers at this rank of rows that it owns.
@@ -409,6 +391,34 @@ impl RankTables {
         let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
         let parts = BagList { offsets: parts.offsets.clone(), ids: self.local(table, shard, &parts.ids) };
         parts.pool(part)
+    }
+}
+
+impl<T> Streams<T> {
+    /// Routes the shards of all tables that are exchanged in one way, if there are any.
+    fn open(
+        plan: &EmbeddingPlan,
+        exchange: Exchange,
+        route: impl FnOnce(&[(usize, usize)], Wires<'_>, &[Owner]) -> (Path, Vec<T>),
+    ) -> Option<Self> {
+        let tables = plan.tables.iter().enumerate().filter(|(_, planned)| planned.exchange == exchange);
+        let of: Vec<_> =
+            tables.flat_map(|(t, planned)| (0..planned.shards.len()).map(move |s| (t, s))).collect();
+        if of.is_empty() {
+            return None;
+        }
+        let shards = of.iter().map(|&(table, shard)| &plan.tables[table].shards[shard]);
+        let (dims, owners): (Vec<_>, Vec<_>) = shards.map(|shard| (shard.columns.len(), shard.owner)).unzip();
+        let rounds = of.iter().map(|&(table, _)| plan.tables[table].round);
+        let (round_vectors, round_ids): (Vec<_>, Vec<_>) =
+            rounds.map(|round| (round.vectors, round.ids)).unzip();
+        let wires = Wires { dims: &dims, round_vectors: &round_vectors, round_ids: &round_ids };
+        let (path, owned) = route(&of, wires, &owners);
+        Some(Self { of, dims, round_vectors, round_ids, path, owned })
+    }
+
+    fn wires(&self) -> Wires<'_> {
+        Wires { dims: &self.dims, round_vectors: &self.round_vectors, round_ids: &self.round_ids }
     }
 }
 

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::{BagGradients, Communicator, RankTables};
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
 use crate::optimizer::{Optimizer, Step, UpdateRule};
-use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, TablePlan};
+use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, TablePlan};
 use crate::random::UniformField;
 use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
@@ -131,8 +131,10 @@ impl TableCase {
 
 impl Case {
     fn plan(&self) -> EmbeddingPlan {
-        let tables = self.tables.iter().enumerate().map(|(number, table)| table.plan(self.topology, number));
-        EmbeddingPlan { topology: self.topology, tables: tables.collect(), round_rows: self.round_rows }
+        let round = RoundCapacity { vectors: self.round_rows, ids: self.round_rows + 1 };
+        let tables = self.tables.iter().enumerate();
+        let tables = tables.map(|(number, table)| TablePlan { round, ..table.plan(self.topology, number) });
+        EmbeddingPlan { topology: self.topology, tables: tables.collect() }
     }
 }
 
@@ -187,7 +189,7 @@ fn one_rank(case: &Case) -> Outcome {
         .map(|(number, table)| Table::initialized(table.spec(), table.optimizer(), SEED, number as u32))
         .collect();
     let mut vectors = vec![Vec::new(); BATCHES];
-    for batch in 0..BATCHES {
+    for (batch, vectors) in vectors.iter_mut().enumerate() {
         for (number, (of_case, table)) in case.tables.iter().zip(&mut tables).enumerate() {
             let samples = of_case.samples();
             let columns = Columns::of(&of_case.bags[batch], 0..samples);
@@ -200,7 +202,7 @@ fn one_rank(case: &Case) -> Outcome {
             let mut route = Route::default();
             route.build(&features, of_case.rows);
             table.update(&route, &features, &gradients, step(batch));
-            vectors[batch].push(out);
+            vectors.push(out);
         }
     }
     let weights = tables

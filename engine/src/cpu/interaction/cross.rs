@@ -55,7 +55,7 @@ impl CrossNetwork {
             let (before, from) = tile.outputs.split_at_mut(number);
             let x = before.last().map_or(x0, Vec::as_slice);
             linear.forward(mlp, parameters, x, samples);
-            cross(x0, last(&linear.outputs), x, &mut from[0]);
+            cross(x0, linear.outputs().expect("a cross layer has a matrix"), x, &mut from[0]);
         }
     }
 
@@ -72,27 +72,17 @@ impl CrossNetwork {
         scratch.resize(x0.len(), 0.0);
         x0_gradients.fill(0.0);
         for (mlp, linear) in self.layers.iter().zip(&mut tile.linear).rev() {
-            let linear_gradients = linear.output_gradients.last_mut().expect("a cross layer has a matrix");
-            cross_back(x0, last(&linear.outputs), gradients, linear_gradients, x0_gradients);
+            let (y, linear_gradients) = linear.output_gradients_mut().expect("a cross layer has a matrix");
+            cross_back(x0, y, gradients, linear_gradients, x0_gradients);
             linear.backward(mlp, samples, Some(scratch));
             add(gradients, scratch);
         }
         add(x0_gradients, gradients);
     }
 
-    pub(super) fn mlps<'a>(
-        &'a self,
-        x0: &'a [f32],
-        tile: &'a CrossTile,
-    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
-        let inputs = std::iter::once(x0).chain(tile.outputs.iter().map(Vec::as_slice));
-        let layers = self.layers.iter().zip(&tile.linear).zip(inputs);
-        layers.map(|((mlp, linear), input)| (mlp, linear, input)).collect()
+    pub(super) fn mlps<'a>(&'a self, tile: &'a CrossTile) -> Vec<(&'a Mlp, &'a MlpTile)> {
+        self.layers.iter().zip(&tile.linear).collect()
     }
-}
-
-fn last(outputs: &[Vec<f32>]) -> &[f32] {
-    outputs.last().expect("a cross layer has a matrix")
 }
 
 vectorized! {

@@ -80,7 +80,7 @@ impl InteractionPart {
     }
 
     /// The top MLP's input, `[samples, top inputs]`, behind [`InteractionPart::forward`].
-    pub(super) fn top_input<'a>(&self, vectors: &'a [f32], tile: &'a InteractionTile) -> &'a [f32] {
+    fn top_input<'a>(&self, vectors: &'a [f32], tile: &'a InteractionTile) -> &'a [f32] {
         match self {
             Self::Dot(_) => &tile.outputs,
             Self::Cross(_) => tile.cross.output(),
@@ -142,14 +142,10 @@ impl InteractionPart {
         }
     }
 
-    /// The same MLPs with what a tile kept of them and with what they saw.
-    pub(super) fn mlps<'a>(
-        &'a self,
-        vectors: &'a [f32],
-        tile: &'a InteractionTile,
-    ) -> Vec<(&'a Mlp, &'a MlpTile, &'a [f32])> {
+    /// The same MLPs with what a tile kept of them.
+    pub(super) fn mlps<'a>(&'a self, tile: &'a InteractionTile) -> Vec<(&'a Mlp, &'a MlpTile)> {
         match self {
-            Self::Cross(network) => network.mlps(vectors, &tile.cross),
+            Self::Cross(network) => network.mlps(&tile.cross),
             Self::Dot(_) | Self::FactorizationMachine(_) | Self::Concat => Vec::new(),
         }
     }

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, TablePlan, TableSpec, Topology, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
+    UpdateRule,
 };
 use rankine_reader::Samples;
 
@@ -50,7 +51,9 @@ fn sharding(
     let tables = rules.all_tables(spec);
     let tables =
         tables.iter().zip(kinds.iter().cycle()).map(|((table, _), &kind)| plan_of(topology, table, kind));
-    let plan = EmbeddingPlan { topology, tables: tables.collect(), round_rows: 4 };
+    let round = RoundCapacity { vectors: 4, ids: 5 };
+    let tables = tables.map(|table| TablePlan { round, ..table });
+    let plan = EmbeddingPlan { topology, tables: tables.collect() };
     Sharding { plan, shard_dense_update, threads: 2 }
 }
 
