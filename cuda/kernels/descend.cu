@@ -7,15 +7,13 @@
 
 constexpr u32 RUN = 64;
 constexpr u32 REDUCE_AT_ONCE = 8;
-constexpr u32 PART_WARPS = 4;
-constexpr u32 PARTS_AT_ONCE = 4;
+constexpr u32 PART_WARPS = 16;
+constexpr u32 PARTS_AT_ONCE = 8;
 constexpr u32 FEATURES_MAX = 512;
 
 struct Descend {
-    // Sorted by slot.
-    const u32* slots;
-    // A feature's number above `sample_bits`, a sample's below.
-    const u32* bags;
+    // Slots, and beside them bags: a feature's number above `sample_bits`, a sample's below. Sorted.
+    const uint2* pairs;
     // Of each slot.
     const u32* rows;
     const Feature* features;
@@ -36,7 +34,7 @@ struct Descend {
     u32 dim;
     u32 reserved;
 };
-static_assert(sizeof(Descend) == 96);
+static_assert(sizeof(Descend) == 88);
 
 // `w -= rate g`, rounded as on the CPU: no fused multiplication and subtraction.
 __device__ inline void descend(const Descend& p, u32 slot, float rate, u32 column, float4 sum) {
@@ -65,8 +63,8 @@ __device__ inline void descend_runs(const Descend& p) {
     const u32 vectors = p.dim / VECTOR, column = blockIdx.y * WARP + lane;
     const bool active = column < vectors;
     float4* parts = p.parts + u64(run) * 2 * vectors + column;
-    const u32 before = begin > 0 ? p.slots[begin - 1] : ~0u;
-    const u32 after = end < p.ids ? p.slots[end] : ~0u;
+    const u32 before = begin > 0 ? p.pairs[begin - 1].x : ~0u;
+    const u32 after = end < p.ids ? p.pairs[end].x : ~0u;
 
     float4 sum = make_float4(0, 0, 0, 0);
     float rate = 0;
@@ -77,8 +75,9 @@ __device__ inline void descend_runs(const Descend& p) {
         float own_rate = 0;
         u64 place = 0;
         if (own < end) {
-            const u32 bag = p.bags[own], feature = bag >> p.sample_bits;
-            slot = p.slots[own];
+            const uint2 pair = p.pairs[own];
+            const u32 bag = pair.y, feature = bag >> p.sample_bits;
+            slot = pair.x;
             own_rate = rates[feature];
             place = u64(bag & ((1u << p.sample_bits) - 1)) * p.stride + columns[feature];
         }
@@ -136,8 +135,8 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
     __shared__ float4 sums[PART_WARPS][WARP];
     const u32 run = blockIdx.x, begin = run * RUN, end = begin + RUN;
     if (end >= p.ids || *p.stop != 0) return;
-    const u32 slot = p.slots[end];
-    if (p.slots[end - 1] != slot || (begin > 0 && p.slots[begin - 1] == slot)) return;
+    const u32 slot = p.pairs[end].x;
+    if (p.pairs[end - 1].x != slot || (begin > 0 && p.pairs[begin - 1].x == slot)) return;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 vectors = p.dim / VECTOR, column = blockIdx.y * WARP + lane;
     const bool active = column < vectors;
@@ -151,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
 #pragma unroll
         for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
             const u64 other = first + i * PART_WARPS;
-            belongs[i] = other * RUN < p.ids && p.slots[other * RUN] == slot;
+            belongs[i] = other * RUN < p.ids && p.pairs[other * RUN].x == slot;
             if (belongs[i] && active) values[i] = parts[other * 2 * vectors];
         }
 #pragma unroll
@@ -164,6 +163,6 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
     __syncthreads();
     if (warp == 0 && active) {
         for (u32 other = 1; other < PART_WARPS; other++) add(sum, sums[other][lane]);
-        descend(p, slot, p.rates[p.bags[end] >> p.sample_bits], column, sum);
+        descend(p, slot, p.rates[p.pairs[end].y >> p.sample_bits], column, sum);
     }
 }

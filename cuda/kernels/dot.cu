@@ -144,13 +144,32 @@ __device__ inline void multiply_add(float (&sums)[4], const u32 (&left)[4], u32 
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
 }
 
+// A warp's way through a sample's vectors, a piece a lane at a time, without a division at each step.
+struct Walk {
+    u32 vector;
+    u32 column;
+
+    __device__ explicit Walk(const Dot& p)
+        : vector(threadIdx.x % WARP * PIECE / p.dim), column(threadIdx.x % WARP * PIECE % p.dim) {}
+
+    __device__ void step(u32 vectors, u32 columns, u32 dim) {
+        vector += vectors;
+        column += columns;
+        if (column >= dim) {
+            column -= dim;
+            vector++;
+        }
+    }
+};
+
 // A sample's vectors into a warp's shared memory. Rows behind the last are left as they are.
 __device__ inline void load_vectors(const Dot& p, u32 sample, bf16* z) {
-    const u32 lane = threadIdx.x % WARP, row = p.dim + PAD_BF16;
-    const bf16* vectors = static_cast<const bf16*>(p.vectors) + u64(sample) * p.count * p.dim;
-    for (u32 i = lane * PIECE; i < p.count * p.dim; i += WARP * PIECE) {
-        const u32 place = shared_address(z + i / p.dim * row + i % p.dim);
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(vectors + i));
+    const u32 row = p.dim + PAD_BF16, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
+    const bf16* from = static_cast<const bf16*>(p.vectors) + u64(sample) * p.count * p.dim;
+    for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
+        const u32 place = shared_address(z + at.vector * row + at.column);
+        const bf16* piece = from + at.vector * p.dim + at.column;
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(piece));
     }
 }
 
@@ -216,7 +235,8 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2, 128);
     bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
     bf16* g = z + ROWS * row;
-    const u32 warps = gridDim.x * DOT_THREADS / WARP, pairs = p.count * (p.count - 1) / 2;
+    const u32 warps = gridDim.x * DOT_THREADS / WARP;
+    const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     const bf16 zero = __float2bfloat16_rn(0.0f);
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
     for (u32 sample = blockIdx.x * DOT_THREADS / WARP + warp; sample < p.samples; sample += warps) {
@@ -224,9 +244,13 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
         // What is multiplied with 0 must be a number.
         for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
         const bf16* from = static_cast<const bf16*>(p.products) + u64(sample) * p.stride;
-        for (u32 i = lane; i < pairs; i += WARP) {
-            const Pair pair = pair_of(i);
-            g[pair.high * G_ROW + pair.low] = g[pair.low * G_ROW + pair.high] = from[p.passed + i];
+        // A row of the matrix at a time, which is as many products in turn.
+#pragma unroll 8
+        for (u32 high = 1; high < p.count; high++) {
+            const bf16* products = from + p.passed + high * (high - 1) / 2;
+            for (u32 low = lane; low < high; low += WARP) {
+                g[high * G_ROW + low] = g[low * G_ROW + high] = products[low];
+            }
         }
         vectors_loaded();
         u32 scales[TILES][TILES][4];
@@ -268,9 +292,9 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
         }
         __syncwarp();
         bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.count * p.dim;
-        for (u32 i = lane * PIECE; i < p.count * p.dim; i += WARP * PIECE) {
-            *reinterpret_cast<uint4*>(gradients + i) =
-                *reinterpret_cast<const uint4*>(z + i / p.dim * row + i % p.dim);
+        for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
+            *reinterpret_cast<uint4*>(gradients + at.vector * p.dim + at.column) =
+                *reinterpret_cast<const uint4*>(z + at.vector * row + at.column);
         }
         __syncwarp();
     }

@@ -1,16 +1,14 @@
 //! `descend.cu`.
 
-use super::{Element, Feature, Id, Kernel};
+use super::{Element, Feature, Id, Kernel, Pair};
 use crate::buffer::Pointer;
 
 /// What both kernels take that sum the gradients of each distinct row and update it by gradient descent.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Descend<T> {
-    /// Sorted.
-    pub slots: Pointer<u32>,
-    /// Beside them: a feature's number above `sample_bits`, a sample's below.
-    pub bags: Pointer<u32>,
+    /// Sorted; a bag is a feature's number above `sample_bits`, a sample's below.
+    pub pairs: Pointer<Pair>,
     /// Of each slot: the row of all tables.
     pub rows: Pointer<u32>,
     /// All features, [`super::Reduce::FEATURES_MAX`] at most.
@@ -39,7 +37,7 @@ pub struct Descend<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Descend<f32>>() == 96);
+const _: () = assert!(size_of::<Descend<f32>>() == 88);
 
 impl<T> Descend<T> {
     /// Ids that a warp sums.
@@ -81,5 +79,5 @@ pub struct DescendParts<T>(pub Descend<T>);
 unsafe impl<T: Element> Kernel for DescendParts<T> {
     const ID: Id = Id::DescendParts;
     const NAME: &'static str = "descend_parts";
-    const THREADS: u32 = 128;
+    const THREADS: u32 = 512;
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{
     Count, Descend, DescendParts, DescendRuns, Element, Feature, Groups, Initialize, Locate, LookUp, Mark,
-    Number, Scatter, Sum, Table,
+    Number, Pair, Scatter, Sum, Table,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
@@ -36,10 +36,8 @@ pub struct LocalTables {
     /// 0, and how many they are.
     starts: Buffer<u32>,
     slots: Buffer<u32>,
-    /// The ids' slots, ascending.
-    sorted_slots: Buffer<u32>,
-    /// Beside them, the bags: ascending for equal slots.
-    sorted_bags: Buffer<u32>,
+    /// The ids' slots with their bags, ascending.
+    sorted: Buffer<Pair>,
     parts: Buffer<f32>,
     faults: Buffer<u32>,
 }
@@ -64,8 +62,7 @@ impl LocalTables {
             rows: words(layout.ids())?,
             starts: words(2)?,
             slots: words(layout.ids())?,
-            sorted_slots: words(layout.ids())?,
-            sorted_bags: words(layout.ids())?,
+            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
             parts: Buffer::filled(device, runs * 2 * layout.dim, Bits::POISON)?,
             faults: Buffer::filled(device, 1, 0)?,
             device: Arc::clone(device),
@@ -174,20 +171,13 @@ impl LocalTables {
             slots_count,
             counts,
             totals,
-            slots_out: scratch.slots.pointer(),
-            bags_out: scratch.bags.pointer(),
+            pairs: Pointer::NULL,
+            sorted: scratch.sorted.pointer(),
             ids,
             pass: 0,
         };
-        let count = Count { slots: low.slots_out, slots_count, counts, ids, reserved: 0 };
-        let high = Scatter {
-            slots: low.slots_out,
-            bags: low.bags_out,
-            slots_out: self.sorted_slots.pointer(),
-            bags_out: self.sorted_bags.pointer(),
-            pass: 1,
-            ..low
-        };
+        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
+        let high = Scatter { pairs: low.sorted, sorted: self.sorted.pointer(), pass: 1, ..low };
         let groups = (scratch.set.groups.len() as u32, 1);
         // SAFETY: all addresses but the ids' are of this value's buffers, whose lengths follow from the same layout as the
         // counts here; the caller vouches for the ids.
@@ -224,8 +214,7 @@ impl LocalTables {
     ) -> Result<()> {
         let layout = &self.layout;
         let descend = Descend {
-            slots: self.sorted_slots.pointer(),
-            bags: self.sorted_bags.pointer(),
+            pairs: self.sorted.pointer(),
             rows: self.rows.pointer(),
             features: self.features.pointer(),
             gradients,

@@ -217,7 +217,7 @@ impl<T: Element> Trainer<T> {
         seed: u64,
         (batch_size, score_size): (usize, usize),
     ) -> Result<Self> {
-        let main = Lane::new(device)?;
+        let main = Lane::of_high_priority(device)?;
         let dim = spec.tables[0].dim;
         let first = spec.vectors() - spec.features.len();
         let feature = |(number, table)| Feature { table, column: (first + number) * dim };
@@ -230,8 +230,8 @@ impl<T: Element> Trainer<T> {
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes {
             main: &main,
-            beside: Lane::new(device)?,
-            routes: Lane::of_low_priority(device)?,
+            beside: Lane::of_high_priority(device)?,
+            routes: Lane::new(device)?,
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
