@@ -7,8 +7,10 @@
 
 constexpr u32 RUN = 64;
 constexpr u32 REDUCE_AT_ONCE = 8;
-constexpr u32 PART_WARPS = 16;
-constexpr u32 PARTS_AT_ONCE = 8;
+// Most blocks of the second kernel find nothing to do: with sixteen warps each, of 65536 samples of dlrm they take 276 us
+// in place of 50 (H200).
+constexpr u32 PART_WARPS = 4;
+constexpr u32 PARTS_AT_ONCE = 4;
 constexpr u32 FEATURES_MAX = 512;
 
 struct Descend {

@@ -226,33 +226,42 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
     }
 }
 
-// One warp a sample. Shared memory of a warp: the vectors, in whose place their gradients are made, and the products'
-// gradients as a symmetric matrix.
+// One warp a sample. Shared memory of a warp: the vectors, in whose place their gradients are made, the products'
+// gradients as a symmetric matrix, and as they come; behind those of all warps the places of each product in the matrix.
 template <u32 TILES>
 __device__ inline void dot_backward(const Dot& p, float4* memory) {
-    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_BF16;
+    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_BF16, WARPS = DOT_THREADS / WARP;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_BF16;
-    const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2, 128);
+    const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2 + p.stride * 2, 128);
     bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
     bf16* g = z + ROWS * row;
-    const u32 warps = gridDim.x * DOT_THREADS / WARP;
+    bf16* products = g + ROWS * G_ROW;
+    u32* places = reinterpret_cast<u32*>(reinterpret_cast<u8*>(memory) + WARPS * bytes);
+    const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     const bf16 zero = __float2bfloat16_rn(0.0f);
+    for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
+        const Pair pair = pair_of(i);
+        places[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
+    }
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
-    for (u32 sample = blockIdx.x * DOT_THREADS / WARP + warp; sample < p.samples; sample += warps) {
+    __syncthreads();
+    for (u32 sample = blockIdx.x * WARPS + warp; sample < p.samples; sample += gridDim.x * WARPS) {
+        const bf16* from = static_cast<const bf16*>(p.products) + u64(sample) * p.stride;
+        for (u32 i = lane * PIECE; i < p.stride; i += WARP * PIECE) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(products + i)),
+                         "l"(from + i));
+        }
         load_vectors(p, sample, z);
         // What is multiplied with 0 must be a number.
         for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
-        const bf16* from = static_cast<const bf16*>(p.products) + u64(sample) * p.stride;
-        // A row of the matrix at a time, which is as many products in turn.
-#pragma unroll 8
-        for (u32 high = 1; high < p.count; high++) {
-            const bf16* products = from + p.passed + high * (high - 1) / 2;
-            for (u32 low = lane; low < high; low += WARP) {
-                g[high * G_ROW + low] = g[low * G_ROW + high] = products[low];
-            }
-        }
         vectors_loaded();
+#pragma unroll 4
+        for (u32 i = lane; i < pairs; i += WARP) {
+            const u32 place = places[i];
+            g[place >> 16] = g[place & 0xffff] = products[p.passed + i];
+        }
+        __syncwarp();
         u32 scales[TILES][TILES][4];
 #pragma unroll
         for (u32 i = 0; i < TILES; i++) {
@@ -280,7 +289,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                 float2 values = make_float2(sums[tile][half][below * 2], sums[tile][half][below * 2 + 1]);
                 __nv_bfloat162* place = reinterpret_cast<__nv_bfloat162*>(z + vector * row + column);
                 if (vector == 0 && p.passed > 0) {
-                    const float2 more = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(from + column));
+                    const float2 more = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(products + column));
                     values = make_float2(values.x + more.x, values.y + more.y);
                     if (p.relu != 0) {
                         const float2 outputs = __bfloat1622float2(*place);

@@ -79,5 +79,5 @@ pub struct DescendParts<T>(pub Descend<T>);
 unsafe impl<T: Element> Kernel for DescendParts<T> {
     const ID: Id = Id::DescendParts;
     const NAME: &'static str = "descend_parts";
-    const THREADS: u32 = 512;
+    const THREADS: u32 = 128;
 }

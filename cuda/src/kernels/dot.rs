@@ -55,8 +55,8 @@ impl<T: Element> Dot<T> {
             return 4 * (count * (dim + 4) + if forward { 0 } else { count * count });
         }
         let rows = count.next_multiple_of(16);
-        let beside = if forward { stride } else { rows * (rows + 8) };
-        WARPS * (2 * rows * (dim + 8) + 2 * beside).next_multiple_of(128)
+        let (matrix, places) = if forward { (0, 0) } else { (rows * (rows + 8), 2 * count * (count - 1)) };
+        WARPS * (2 * (rows * (dim + 8) + matrix + stride)).next_multiple_of(128) + places
     }
 }
 
