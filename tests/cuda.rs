@@ -271,9 +271,9 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
                 place += 1;
             }
         }
-        for d in 0..passed {
+        for (d, gradient) in back[..passed].iter_mut().enumerate() {
             if relu && at(0, d) <= 0.0 {
-                back[d] = 0.0;
+                *gradient = 0.0;
             }
         }
         let tolerance = |terms: usize, value: f64| {

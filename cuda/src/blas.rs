@@ -17,7 +17,7 @@ use crate::lane::Lane;
 
 /// What a product may work in. Products on lanes that run side by side must not share it.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Where heuristics put the fastest algorithm first, more than one is needed only where some cannot be had.
+/// Algorithms to choose from: the heuristics put the best first, and it is used unless it cannot be had.
 const CANDIDATES: usize = 4;
 
 /// How elements are multiplied. Sums are in f32.
@@ -338,10 +338,8 @@ impl Preference {
     fn new() -> Result<Self> {
         let mut preference = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        named(
-            unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) },
-            "cublasLtMatmulPreferenceCreate",
-        )?;
+        let status = unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) };
+        named(status, "cublasLtMatmulPreferenceCreate")?;
         Ok(Self(preference))
     }
 

@@ -21,7 +21,7 @@ pub(super) struct InputLayout {
     words: usize,
 }
 
-/// A column's values as words; missing ones are filled up.
+/// Words of what the step is told.
 const STEP_WORDS: usize = size_of::<Step>() / 4;
 /// Words that a part begins at a multiple of, so that kernels may read by vectors.
 const ALIGNMENT: usize = 64;

@@ -268,8 +268,10 @@ mod gpu {
         }
         let refused = refusals(job, dataset.schema(), spec, rules);
         match (Device::open(0), refused.first()) {
-            (_, Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
-            (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(error.to_string())),
+            (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
+                "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
+            ))),
+            (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
             (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
             (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
             (Ok(device), None) => Ok(Ok(device)),
