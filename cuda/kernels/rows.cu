@@ -1,9 +1,9 @@
 // Rows from their owners to the ranks that look them up, as bf16.
 //
-// `rows_send` reads 4 bytes an element at the owner and writes 2 over the link: 10 MB of 16384 samples of dlrm on each of
-// two GPUs, 31 us, 318 GB/s each way (H200, 18 links); 16 bytes a lane instead of 8 were no faster. `rows_fetch`, by the rank that looks
-// up, reads 4 bytes an element over the link. `vectors_send` writes 2 bytes an element over the link, once a look-up
-// rather than once a distinct row.
+// `rows_send` reads 4 bytes an element at the owner and writes 2 over the link: 10 MB of 16384 samples of dlrm on each
+// of two GPUs, 31 us, 318 GB/s each way (H200, 18 links); 16 bytes a lane instead of 8 were no faster. `rows_fetch`, by
+// the rank that looks up, reads 4 bytes an element over the link. `vectors_send` writes 2 bytes an element over the
+// link, once a look-up rather than once a distinct row.
 #include "common.cuh"
 
 // Rows that a warp has in flight.
