@@ -72,6 +72,7 @@ fn the_text_says_the_same() {
         "machine      h200, 16 ranks on 2 nodes",
         "of a power law with exponent 1.1: no sample was looked at",
         "memory of a rank",
+        "  their gradients and state      ",
         "exchange between nodes",
         " samples/s, limited by ",
     ] {
@@ -295,7 +296,7 @@ fn machines_are_read_from_files() {
 fn what_cannot_be_planned_is_told() {
     plan(DLRM, &["--ranks", "8", "--nodes", "3"])
         .with(USAGE)
-        .says(&["8 ranks cannot be spread evenly over 3 nodes"]);
+        .says(&["3 nodes cannot have equal parts of 8 ranks"]);
     let place = Place::new();
     let job = job(&place);
     plan(&job, &["--ranks", "2"]).with(USAGE).says(&["there is no dataset at", "--set data.shape=dlrm"]);

@@ -20,8 +20,9 @@ pub enum TopologyError {
     Empty,
     /// Nodes would have unequal numbers of ranks.
     #[error(
-        "{ranks} ranks cannot be spread evenly over {nodes} nodes, and rows go between nodes along rails of ranks with \
-         the same place in each: use a multiple of {nodes} ranks"
+        "{nodes} nodes cannot have equal parts of {ranks} {}, and rows go between nodes along rails of ranks with the \
+         same place in each: use a multiple of {nodes} ranks",
+        if *ranks == 1 { "rank" } else { "ranks" }
     )]
     Uneven {
         /// Ranks in all.

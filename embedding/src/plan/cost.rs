@@ -608,7 +608,7 @@ impl Load {
     /// Bytes that a rank needs, for tables and all else.
     pub(super) fn memory_of(&self, rank: usize, context: &Context<'_>) -> f64 {
         let load = &self.ranks[rank];
-        load.table_bytes + load.buffer_bytes + context.rest.memory_bytes as f64
+        load.table_bytes + load.buffer_bytes + context.rest.memory.bytes() as f64
     }
 
     /// Bytes that ranks need beyond what they have.

@@ -13,6 +13,8 @@ mod search;
 #[cfg(test)]
 mod tests;
 
+use serde::Serialize;
+
 use crate::frequency::{BagLengths, FrequencyProfile};
 use crate::optimizer::UpdateRule;
 use crate::placement::{EmbeddingPlan, Exchange, Placement};
@@ -59,8 +61,8 @@ pub struct TableInput<'a> {
 /// What a rank has and does beside the tables in an iteration.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rest {
-    /// Bytes of memory: dense parameters, their gradients and state, activations, batches.
-    pub memory_bytes: u64,
+    /// What it has.
+    pub memory: RestMemory,
     /// Operations of matrix products.
     pub flops: f64,
     /// Matrix products.
@@ -69,6 +71,29 @@ pub struct Rest {
     pub memory_traffic_bytes: f64,
     /// Elements of dense gradients, which are summed over all ranks.
     pub reduced_elements: u64,
+}
+
+/// Memory of a rank beside the tables, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RestMemory {
+    /// Dense parameters.
+    pub parameter_bytes: u64,
+    /// Their gradients.
+    pub gradient_bytes: u64,
+    /// Their optimizer state.
+    pub state_bytes: u64,
+    /// Activations and their gradients.
+    pub activation_bytes: u64,
+    /// Batches of samples.
+    pub batch_bytes: u64,
+}
+
+impl RestMemory {
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        let Self { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } = self;
+        parameter_bytes + gradient_bytes + state_bytes + activation_bytes + batch_bytes
+    }
 }
 
 /// A plan, and what is predicted of it.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::cost::{Choice, Load, Parts, RailLists, Reduction};
 use super::search::{Restriction, Search};
-use super::{PlanInput, Planned};
+use super::{PlanInput, Planned, RestMemory};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Placement, RoundCapacity, TablePlan};
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
 
@@ -114,8 +114,10 @@ pub struct MemoryReport {
     pub available_bytes: u64,
     /// What the fullest rank needs.
     pub needed_bytes: u64,
-    /// Dense parameters, their gradients and state, activations and batches.
+    /// What of it is not for tables.
     pub rest_bytes: u64,
+    /// The parts of that.
+    pub rest: RestMemory,
 }
 
 /// What is expected of a rank.
@@ -195,11 +197,11 @@ pub struct Alternative {
     pub fits: bool,
     /// Bytes of the table on the rank that would have most of it.
     pub rank_bytes: u64,
-    /// Bytes that would cross for it within nodes, between them, and in sums, over all ranks.
+    /// Bytes that would be exchanged for it within nodes, over all ranks.
     pub within_bytes: u64,
     /// The same between nodes.
     pub between_bytes: u64,
-    /// The same in sums over all ranks, on both kinds of links.
+    /// Bytes that its frequent rows would add to sums over all ranks, on both kinds of links.
     pub all_reduce_bytes: u64,
     /// Seconds of the iteration.
     pub iteration_s: f64,
@@ -227,7 +229,7 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
                 node: topology.node_of(rank),
                 table_bytes: whole(load.table_bytes),
                 buffer_bytes: whole(load.buffer_bytes),
-                rest_bytes: input.rest.memory_bytes,
+                rest_bytes: input.rest.memory.bytes(),
                 seconds: parts.total(machine),
                 memory_s: parts.memory,
                 within_bytes: whole(load.within.asked.max(load.within.served)),
@@ -262,7 +264,8 @@ pub(super) fn planned(input: &PlanInput<'_>, search: &Search<'_>, choices: &[Cho
         memory: MemoryReport {
             available_bytes: machine.memory_bytes,
             needed_bytes: whole(fullest),
-            rest_bytes: input.rest.memory_bytes,
+            rest_bytes: input.rest.memory.bytes(),
+            rest: input.rest.memory,
         },
         per_rank,
         tables: (0..choices.len()).map(|table| table_report(search, choices, &totals, table)).collect(),

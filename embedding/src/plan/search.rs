@@ -349,7 +349,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
     // Rows in equal parts wherever the job leaves it open: no plan needs less.
     let spread = |topology: Topology, rule: Option<UpdateRule>, rest: Rest| -> f64 {
         let context = Context::new(topology, input.machine, rest, input.batch_size);
-        let mut load = rest.memory_bytes as f64;
+        let mut load = rest.memory.bytes() as f64;
         for table in &search.tables {
             let input = table.input;
             let (rows, dim) = (input.spec.rows, input.spec.dim);
@@ -394,7 +394,7 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         needed_bytes: needed(totals, &search.context) as u64,
         memory_bytes: input.machine.memory_bytes,
         memory_is_shared: input.machine.memory_is_shared,
-        rest_bytes: input.rest.memory_bytes,
+        rest_bytes: input.rest.memory.bytes(),
         ranks_that_fit,
         rowwise_state_bytes: (with_rowwise < least).then_some(with_rowwise as u64),
         forced: forced.into_iter().map(|(_, name, placement)| (name, placement)).collect(),

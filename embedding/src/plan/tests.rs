@@ -158,7 +158,7 @@ fn input<'a>(
     machine: &'a Machine,
 ) -> PlanInput<'a> {
     let rest = Rest {
-        memory_bytes: 1 << 20,
+        memory: RestMemory { batch_bytes: 1 << 20, ..RestMemory::default() },
         flops: 1e6,
         matmuls: 9,
         memory_traffic_bytes: 1e6,

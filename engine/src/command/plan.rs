@@ -8,7 +8,7 @@ use std::fmt;
 use rankine::job::{Count, Job, NonNegative, RankCount};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
-use rankine_embedding::plan::{Alternative, Machine, PlanReport, TableReport};
+use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
 use rankine_embedding::{Exchange, Placement, Topology};
 use rankine_reader::nearest;
 use serde::Serialize;
@@ -339,7 +339,12 @@ impl Report<'_> {
         writeln!(f, "\nmemory of a rank")?;
         writeln!(f, "  tables and their state         {}", spread(&|rank| rank.table_bytes))?;
         writeln!(f, "  messages and frequent rows     {}", spread(&|rank| rank.buffer_bytes))?;
-        writeln!(f, "  dense part and samples         {}", Bytes(memory.rest_bytes))?;
+        let RestMemory { parameter_bytes, gradient_bytes, state_bytes, activation_bytes, batch_bytes } =
+            memory.rest;
+        writeln!(f, "  dense parameters               {}", Bytes(parameter_bytes))?;
+        writeln!(f, "  their gradients and state      {}", Bytes(gradient_bytes + state_bytes))?;
+        writeln!(f, "  activations                    {}", Bytes(activation_bytes))?;
+        writeln!(f, "  batches                        {}", Bytes(batch_bytes))?;
         writeln!(
             f,
             "  the fullest                    {} of {} ({:.1}%)",
@@ -414,8 +419,8 @@ impl fmt::Display for Explanation<'_> {
         writeln!(f, "placement    {}: {}\n", placed(table.placement, table.exchange), table.reason)?;
         writeln!(
             f,
-            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13} {:>8}",
-            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration", ""
+            "{:<20} {:>6} {:>9} {:>10} {:>10} {:>10} {:>11} {:>13}",
+            "", "owners", "frequent", "on a rank", "within", "between", "all-reduce", "iteration"
         )?;
         let all_reduce = report.all_reduce;
         // The share of the sum over all elements that is this table's.

@@ -589,12 +589,12 @@ fn ranks_and_placements_are_refused_with_their_place() {
     assert_refused(
         "[device]\nranks = 6\nnodes = 4\n",
         &[],
-        "job.toml:26:9: 6 ranks cannot be spread evenly over 4 nodes",
+        "job.toml:26:9: 4 nodes cannot have equal parts of 6 ranks",
     );
     assert_refused(
         "",
         &["device.nodes=2"],
-        "--set device.nodes=2: 1 ranks cannot be spread evenly over 2 nodes",
+        "--set device.nodes=2: 2 nodes cannot have equal parts of 1 rank,",
     );
     assert_refused("[device]\nranks = 0\n", &[], "expected a whole number from 1 to 4096, found 0");
     assert_refused(

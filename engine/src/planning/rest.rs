@@ -1,7 +1,7 @@
 //! What a rank has and does beside the tables: the dense part of the model, and the samples.
 
 use rankine_embedding::Topology;
-use rankine_embedding::plan::{Machine, Rest};
+use rankine_embedding::plan::{Machine, Rest, RestMemory};
 
 use crate::model::{Interaction, ModelSpec, TrainingRules};
 
@@ -48,16 +48,19 @@ pub fn rest(
     let share = if sharded_update { topology.ranks() as u64 } else { 1 };
     let state = rules.dense.rule.state_elements(parameters as usize) as u64;
     let computed = if machine.vector_element_bytes < F32_BYTES { machine.vector_element_bytes } else { 0 };
-    let dense_bytes = parameters * (F32_BYTES + computed + machine.reduction_element_bytes)
-        + state.div_ceil(share) * F32_BYTES;
     let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;
     let columns = (spec.dense_columns + spec.heads.len() + spec.features.len()) as u64;
     let sample_bytes = (columns * F32_BYTES) as f64 + ids * ID_BYTES;
-    let batch_bytes = BATCHES as f64 * samples * sample_bytes;
     // Gradients are read, state and weights read and written.
     let updated = ((parameters * 3 + state * 2) / share * F32_BYTES) as f64;
     Rest {
-        memory_bytes: dense_bytes + (2.0 * activation_bytes + batch_bytes) as u64,
+        memory: RestMemory {
+            parameter_bytes: parameters * (F32_BYTES + computed),
+            gradient_bytes: parameters * machine.reduction_element_bytes,
+            state_bytes: state.div_ceil(share) * F32_BYTES,
+            activation_bytes: (2.0 * activation_bytes) as u64,
+            batch_bytes: (BATCHES as f64 * samples * sample_bytes) as u64,
+        },
         flops: flops * samples,
         matmuls,
         memory_traffic_bytes: ACTIVATION_PASSES * activation_bytes + 2.0 * samples * sample_bytes + updated,
@@ -103,7 +106,8 @@ mod tests {
     fn a_sharded_update_keeps_a_share_of_the_state() {
         let (spec, rules) = reference("mlperf-dlrm-dcnv2");
         let topology = Topology::new(4, 1).unwrap();
-        let of = |sharded| rest(&spec, &rules, 214.0, 4096, topology, &Machine::cpu(0), sharded).memory_bytes;
+        let machine = Machine::cpu(0);
+        let of = |sharded| rest(&spec, &rules, 214.0, 4096, topology, &machine, sharded).memory.state_bytes;
         let elements = spec.dense_parameters() as u64;
         assert_eq!(of(false) - of(true), 4 * (elements - elements.div_ceil(4)));
     }

@@ -189,7 +189,7 @@ fn one_rank(case: &Case) -> Outcome {
         .map(|(number, table)| Table::initialized(table.spec(), table.optimizer(), SEED, number as u32))
         .collect();
     let mut vectors = vec![Vec::new(); BATCHES];
-    for batch in 0..BATCHES {
+    for (batch, vectors) in vectors.iter_mut().enumerate() {
         for (number, (of_case, table)) in case.tables.iter().zip(&mut tables).enumerate() {
             let samples = of_case.samples();
             let columns = Columns::of(&of_case.bags[batch], 0..samples);
@@ -202,7 +202,7 @@ fn one_rank(case: &Case) -> Outcome {
             let mut route = Route::default();
             route.build(&features, of_case.rows);
             table.update(&route, &features, &gradients, step(batch));
-            vectors[batch].push(out);
+            vectors.push(out);
         }
     }
     let weights = tables
