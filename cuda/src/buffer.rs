@@ -48,6 +48,11 @@ impl<T> Pointer<T> {
         self.address
     }
 
+    /// The same address, of other elements.
+    pub fn cast<U>(self) -> Pointer<U> {
+        Pointer::new(self.address)
+    }
+
     /// The address of another element of the same buffer.
     pub fn element(self, index: usize) -> Self {
         Self::new(self.address + (index * size_of::<T>()) as u64)
@@ -104,6 +109,18 @@ impl<T: Pod> Buffer<T> {
     /// Where work that was enqueued on the lane failed.
     pub fn read(&self, lane: &Lane) -> Result<Vec<T>> {
         lane.read(self.pointer, self.len)
+    }
+
+    /// `len` elements from `first` on, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn read_part(&self, lane: &Lane, first: usize, len: usize) -> Result<Vec<T>> {
+        assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
+        lane.read(self.pointer.element(first), len)
     }
 
     /// Replaces the elements, once the lane has done all that was enqueued on it.

@@ -28,6 +28,17 @@ pub enum Error {
         /// The GPU whose memory it is.
         to: usize,
     },
+    /// cuBLASLt is not here, or does not start.
+    #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
+    NoBlas(String),
+    /// A call of cuBLASLt failed.
+    #[error("{call}: {status}")]
+    Blas {
+        /// The function.
+        call: &'static str,
+        /// What it returned.
+        status: String,
+    },
     /// A call of the driver failed. After an error of a kernel every later call fails likewise.
     #[error("{call}: {words} (CUDA error {code})")]
     Call {

@@ -10,6 +10,7 @@ use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::{Named, Result};
 use crate::kernels::Kernel;
+use crate::pinned::Pinned;
 
 /// A stream. Work on one lane is done in order; [`Moment`]s order work between lanes.
 #[derive(Debug)]
@@ -105,6 +106,20 @@ impl Lane {
             .named("cuMemsetD32Async")
     }
 
+    /// Enqueues a copy of pinned memory of the host.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]; there must be room for as many elements from the pointer on, and the pinned ones must not
+    /// change until the copy is done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn upload<T: Pod>(&self, from: &Pinned<T>, to: Pointer<T>) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_htod_async(to.address(), from.elements(), self.stream) }
+            .named("cuMemcpyHtoDAsync")
+    }
+
     /// Marks the moment when all that was enqueued so far is done.
     ///
     /// # Errors
@@ -181,6 +196,15 @@ impl Moment {
     pub fn new(device: &Arc<Device>) -> Result<Self> {
         let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT).named("cuEventCreate")?;
         Ok(Self { device: Arc::clone(device), event })
+    }
+
+    /// Waits until the moment has passed; one that was never recorded has.
+    ///
+    /// # Errors
+    /// Where work before it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event lives.
+        unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize")
     }
 
     /// Milliseconds from an earlier moment to this one. Both must have passed: the lane was waited for.

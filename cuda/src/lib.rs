@@ -4,12 +4,14 @@
 //! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
 //! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s, those of other devices
 //! ([`PeerBuffer`]) among them; a lane's work can be captured in a [`Graph`] and replayed. [`kernels`] has a launcher
-//! for each kernel.
+//! for each kernel, and [`blas`] products of matrices.
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
 pub mod probe;
 
+#[cfg(feature = "cuda")]
+pub mod blas;
 #[cfg(feature = "cuda")]
 mod buffer;
 #[cfg(feature = "cuda")]
@@ -24,6 +26,8 @@ pub mod kernels;
 mod lane;
 #[cfg(feature = "cuda")]
 mod peer;
+#[cfg(feature = "cuda")]
+mod pinned;
 
 #[cfg(feature = "cuda")]
 pub use buffer::{Buffer, Pointer};
@@ -37,3 +41,5 @@ pub use graph::Graph;
 pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
+#[cfg(feature = "cuda")]
+pub use pinned::Pinned;

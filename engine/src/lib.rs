@@ -3,6 +3,8 @@
 //! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod doctor;
 pub mod evaluation;
 pub mod job;

@@ -10,9 +10,17 @@ use cudarc::driver::{result, sys};
 use crate::error::{Named, Result};
 
 mod barrier;
+mod columns;
+mod dense_input;
+mod dense_sgd;
+mod descend;
+mod dot;
+mod element;
 mod gather;
+mod head;
 mod initialize;
 mod locate;
+mod look_up;
 mod mark;
 mod merge;
 mod number;
@@ -22,9 +30,17 @@ mod sort;
 mod update;
 
 pub use barrier::{Barrier, Flags};
+pub use columns::{Columns, Total};
+pub use dense_input::DenseInput;
+pub use dense_sgd::DenseSgd;
+pub use descend::{Descend, DescendParts, DescendRuns};
+pub use dot::{Dot, DotBackward, DotForward};
+pub use element::{Element, Step};
 pub use gather::Gather;
+pub use head::{Head, Loss};
 pub use initialize::{Initialize, Table};
 pub use locate::Locate;
+pub use look_up::LookUp;
 pub use mark::Mark;
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
@@ -132,9 +148,18 @@ pub(crate) struct Kernels {
 
 kernels! {
     "barrier": Barrier = c"barrier";
+    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
+    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
+    "dense_sgd": DenseSgd = c"dense_sgd";
+    "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
+        DescendParts = c"descend_parts";
+    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
+        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
     "gather": Gather = c"gather";
+    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", Loss = c"loss";
     "initialize": Initialize = c"initialize";
     "locate": Locate = c"locate";
+    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
     "mark": Mark = c"mark";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";

@@ -100,6 +100,11 @@ impl Layout {
         self.samples
     }
 
+    /// Features.
+    pub fn features(&self) -> usize {
+        self.features.len()
+    }
+
     /// Elements of a row.
     pub fn dim(&self) -> usize {
         self.dim

@@ -18,10 +18,13 @@
 //! 7. [`Rank::update`]: the owner adds the gradients of its rows in the order of ranks and updates.
 //! 8. [`Rank::merge`], beside it: the owner reads which rows its peers look up in batch `i + 1`.
 //!
+//! One GPU alone needs none of this: [`LocalTables`] are looked up and updated where they lie.
+//!
 //! No sum depends on timing, so that a run has the same bits each time.
 
 mod error;
 mod layout;
+mod local;
 mod node;
 mod rank;
 mod route;
@@ -29,6 +32,7 @@ mod schedule;
 
 pub use error::{Error, Result};
 pub use layout::{Feature, Layout};
+pub use local::LocalTables;
 pub use node::Node;
 pub use rank::{Rank, Routing};
 pub use route::Snapshot;

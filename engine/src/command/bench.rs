@@ -4,9 +4,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rankine::training::{self, TrainBenchOptions, TrainError};
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 
+use super::job::JobArgs;
 use super::{CommandError, arguments, output};
 
 /// Measure how fast this machine does one of the things that a training does
@@ -19,6 +21,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     Read(Read),
+    Train(Train),
 }
 
 /// Read a dataset on every path that this machine allows, and compare it with the device itself
@@ -56,8 +59,63 @@ struct Read {
     json: bool,
 }
 
+/// Train on the first batches of a job, over and over, and tell how long a step takes
+///
+/// The batches lie ready where they are computed with: reading, copying and evaluating are not in it. What is learnt is
+/// not kept.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine bench train configs/quickstart.toml
+  rankine bench train job.toml --set device.kind=cuda --json | jq .ms_per_iteration")]
+struct Train {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Steps before those that count
+    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().warm_up)]
+    warm_up: usize,
+
+    /// Steps that count
+    #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().steps)]
+    steps: usize,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let What::Read(args) = args.what;
+    match args.what {
+        What::Read(args) => run_read(args),
+        What::Train(args) => run_train(args),
+    }
+}
+
+fn run_train(args: Train) -> Result<(), CommandError> {
+    let file = args.job.read()?;
+    let options = TrainBenchOptions { warm_up: args.warm_up, steps: args.steps };
+    let bench = training::bench_train(&file.job()?, &options, &mut ()).map_err(|error| match error {
+        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
+        error => CommandError::from(error),
+    })?;
+    if args.json {
+        return output::json(&bench);
+    }
+    output::text(format_args!(
+        "device              {}\nms/iteration        {:.3} (10% below {:.3}, 1% from {:.3}), {} steps\n\
+         samples/s           {:.0}, {} a step\n",
+        bench.device,
+        bench.ms_per_iteration,
+        bench.ms_p10,
+        bench.ms_p99,
+        bench.steps,
+        bench.samples_per_second,
+        bench.batch_size
+    ))
+}
+
+fn run_read(args: Read) -> Result<(), CommandError> {
     let options = ReadBenchOptions {
         part: args.part,
         depth: args.queue_depth,

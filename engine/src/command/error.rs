@@ -105,7 +105,8 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }
-            TrainError::Write { .. }
+            TrainError::Gpu(_)
+            | TrainError::Write { .. }
             | TrainError::Diverged { .. }
             | TrainError::NotFinite(_)
             | TrainError::ReplicasDiffer(_) => Self::new(Exit::Failed, error),

@@ -92,7 +92,7 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Started { spec, topology, rung, samples } => {
+            Event::Started { spec, device, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
                 let ranks = match (topology.ranks(), topology.nodes()) {
@@ -103,7 +103,7 @@ impl Observer for Watcher {
                     ),
                 };
                 training.tell(&format!(
-                    "training on the CPU{ranks}: {} tables with {} parameters, dense layers with {}; reading with \
+                    "training on {device}{ranks}: {} tables with {} parameters, dense layers with {}; reading with \
                      {rung}",
                     spec.tables.len(),
                     spec.embedding_parameters(),

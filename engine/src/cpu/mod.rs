@@ -22,3 +22,5 @@ mod tile;
 pub(crate) use loss::{bce, sigmoid};
 pub use model::CpuModel;
 pub use ranks::{RankTraffic, Sharding};
+#[cfg(feature = "cuda")]
+pub(crate) use replica::initial_parameters;

@@ -51,7 +51,7 @@ pub(super) struct DenseStep<'a> {
 
 /// Dense parameters as training starts with them: a function of the seed alone. Weights are uniform with variance
 /// `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
-pub(super) fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
+pub(crate) fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let layout = spec.dense_layout();
     let mut parameters = vec![0.0; layout.parameters()];
     let first_order = layout.linear.layers.first();

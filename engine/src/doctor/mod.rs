@@ -86,11 +86,26 @@ pub fn doctor(options: &Options<'_>) -> Report {
         locked_memory: system::locked_memory(),
         reading,
         gpu: rankine_cuda::probe::probe(),
-        training: Training {
-            device: "cpu",
+        training: training(threads),
+    }
+}
+
+/// What `device.kind = "auto"` chooses, for the jobs that it can choose for.
+fn training(threads: usize) -> Training {
+    #[cfg(feature = "cuda")]
+    return match rankine_cuda::Device::count() {
+        Ok(1..) => Training {
+            device: "cuda",
             threads,
-            why: "this build has no CUDA back end yet, so GPUs are not used even where they are found",
+            why: "one GPU, for jobs of the kind dlrm with sgd; others are trained on the CPU",
         },
+        _ => Training { device: "cpu", threads, why: "there is no GPU that can be used" },
+    };
+    #[cfg(not(feature = "cuda"))]
+    Training {
+        device: "cpu",
+        threads,
+        why: "this build has no CUDA back end (the feature `cuda`), so GPUs are not used even where they are found",
     }
 }
 
@@ -250,14 +265,14 @@ mod tests {
         for expected in [
             concat!("Rankine ", env!("CARGO_PKG_VERSION")),
             "reading   files in data\n          uring-direct    refused by seccomp\n          pread           works\n",
-            "training  cpu, ",
-            "this build has no CUDA back end yet",
+            if cfg!(feature = "cuda") { "\ntraining  c" } else { "training  cpu, " },
+            if cfg!(feature = "cuda") { " GPU" } else { "this build has no CUDA back end" },
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["reading"]["modes"][0]["refused"], "refused by seccomp");
-        assert_eq!(json["training"]["device"], "cpu");
+        assert!(cfg!(feature = "cuda") || json["training"]["device"] == "cpu");
         assert!(json["gpu"]["driver"]["found"].is_object() || json["gpu"]["driver"]["missing"].is_array());
     }
 

@@ -54,7 +54,7 @@ pub use file::JobFile;
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
-pub use train::{DenseUpdate, Device, DeviceKind, Eval, Train};
+pub use train::{DenseUpdate, Device, DeviceKind, Eval, Precision, Train};
 pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
     Shape, ThreadCount, Width, WindowBlocks,

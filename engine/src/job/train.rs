@@ -75,6 +75,8 @@ impl Default for Eval {
 pub struct Device {
     /// The kind of device.
     pub kind: DeviceKind,
+    /// What GPUs compute in. Weights and sums are single precision in any case, and so is all that the CPU does.
+    pub precision: Precision,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
     /// Ranks in all. Each takes its share of every batch and of the tables; on the CPU they are threads of one process.
@@ -91,6 +93,7 @@ impl Default for Device {
         let one = RankCount::new(1).expect("a constant in range");
         Self {
             kind: DeviceKind::default(),
+            precision: Precision::default(),
             threads: None,
             ranks: one,
             nodes: one,
@@ -117,6 +120,31 @@ impl DenseUpdate {
         match self {
             Self::Replicated => "replicated",
             Self::Sharded => "sharded",
+        }
+    }
+}
+
+/// What activations and gradients are rounded to, and how they are multiplied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum Precision {
+    /// Single precision throughout, as on the CPU.
+    Fp32,
+    /// Single precision, of which products take 11 bits.
+    Tf32,
+    /// bfloat16, which has 8 bits.
+    #[default]
+    Bf16,
+}
+
+impl Precision {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Bf16 => "bf16",
         }
     }
 }

@@ -39,8 +39,8 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_eval(out, eval)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, threads, ranks, nodes, dense_update } = device;
-    writeln!(out, "\n[device]\nkind = \"{}\"", kind.name())?;
+    let Device { kind, precision, threads, ranks, nodes, dense_update } = device;
+    writeln!(out, "\n[device]\nkind = \"{}\"\nprecision = \"{}\"", kind.name(), precision.name())?;
     write_option(out, "threads", threads.as_ref(), "all that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())
 }

@@ -2,11 +2,35 @@
 
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part};
+use rankine_reader::{Dataset, Part, Samples};
 
 use super::{Event, Observer, TrainError};
 use crate::cpu::CpuModel;
 use crate::evaluation::{Evaluation, HeadMetrics};
+use crate::model::ModelSpec;
+
+/// A model that can be judged.
+pub trait Scorer {
+    /// What the model is.
+    fn spec(&self) -> &ModelSpec;
+
+    /// Appends the logits of each sample, one a head.
+    ///
+    /// # Errors
+    /// [`TrainError::Gpu`].
+    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError>;
+}
+
+impl Scorer for CpuModel {
+    fn spec(&self) -> &ModelSpec {
+        self.spec()
+    }
+
+    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
+        self.logits(batch, out);
+        Ok(())
+    }
+}
 
 /// How to judge a model.
 #[derive(Debug, Clone, Copy)]
@@ -21,9 +45,9 @@ pub struct EvaluationOptions {
 /// and head, and 4 more where samples have weights.
 ///
 /// # Errors
-/// [`TrainError::Data`]; [`TrainError::NotFinite`] where the model predicts something that is no number.
+/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] where the model predicts something that is no number.
 pub fn evaluate(
-    model: &mut CpuModel,
+    model: &mut impl Scorer,
     dataset: &Dataset,
     part: Part,
     options: &EvaluationOptions,
@@ -36,7 +60,7 @@ pub fn evaluate(
     for batch in BatchStream::open(dataset.part(part)?, &stream)? {
         let samples = &batch?.samples;
         logits.clear();
-        model.logits(samples, &mut logits);
+        model.logits(samples, &mut logits)?;
         if logits.iter().any(|logit| logit.is_nan()) {
             return Err(TrainError::NotFinite(format!(
                 "the model's predictions on {} are not numbers",

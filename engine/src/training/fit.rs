@@ -10,16 +10,16 @@ use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::data::open_or_generate;
-use super::evaluate::{EvaluationOptions, evaluate};
+use super::evaluate::{EvaluationOptions, Scorer, evaluate};
+use super::learner::{Choice, Learner, Losses};
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
-use super::translate::{check_memory, translate};
+use super::translate::translate;
 use super::{Event, Observer, Progress, RunDir, TrainError};
-use crate::cpu::{CpuModel, Sharding};
+use crate::cpu::{CpuModel, RankTraffic};
 use crate::evaluation::EvalMetrics;
-use crate::job::{DenseUpdate, DeviceKind, Job};
-use crate::planning;
+use crate::job::{DeviceKind, Job};
 use crate::saved;
 use crate::system;
 
@@ -43,7 +43,7 @@ pub fn train(
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, PathBuf), TrainError> {
-    if job.device.kind == DeviceKind::Cuda {
+    if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
                 .into(),
@@ -51,9 +51,7 @@ pub fn train(
     }
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let plan = (topology.ranks() > 1).then(|| planning::plan(job, &spec, &rules, &dataset)).transpose()?;
-    check_memory(&spec, &rules, plan.as_ref())?;
+    let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
@@ -61,20 +59,9 @@ pub fn train(
     let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let model = match plan {
-            None => CpuModel::initialized(spec, &rules, job.seed),
-            Some(plan) => {
-                let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
-                let sharding = Sharding { plan, shard_dense_update, threads };
-                CpuModel::over_ranks(&spec, &rules, job.seed, sharding).map_err(|error| {
-                    TrainError::Device(format!(
-                        "cannot start the threads of {} ranks: {error}",
-                        topology.ranks()
-                    ))
-                })?
-            }
-        };
-        Fit { job, dataset: &dataset, model, run, observer, threads, topology, io }.run(batches)
+        let (learner, device) = choice.initialize(job, spec, &rules, threads)?;
+        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+        Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })
 }
 
@@ -116,7 +103,9 @@ pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> 
 struct Fit<'a> {
     job: &'a Job,
     dataset: &'a Dataset,
-    model: CpuModel,
+    learner: Learner,
+    /// What trains, in words.
+    device: String,
     run: RunDir,
     observer: &'a mut dyn Observer,
     threads: usize,
@@ -148,11 +137,12 @@ impl Fit<'_> {
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();
-        let (spec, topology, rung) = (self.model.spec(), self.topology, batches.rung());
-        self.observer.observe(Event::Started { spec, topology, rung, samples });
+        let (spec, device, topology, rung) =
+            (self.learner.spec(), &*self.device, self.topology, batches.rung());
+        self.observer.observe(Event::Started { spec, device, topology, rung, samples });
 
         let (mut total, mut since_report) = (Tally::default(), Tally::default());
-        let (mut loss_sum, mut last_loss) = (0.0, f64::NAN);
+        let (mut losses, mut last_loss) = (Losses::default(), f64::NAN);
         let mut last_eval = None;
         let mut stopped = Stopped::Epochs;
         loop {
@@ -162,33 +152,37 @@ impl Fit<'_> {
             let step = total.steps + 1;
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
-            let loss = self.model.train_step(&batch.samples, rate_factor);
-            if !loss.is_finite() {
-                return Err(TrainError::Diverged { step, loss });
-            }
+            let reports = step.is_multiple_of(train.log_every_steps.get());
+            let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
+            self.learner.train_step(&batch.samples, rate_factor)?;
+            losses.began(batch.samples.len);
+            // Where losses come later, reports wait for them, and so does who has none to show.
+            let waits = reports || evaluates || losses.is_empty();
+            self.learner.take_losses(waits, |loss| losses.known(loss))?;
+            losses.check()?;
             let (samples, time) = (batch.samples.len as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
                 tally.add(samples, time, waited);
             }
-            loss_sum += loss * samples as f64;
             let progress = Progress {
                 step,
                 epoch: batch.start.epoch,
                 samples: total.samples,
-                loss: loss_sum / since_report.samples as f64,
+                loss: losses.mean(),
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
             last_loss = progress.loss;
             self.observer.observe(Event::Step(progress));
-            if step.is_multiple_of(train.log_every_steps.get()) {
+            if reports {
                 self.run.append("train", &progress)?;
                 self.observer.observe(Event::Report(progress));
-                (since_report, loss_sum) = (Tally::default(), 0.0);
+                since_report = Tally::default();
+                losses.begin_anew();
             }
             last_eval = None;
-            if self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get())) {
+            if evaluates {
                 last_eval = self.evaluate(step)?;
                 let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
                 if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
@@ -204,13 +198,21 @@ impl Fit<'_> {
             }
         }
         drop(batches);
+        let began = Instant::now();
+        self.learner.take_losses(true, |loss| losses.known(loss))?;
+        losses.check()?;
+        total.time += began.elapsed();
+        if !losses.is_empty() {
+            last_loss = losses.mean();
+        }
+        let copy = self.learner.copy_to_host()?;
         // The last step's update is seen by no loss.
-        if !self.model.is_finite() {
+        if !self.on_host(copy.as_ref()).is_finite() {
             let what =
                 format!("after step {} some weights are not numbers; the model was not saved", total.steps);
             return Err(TrainError::NotFinite(what));
         }
-        let diverged = self.model.diverged_ranks();
+        let diverged = self.on_host(copy.as_ref()).diverged_ranks();
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
@@ -218,10 +220,17 @@ impl Fit<'_> {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
         };
-        saved::save(&RunDir::model_path(self.run.path()), &self.model, total.steps, self.dataset)?;
-        let summary = self.summary(&total, last_loss, stopped, eval);
+        let model = self.on_host(copy.as_ref());
+        saved::save(&RunDir::model_path(self.run.path()), model, total.steps, self.dataset)?;
+        let traffic = model.traffic();
+        let summary = self.summary(&total, last_loss, stopped, eval, traffic);
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
+    }
+
+    /// The model in the host's memory: its copy there, or itself.
+    fn on_host<'a>(&'a self, copy: Option<&'a CpuModel>) -> &'a CpuModel {
+        copy.or(self.learner.cpu()).expect("what does not lie there was copied there")
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -242,7 +251,7 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
-        let heads = evaluate(&mut self.model, self.dataset, Part::Eval, &options, self.observer)?;
+        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, self.observer)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
         self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
@@ -251,7 +260,14 @@ impl Fit<'_> {
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
     }
 
-    fn summary(&self, total: &Tally, loss: f64, stopped: Stopped, eval: Option<EvalSummary>) -> Summary {
+    fn summary(
+        &self,
+        total: &Tally,
+        loss: f64,
+        stopped: Stopped,
+        eval: Option<EvalSummary>,
+        traffic: RankTraffic,
+    ) -> Summary {
         let seconds = total.time.as_secs_f64();
         let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
         Summary {
@@ -267,17 +283,17 @@ impl Fit<'_> {
             },
             model: ModelSummary {
                 kind: self.job.model.kind().into(),
-                dense_parameters: self.model.spec().dense_parameters() as u64,
-                embedding_parameters: self.model.spec().embedding_parameters(),
+                dense_parameters: self.learner.spec().dense_parameters() as u64,
+                embedding_parameters: self.learner.spec().embedding_parameters(),
             },
             device: DeviceSummary {
-                kind: "cpu".into(),
+                kind: self.learner.kind().into(),
+                precision: self.learner.cpu().is_none().then(|| self.job.device.precision.name().into()),
                 threads: self.threads,
                 ranks: self.topology.ranks(),
                 nodes: self.topology.nodes(),
             },
-            exchange: (self.topology.ranks() > 1)
-                .then(|| ExchangeSummary::new(self.model.traffic(), total.steps)),
+            exchange: (self.topology.ranks() > 1).then(|| ExchangeSummary::new(traffic, total.steps)),
             train: TrainSummary {
                 stopped,
                 steps: total.steps,

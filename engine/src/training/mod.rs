@@ -2,9 +2,11 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod bench;
 mod data;
 mod evaluate;
 mod fit;
+mod learner;
 mod run_dir;
 mod starter;
 mod summary;
@@ -16,8 +18,9 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
+pub use bench::{TrainBench, TrainBenchOptions, bench_train};
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
-pub use evaluate::{EvaluationOptions, evaluate};
+pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
@@ -41,6 +44,8 @@ pub enum Event<'a> {
     Started {
         /// What is trained.
         spec: &'a ModelSpec,
+        /// What trains it, in words.
+        device: &'a str,
         /// The ranks that it is spread over.
         topology: rankine_embedding::Topology,
         /// How blocks are read.
@@ -144,6 +149,9 @@ pub enum TrainError {
     /// The job asks for a device that cannot be had.
     #[error("{0}")]
     Device(String),
+    /// Something of the GPU's failed.
+    #[error("the GPU failed: {0}; the model was not saved")]
+    Gpu(String),
 }
 
 fn list(conflicts: &[Conflict]) -> String {

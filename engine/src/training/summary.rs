@@ -61,8 +61,11 @@ pub struct ModelSummary {
 /// What computed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSummary {
-    /// `cpu`
+    /// `cpu` or `cuda`.
     pub kind: String,
+    /// What GPUs computed in; absent on the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<String>,
     /// CPU threads.
     pub threads: usize,
     /// Ranks in all.

@@ -1,0 +1,34 @@
+// Dense columns as the bottom MLP reads them: of its element type, with zeros behind each sample's.
+//
+// Reads 4 bytes an element.
+#include "element.cuh"
+
+struct DenseInput {
+    // [sample][columns]
+    const float* dense;
+    // [sample][stride]
+    void* output;
+    u32 samples;
+    u32 columns;
+    u32 stride;
+    u32 reserved;
+};
+static_assert(sizeof(DenseInput) == 32);
+
+template <class T>
+__device__ inline void convert(const DenseInput& p) {
+    const u32 elements = p.samples * p.stride;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < elements; i += gridDim.x * blockDim.x) {
+        const u32 sample = i / p.stride, column = i % p.stride;
+        const float value = column < p.columns ? p.dense[u64(sample) * p.columns + column] : 0.0f;
+        store(static_cast<T*>(p.output) + i, value);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) dense_input_f32(const __grid_constant__ DenseInput p) {
+    convert<float>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) dense_input_bf16(const __grid_constant__ DenseInput p) {
+    convert<bf16>(p);
+}

@@ -1,0 +1,35 @@
+// Elements of activations and gradients: f32 or bf16 in memory, f32 in registers.
+#pragma once
+
+#include "common.cuh"
+
+using bf16 = __nv_bfloat16;
+
+__device__ inline float4 load4(const float* elements) { return *reinterpret_cast<const float4*>(elements); }
+__device__ inline float4 load4(const bf16* elements) { return unpacked(*reinterpret_cast<const uint2*>(elements)); }
+
+__device__ inline void store4(float* elements, float4 values) { *reinterpret_cast<float4*>(elements) = values; }
+__device__ inline void store4(bf16* elements, float4 values) { *reinterpret_cast<uint2*>(elements) = packed(values); }
+
+__device__ inline float load(const float* element) { return *element; }
+__device__ inline float load(const bf16* element) { return __bfloat162float(*element); }
+
+__device__ inline void store(float* element, float value) { *element = value; }
+__device__ inline void store(bf16* element, float value) { *element = __float2bfloat16_rn(value); }
+
+// The gradient by a ReLU's input, from that by its output.
+__device__ inline float4 where_positive(float4 gradients, float4 outputs) {
+    return make_float4(outputs.x > 0 ? gradients.x : 0, outputs.y > 0 ? gradients.y : 0,
+                       outputs.z > 0 ? gradients.z : 0, outputs.w > 0 ? gradients.w : 0);
+}
+
+// What a step is told, beside its batch.
+struct Step {
+    // What the loss is multiplied by, and what it is divided by: 0 where no sample has a label.
+    double head_weight;
+    double total_weight;
+    float dense_rate;
+    // Where the loss goes.
+    u32 loss_place;
+};
+static_assert(sizeof(Step) == 24);

@@ -1,0 +1,31 @@
+//! `dense_input.cu`.
+
+use super::{Element, Id, Kernel};
+use crate::buffer::Pointer;
+
+/// Converts dense columns to the elements of activations, with zeros behind each sample's. Grid: any number of blocks.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct DenseInput<T> {
+    /// `[sample][columns]`
+    pub dense: Pointer<f32>,
+    /// `[sample][stride]`
+    pub output: Pointer<T>,
+    /// Samples.
+    pub samples: u32,
+    /// Columns.
+    pub columns: u32,
+    /// Elements from one sample to the next.
+    pub stride: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<DenseInput<f32>>() == 32);
+
+// SAFETY: `dense_input.cu` has the same struct.
+unsafe impl<T: Element> Kernel for DenseInput<T> {
+    const ID: Id = if T::BF16 { Id::DenseInputBf16 } else { Id::DenseInputF32 };
+    const NAME: &'static str = "dense_input";
+    const THREADS: u32 = 256;
+}

@@ -1,0 +1,72 @@
+//! Memory of the host that GPUs access themselves: copies from it do not wait for the host, and kernels can write to it.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use cudarc::driver::sys;
+
+use crate::buffer::Pointer;
+use crate::device::Device;
+use crate::error::{Named, Result};
+
+/// Elements in page-locked memory of the host.
+#[derive(Debug)]
+pub struct Pinned<T> {
+    device: Arc<Device>,
+    elements: *mut T,
+    len: usize,
+}
+
+// SAFETY: the memory is the value's own, and any thread may access it.
+unsafe impl<T: Send> Send for Pinned<T> {}
+
+impl<T: Pod> Pinned<T> {
+    /// Zeros. The device must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn zeroed(device: &Arc<Device>, len: usize) -> Result<Self> {
+        let bytes = (len * size_of::<T>()).max(1);
+        let mut address: *mut c_void = std::ptr::null_mut();
+        let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
+        // SAFETY: the pointer is to a live variable.
+        unsafe { sys::cuMemHostAlloc(&mut address, bytes, flags) }.result().named("cuMemHostAlloc")?;
+        // SAFETY: the memory was just allocated with as many bytes.
+        unsafe { address.cast::<u8>().write_bytes(0, bytes) };
+        Ok(Self { device: Arc::clone(device), elements: address.cast(), len })
+    }
+
+    /// The elements. What kernels write to them is seen once the host knows that they are done.
+    pub fn elements(&self) -> &[T] {
+        // SAFETY: the memory has `len` elements, aligned to a page, of a type for which any bytes are valid.
+        unsafe { std::slice::from_raw_parts(self.elements, self.len) }
+    }
+
+    /// The elements, to be changed while no copy reads them.
+    pub fn elements_mut(&mut self) -> &mut [T] {
+        // SAFETY: as for `elements`, and `self` is borrowed alone.
+        unsafe { std::slice::from_raw_parts_mut(self.elements, self.len) }
+    }
+
+    /// Their address for kernels of the device.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn device_pointer(&self) -> Result<Pointer<T>> {
+        let mut address = 0;
+        // SAFETY: the memory was allocated by `cuMemHostAlloc`, to be mapped.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, self.elements.cast(), 0) }
+            .result()
+            .named("cuMemHostGetDevicePointer")?;
+        Ok(Pointer::new(address))
+    }
+}
+
+impl<T> Drop for Pinned<T> {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the memory was allocated by `zeroed` and is freed once; the driver waits for what uses it.
+        let _ = unsafe { sys::cuMemFreeHost(self.elements.cast()) };
+    }
+}

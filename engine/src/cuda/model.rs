@@ -1,0 +1,398 @@
+//! A model in a GPU's memory: training steps, and scores.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use half::bf16;
+use rankine_cuda::blas::Compute;
+use rankine_cuda::kernels::{Element, Step};
+use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
+use rankine_embedding::cpu::Table;
+use rankine_embedding::cuda::{Feature, Layout, LocalTables, Result};
+use rankine_reader::Samples;
+
+use super::input::{InputLayout, InputSlot};
+use super::network::{Backward, Forward, Network};
+use crate::cpu::{CpuModel, initial_parameters};
+use crate::job::Precision;
+use crate::model::{ModelSpec, TrainingRules};
+
+/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
+const SLOTS: usize = 3;
+
+/// A model whose parts and rules [`super::refusals`] does not refuse.
+#[derive(Debug)]
+pub struct CudaModel {
+    spec: ModelSpec,
+    rules: TrainingRules,
+    machine: Machine,
+}
+
+#[derive(Debug)]
+enum Machine {
+    F32(Box<Trainer<f32>>),
+    Bf16(Box<Trainer<bf16>>),
+}
+
+/// Does the same with a trainer of either kind.
+macro_rules! with_trainer {
+    ($machine:expr, $trainer:ident => $do:expr) => {
+        match $machine {
+            Machine::F32($trainer) => $do,
+            Machine::Bf16($trainer) => $do,
+        }
+    };
+}
+
+impl CudaModel {
+    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed. Steps are
+    /// of `batch_size` samples at most; scores are computed for no more than `score_size` at a time.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice, or where something of the GPU's fails.
+    pub fn initialized(
+        device: &Arc<Device>,
+        spec: ModelSpec,
+        rules: &TrainingRules,
+        precision: Precision,
+        seed: u64,
+        (batch_size, score_size): (usize, usize),
+    ) -> Result<Self> {
+        device.bind()?;
+        let sizes = (batch_size, score_size.min(batch_size));
+        let machine = match precision {
+            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, sizes)?.into()),
+            Precision::Tf32 => Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, sizes)?.into()),
+            Precision::Bf16 => Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, sizes)?.into()),
+        };
+        Ok(Self { spec, rules: rules.clone(), machine })
+    }
+
+    /// What the model is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by. Waits
+    /// only where several steps are under way. Losses come by [`CudaModel::take_losses`].
+    ///
+    /// # Panics
+    /// Where the batch is empty or longer than the model was made for, or its columns are not the model's.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
+        assert!(batch.len > 0, "a batch has at least one sample");
+        let Self { spec, rules, machine } = self;
+        let rate = |rate: f64| (rate * rate_factor) as f32;
+        let rates = spec.features.iter().map(|feature| rate(rules.tables[feature.table].learning_rate));
+        let (rates, dense_rate): (Vec<_>, _) = (rates.collect(), rate(rules.dense.learning_rate));
+        let step = Step { head_weight: spec.heads[0].weight, dense_rate, ..Step::default() };
+        let label_number = spec.heads[0].label_number;
+        with_trainer!(machine, trainer => trainer.step(batch, label_number, step, &rates))
+    }
+
+    /// Takes the losses of steps whose losses were not taken yet, in their order: what [`CpuModel::train_step`] returns
+    /// for each. Where `all` is set it waits for the last step, and else tells those alone that are known.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed, and where ids of the batches were out of range.
+    pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            if all {
+                trainer.finish()?;
+            }
+            trainer.finished.drain(..).for_each(&mut tell);
+        });
+        Ok(())
+    }
+
+    /// Batches that can be on the GPU at once.
+    pub const RESIDENT_BATCHES: usize = SLOTS;
+
+    /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
+    /// each took there, in milliseconds. The losses are not told.
+    ///
+    /// # Panics
+    /// As [`CudaModel::train_step`]; and where there are no batches, or more than [`CudaModel::RESIDENT_BATCHES`].
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn time_steps(&mut self, batches: &[Samples], rate_factor: f64, count: usize) -> Result<Vec<f64>> {
+        assert!((1..=SLOTS).contains(&batches.len()), "as many batches as there is room for");
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.steps = 0;
+        });
+        for batch in batches {
+            self.train_step(batch, rate_factor)?;
+        }
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.finished.clear();
+            trainer.time_steps(batches.len(), count)
+        })
+    }
+
+    /// Appends the logit of each sample.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
+        let label_number = self.spec.heads[0].label_number;
+        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, label_number, out))
+    }
+
+    /// The model in the host's memory, which must have room for it: its weights, and nothing of its state.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed, and where ids of the batches were out of range.
+    pub fn to_host(&self) -> Result<CpuModel> {
+        let rules = TrainingRules::sgd(&self.spec, 0.0);
+        let tables = rules.all_tables(&self.spec).into_iter();
+        let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
+        let parameters = with_trainer!(&self.machine, trainer => {
+            let Trainer { tables: from, main, network, .. } = &**trainer;
+            from.check(main)?;
+            from.for_each_row(main, |table, _, row, weights| {
+                tables[table].weights_mut(row).copy_from_slice(weights);
+            })?;
+            network.layers.cut_out(&network.parameters.read(main)?)
+        });
+        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+    }
+}
+
+/// A model with all that its steps need.
+#[derive(Debug)]
+struct Trainer<T> {
+    network: Network<T>,
+    tables: LocalTables,
+    main: Lane,
+    copies: Lane,
+    slots: Vec<TrainSlot>,
+    scores: Scores,
+    /// Sums of losses, one a slot.
+    sums: Pinned<f64>,
+    /// Steps that were begun.
+    steps: usize,
+    /// Of the steps that were begun and are not known to be done: the loss's weight and what its sum is divided by.
+    under_way: VecDeque<Step>,
+    finished: Vec<f64>,
+}
+
+/// A batch's place, and the iteration over what lies there.
+#[derive(Debug)]
+struct TrainSlot {
+    input: InputSlot,
+    iteration: Graph,
+    done: Moment,
+}
+
+#[derive(Debug)]
+struct Scores {
+    samples: usize,
+    input: InputSlot,
+    pass: Graph,
+}
+
+/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of their
+/// own.
+struct Lanes<'a> {
+    main: &'a Lane,
+    beside: Lane,
+    routes: Lane,
+    begun: Moment,
+    looked_up: Moment,
+    routed: Moment,
+    back: Moment,
+    updated: Moment,
+}
+
+impl<T: Element> Trainer<T> {
+    fn new(
+        device: &Arc<Device>,
+        compute: Compute,
+        spec: &ModelSpec,
+        seed: u64,
+        (batch_size, score_size): (usize, usize),
+    ) -> Result<Self> {
+        let main = Lane::of_high_priority(device)?;
+        let dim = spec.tables[0].dim;
+        let first = spec.vectors() - spec.features.len();
+        let feature = |(number, table)| Feature { table, column: (first + number) * dim };
+        let features = spec.features.iter().map(|feature| feature.table).enumerate().map(feature);
+        let features: Vec<_> = features.collect();
+        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &features)?;
+        let tables = LocalTables::initialized(device, layout, &main, seed)?;
+        let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
+        let sums = Pinned::zeroed(device, SLOTS)?;
+        let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
+        let lanes = Lanes {
+            main: &main,
+            beside: Lane::of_high_priority(device)?,
+            routes: Lane::new(device)?,
+            begun: Moment::new(device)?,
+            looked_up: Moment::new(device)?,
+            routed: Moment::new(device)?,
+            back: Moment::new(device)?,
+            updated: Moment::new(device)?,
+        };
+        let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
+        let mut slots = Vec::new();
+        for _ in 0..SLOTS {
+            let input = InputSlot::new(device, layout(batch_size))?;
+            let iteration =
+                || enqueue_iteration(&network, &tables, &lanes, &input, (&sums, &forward, &backward));
+            if slots.is_empty() {
+                // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
+                network.stop.write(&main, &[1])?;
+                iteration()?;
+                network.stop.write(&main, &[0])?;
+            }
+            let graph = Graph::capture(&main, iteration)?;
+            slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
+        }
+        let input = InputSlot::new(device, layout(score_size))?;
+        let plan = network.plan_forward(score_size)?;
+        let score = || -> Result<()> {
+            // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
+            unsafe {
+                network.bottom_forward(&main, input.input(), &plan)?;
+                network.look_up(&main, &tables, input.input(), score_size)?;
+                network.interact(&main, &plan)?;
+                network.hidden_forward(&main, &plan)?;
+                network.head(&main, input.input(), score_size, false)
+            }
+        };
+        score()?;
+        main.synchronize()?;
+        let pass = Graph::capture(&main, score)?;
+        let scores = Scores { samples: score_size, input, pass };
+        let copies = Lane::new(device)?;
+        drop(lanes);
+        Ok(Self {
+            network,
+            tables,
+            main,
+            copies,
+            slots,
+            scores,
+            sums,
+            steps: 0,
+            under_way: VecDeque::new(),
+            finished: Vec::new(),
+        })
+    }
+
+    fn step(&mut self, batch: &Samples, label_number: usize, step: Step, rates: &[f32]) -> Result<()> {
+        if self.under_way.len() == SLOTS {
+            self.finish_first()?;
+        }
+        let place = self.steps % SLOTS;
+        let step = Step { total_weight: total_weight(batch, label_number), loss_place: place as u32, ..step };
+        let TrainSlot { input, iteration, done } = &mut self.slots[place];
+        input.stage(batch, 0..batch.len, label_number, step, rates);
+        input.send(&self.copies, &self.main)?;
+        // SAFETY: the buffers that the graph was captured with are this value's.
+        unsafe { iteration.replay(&self.main) }?;
+        self.main.record(done)?;
+        self.steps += 1;
+        self.under_way.push_back(step);
+        Ok(())
+    }
+
+    fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
+        let device = self.main.device();
+        let moments = (0..=count).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
+        self.main.record(&moments[0])?;
+        for (step, moment) in moments[1..].iter().enumerate() {
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { self.slots[step % batches].iteration.replay(&self.main) }?;
+            self.main.record(moment)?;
+        }
+        self.main.synchronize()?;
+        self.tables.check(&self.main)?;
+        let times = moments.windows(2).map(|pair| pair[1].ms_since(&pair[0]));
+        Ok(times.collect::<Result<_, _>>()?)
+    }
+
+    /// Waits for the first of the steps under way.
+    fn finish_first(&mut self) -> Result<()> {
+        let Some(step) = self.under_way.pop_front() else { return Ok(()) };
+        let place = step.loss_place as usize;
+        self.slots[place].done.synchronize()?;
+        let sum = self.sums.elements()[place];
+        let mean = if step.total_weight == 0.0 { 0.0 } else { sum / step.total_weight };
+        self.finished.push(step.head_weight * mean);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        while !self.under_way.is_empty() {
+            self.finish_first()?;
+        }
+        self.tables.check(&self.main)
+    }
+
+    fn logits(&mut self, batch: &Samples, label_number: usize, out: &mut Vec<f32>) -> Result<()> {
+        let Scores { samples, input, pass } = &mut self.scores;
+        let rates = vec![0.0; self.tables.layout().features()];
+        for first in (0..batch.len).step_by(*samples) {
+            let count = (batch.len - first).min(*samples);
+            input.stage(batch, first..first + count, label_number, Step::default(), &rates);
+            input.send(&self.copies, &self.main)?;
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { pass.replay(&self.main) }?;
+            out.extend(self.network.logits.read_part(&self.main, 0, count)?);
+        }
+        Ok(())
+    }
+}
+
+/// Enqueues a whole iteration: the loss goes to the slot's place among `sums`.
+fn enqueue_iteration<T: Element>(
+    network: &Network<T>,
+    tables: &LocalTables,
+    lanes: &Lanes<'_>,
+    slot: &InputSlot,
+    (sums, forward, backward): (&Pinned<f64>, &Forward, &Backward),
+) -> Result<()> {
+    let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
+    let (input, samples) = (slot.input(), tables.layout().samples());
+    main.record(begun)?;
+    beside.wait(begun)?;
+    routes.wait(begun)?;
+    // SAFETY: network, tables, sums and slot live as long as the trainer, and are of the same model and batch size. The
+    // lanes order the work: tables and parameters change when all that reads them is done.
+    unsafe {
+        network.look_up(beside, tables, input, samples)?;
+        beside.record(looked_up)?;
+        tables.route(routes, input.ids)?;
+        routes.record(routed)?;
+        network.bottom_forward(main, input, forward)?;
+        main.wait(looked_up)?;
+        network.interact(main, forward)?;
+        network.hidden_forward(main, forward)?;
+        network.head(main, input, samples, true)?;
+        network.loss(main, input, sums.device_pointer()?)?;
+        network.hidden_backward(main, backward)?;
+        network.interact_backward(main)?;
+        main.record(back)?;
+        beside.wait(back)?;
+        beside.wait(routed)?;
+        network.update_tables(beside, tables, input)?;
+        beside.record(updated)?;
+        network.bottom_backward(main, backward)?;
+        network.update(main, input)?;
+        main.wait(updated)?;
+    }
+    Ok(())
+}
+
+/// The sum of the weights of the samples whose label is there.
+fn total_weight(batch: &Samples, label_number: usize) -> f64 {
+    let labels = batch.labels[label_number].iter().enumerate();
+    let there = labels.filter(|(_, label)| !label.is_nan());
+    there.map(|(sample, _)| batch.weights.get(sample).map_or(1.0, |&weight| f64::from(weight))).sum()
+}

@@ -1,0 +1,306 @@
+//! What learns: a model on the device that a job names.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use rankine_embedding::EmbeddingPlan;
+use rankine_reader::{Dataset, Samples};
+
+use super::TrainError;
+use super::evaluate::Scorer;
+use super::translate::check_memory;
+use crate::cpu::{CpuModel, Sharding};
+use crate::job::{DenseUpdate, Job};
+use crate::model::{ModelSpec, TrainingRules};
+use crate::planning;
+
+/// A model on a device. Losses of steps may come later than the steps.
+pub(super) enum Learner {
+    /// In the host's memory, and the losses that were not taken yet.
+    Cpu(Box<CpuModel>, Vec<f64>),
+    /// In a GPU's memory.
+    #[cfg(feature = "cuda")]
+    Cuda(Box<crate::cuda::CudaModel>),
+}
+
+/// On which device a job is to be trained.
+pub(super) enum Choice {
+    /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
+    Cpu(Option<EmbeddingPlan>, String),
+    /// A GPU.
+    #[cfg(feature = "cuda")]
+    Cuda(std::sync::Arc<rankine_cuda::Device>),
+}
+
+impl Choice {
+    /// Chooses as the job says; nothing is made yet.
+    ///
+    /// # Errors
+    /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
+    pub(super) fn of(
+        job: &Job,
+        dataset: &Dataset,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<Self, TrainError> {
+        #[cfg(feature = "cuda")]
+        let why = match gpu::device(job, dataset, spec, rules)? {
+            Ok(device) => return Ok(Self::Cuda(device)),
+            Err(why) => why,
+        };
+        #[cfg(not(feature = "cuda"))]
+        let why = String::new();
+        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+        let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+        check_memory(spec, rules, plan.as_ref())?;
+        Ok(Self::Cpu(plan, why))
+    }
+
+    /// The model of a job as training starts with it, and in words what trains it.
+    ///
+    /// # Errors
+    /// [`TrainError::Device`] where the device does not take it.
+    pub(super) fn initialize(
+        self,
+        job: &Job,
+        spec: ModelSpec,
+        rules: &TrainingRules,
+        threads: usize,
+    ) -> Result<(Learner, String), TrainError> {
+        let (plan, why) = match self {
+            Self::Cpu(plan, why) => (plan, why),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(device) => match gpu::initialize(&device, job, &spec, rules)? {
+                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
+                Err(why) => {
+                    check_memory(&spec, rules, None)?;
+                    (None, why)
+                }
+            },
+        };
+        let model = match plan {
+            None => CpuModel::initialized(spec, rules, job.seed),
+            Some(plan) => {
+                let ranks = job.device.ranks;
+                let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
+                let sharding = Sharding { plan, shard_dense_update, threads };
+                CpuModel::over_ranks(&spec, rules, job.seed, sharding).map_err(|error| {
+                    TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
+                })?
+            }
+        };
+        Ok((Learner::Cpu(Box::new(model), Vec::new()), format!("the CPU{why}")))
+    }
+}
+
+impl Learner {
+    /// The kind of device, as the summary calls it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Cpu(..) => "cpu",
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => "cuda",
+        }
+    }
+
+    /// The model, where it lies in the host's memory.
+    pub(super) fn cpu(&self) -> Option<&CpuModel> {
+        match self {
+            Self::Cpu(model, _) => Some(model),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => None,
+        }
+    }
+
+    /// A copy of the model in the host's memory, where it lies elsewhere.
+    pub(super) fn copy_to_host(&self) -> Result<Option<CpuModel>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => Ok(Some(model.to_host().map_err(gpu::failed)?)),
+        }
+    }
+
+    /// Begins a step; see [`CpuModel::train_step`].
+    pub(super) fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<(), TrainError> {
+        match self {
+            Self::Cpu(model, losses) => losses.push(model.train_step(batch, rate_factor)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.train_step(batch, rate_factor).map_err(gpu::failed)?,
+        }
+        Ok(())
+    }
+
+    /// How long `count` steps take, in milliseconds each, over batches that lie ready on the device; of those given, it
+    /// takes as many as there is room for.
+    pub(super) fn time_steps(
+        &mut self,
+        batches: &[Samples],
+        rate_factor: f64,
+        count: usize,
+    ) -> Result<Vec<f64>, TrainError> {
+        match self {
+            Self::Cpu(model, _) => {
+                let step = |batch| {
+                    let began = Instant::now();
+                    model.train_step(batch, rate_factor);
+                    began.elapsed().as_secs_f64() * 1e3
+                };
+                Ok(batches.iter().cycle().take(count).map(step).collect())
+            }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                let most = crate::cuda::CudaModel::RESIDENT_BATCHES.min(batches.len());
+                model.time_steps(&batches[..most], rate_factor, count).map_err(gpu::failed)
+            }
+        }
+    }
+
+    /// Tells the losses of steps that were not told yet, in order; of all that were begun, or of those alone that are
+    /// known.
+    pub(super) fn take_losses(&mut self, all: bool, tell: impl FnMut(f64)) -> Result<(), TrainError> {
+        match self {
+            // Here every loss is known when its step is done.
+            Self::Cpu(_, losses) if all || !losses.is_empty() => losses.drain(..).for_each(tell),
+            Self::Cpu(..) => {}
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.take_losses(all, tell).map_err(gpu::failed)?,
+        }
+        Ok(())
+    }
+}
+
+impl Scorer for Learner {
+    fn spec(&self) -> &ModelSpec {
+        match self {
+            Self::Cpu(model, _) => model.spec(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.spec(),
+        }
+    }
+
+    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
+        match self {
+            Self::Cpu(model, _) => model.logits(batch, out),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.logits(batch, out).map_err(gpu::failed)?,
+        }
+        Ok(())
+    }
+}
+
+/// The mean loss of steps since the last report, as far as losses are known.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// Of the steps whose loss is not known yet: their samples.
+    ahead: VecDeque<usize>,
+    /// Steps whose loss is known.
+    steps: u64,
+    sum: f64,
+    samples: usize,
+    /// The first loss that is no number, and its step.
+    wrong: Option<(u64, f64)>,
+}
+
+impl Losses {
+    /// A step over so many samples was begun.
+    pub(super) fn began(&mut self, samples: usize) {
+        self.ahead.push_back(samples);
+    }
+
+    /// The loss of the first step whose loss was not known.
+    pub(super) fn known(&mut self, loss: f64) {
+        let samples = self.ahead.pop_front().expect("a loss comes after its step");
+        self.steps += 1;
+        self.sum += loss * samples as f64;
+        self.samples += samples;
+        if !loss.is_finite() && self.wrong.is_none() {
+            self.wrong = Some((self.steps, loss));
+        }
+    }
+
+    /// Whether no loss is known since the last report.
+    pub(super) fn is_empty(&self) -> bool {
+        self.samples == 0
+    }
+
+    pub(super) fn mean(&self) -> f64 {
+        self.sum / self.samples as f64
+    }
+
+    /// After a report.
+    pub(super) fn begin_anew(&mut self) {
+        (self.sum, self.samples) = (0.0, 0);
+    }
+
+    /// # Errors
+    /// [`TrainError::Diverged`].
+    pub(super) fn check(&self) -> Result<(), TrainError> {
+        self.wrong.map_or(Ok(()), |(step, loss)| Err(TrainError::Diverged { step, loss }))
+    }
+}
+
+#[cfg(feature = "cuda")]
+mod gpu {
+    //! Which jobs GPUs train.
+
+    use std::sync::Arc;
+
+    use rankine_cuda::Device;
+    use rankine_embedding::cuda::Error;
+    use rankine_reader::Dataset;
+
+    use super::super::TrainError;
+    use crate::cuda::{CudaModel, refusals};
+    use crate::job::{DeviceKind, Job};
+    use crate::model::{ModelSpec, TrainingRules};
+
+    /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
+    pub(super) fn device(
+        job: &Job,
+        dataset: &Dataset,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<Result<Arc<Device>, String>, TrainError> {
+        let kind = job.device.kind;
+        if kind == DeviceKind::Cpu {
+            return Ok(Err(String::new()));
+        }
+        let refused = refusals(job, dataset.schema(), spec, rules);
+        match (Device::open(0), refused.first()) {
+            (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
+                "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
+            ))),
+            (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
+            (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
+            (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
+            (Ok(device), None) => Ok(Ok(device)),
+        }
+    }
+
+    /// The model on the GPU, and the GPU in words; or why it is not there, in words to be said behind "the CPU".
+    pub(super) fn initialize(
+        device: &Arc<Device>,
+        job: &Job,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<Result<(CudaModel, String), String>, TrainError> {
+        let precision = job.device.precision;
+        let sizes = (job.train.batch_size.get() as usize, job.eval.batch_size.get() as usize);
+        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, sizes) {
+            Ok(model) => {
+                let name = device.name().map_err(|error| failed(error.into()))?;
+                Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
+            }
+            Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
+                "the GPU cannot take this job: {error}. Make the tables or the batch smaller, or set device.kind to \
+                 \"cpu\""
+            ))),
+            Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
+        }
+    }
+
+    pub(super) fn failed(error: Error) -> TrainError {
+        TrainError::Gpu(error.to_string())
+    }
+}
