@@ -110,8 +110,8 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A categorical feature: its ids begin at `first`, one a sample; row `id` of its table is row `base + id` of all
-// tables; its vectors begin at `column` of a sample's.
+// A categorical feature: its ids begin at `first`, one a sample; row `id` of its table belongs to rank
+// `id % ranks`, as its row `base + id / ranks`; its vectors begin at `column` of a sample's.
 struct Feature {
     u32 first;
     u32 base;

@@ -44,20 +44,20 @@ extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_consta
     const u32 lane = threadIdx.x % WARP, vectors = p.dim / VECTOR;
     const u32 warps = gridDim.x * blockDim.x / WARP;
     for (u32 local = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; local < p.rows_count; local += warps) {
-        const u32 row = local * p.ranks + p.rank;
         u32 table = 0, end = p.tables_count;
         while (end - table > 1) {
             const u32 middle = (table + end) / 2;
-            if (p.tables[middle].base <= row) {
+            if (p.tables[middle].base <= local) {
                 table = middle;
             } else {
                 end = middle;
             }
         }
         const Table own = p.tables[table];
+        const u32 row = (local - own.base) * p.ranks + p.rank;
         for (u32 column = lane; column < vectors; column += WARP) {
             const uint4 words =
-                philox(make_uint4(row - own.base, 0, column, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
+                philox(make_uint4(row, 0, column, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
             reinterpret_cast<float4*>(p.rows)[u64(local) * vectors + column] =
                 make_float4(uniform(words.x, own.bound), uniform(words.y, own.bound), uniform(words.z, own.bound),
                             uniform(words.w, own.bound));

@@ -33,8 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ M
             atomicAdd(p.faults, 1u);
             id = feature.rows - 1;
         }
-        const u32 row = feature.base + id;
-        const u32 key = row % p.ranks * p.span + row / p.ranks;
+        const u32 key = id % p.ranks * p.span + feature.base + id / p.ranks;
         if (valid) p.keys[feature.first + sample] = key;
         // Most ids of a batch name a few rows, and thousands of atomics on one word would take as many turns: so a warp
         // names each row once, and each word of a small table, and looks first whether it is there.

@@ -1,12 +1,13 @@
 // The gradients of a rank's distinct rows: of each row the sum over its bags, in their order.
 //
-// Reads 2 bytes an element of every look-up and writes 2 of every distinct row, into the memory of the row's owner: while
-// other rows are read, the link costs little. Of 16384 samples of dlrm that is 129 MB: 35 us at the rate of copies of
-// random rows, 59 measured, 8 of them in the second kernel (H200); of 65536 samples 134 and 165 us.
+// Reads 2 bytes an element of every look-up and writes 2 of every distinct row, into the memory of the row's owner:
+// while other rows are read, the link costs little. Of 16384 samples of dlrm that is 129 MB: 35 us at the rate of
+// copies of random rows, 59 measured, 8 of them in the second kernel (H200); of 65536 samples 134 and 165 us.
 //
 // Warps take runs of equal length of the sorted pairs, whatever rows they belong to, so that a row of which there are
 // thousands is as much work as any other. Sums that do not both begin and end in a run go to `parts` in f32; a second
-// kernel adds them up, run by run. Which sums these are follows from the pairs alone, so the bits are the same each time.
+// kernel adds them up, run by run. Which sums these are follows from the pairs alone, so the bits are the same each
+// time.
 #include "common.cuh"
 
 // Pairs of a run. With half as many there are more warps, but twice as many parts: no gain.

@@ -1,9 +1,9 @@
 // Rows from their owners to the ranks that look them up, as bf16.
 //
-// `rows_send` reads 4 bytes an element at the owner and writes 2 over the link: 10 MB of 16384 samples of dlrm on each of
-// two GPUs, 31 us, 319 GB/s each way (H200, 18 links); 16 bytes a lane instead of 8 were no faster. `rows_fetch`, by the rank that looks
-// up, reads 4 bytes an element over the link. `vectors_send` writes 2 bytes an element over the link, once a look-up
-// rather than once a distinct row.
+// `rows_send` reads 4 bytes an element at the owner and writes 2 over the link: 10 MB of 16384 samples of dlrm on each
+// of two GPUs, 31 us, 318 GB/s each way (H200, 18 links); 16 bytes a lane instead of 8 were no faster. `rows_fetch`, by
+// the rank that looks up, reads 4 bytes an element over the link. `vectors_send` writes 2 bytes an element over the
+// link, once a look-up rather than once a distinct row.
 #include "common.cuh"
 
 // Rows that a warp has in flight.
@@ -110,13 +110,16 @@ extern "C" __global__ void __launch_bounds__(256) vectors_send(const __grid_cons
         uint2* output = p.outputs[peer] + u64(sample) * p.stride / VECTOR;
         for (u32 first = 0; first < p.features_count; first += WARP) {
             const u32 feature = first + lane;
-            u32 row = ~0u, place = 0;
+            u32 row = 0, place = 0;
+            bool own_row = false;
             if (feature < p.features_count) {
                 const Feature own = p.features[feature];
-                row = own.base + min(p.ids[peer][own.first + sample], own.rows - 1);
+                const u32 id = min(p.ids[peer][own.first + sample], own.rows - 1);
+                own_row = id % p.ranks == p.rank;
+                row = own.base + id / p.ranks;
                 place = own.column / VECTOR;
             }
-            u32 mine = __ballot_sync(ALL_LANES, row != ~0u && row % p.ranks == p.rank);
+            u32 mine = __ballot_sync(ALL_LANES, own_row);
             while (mine != 0) {
                 u32 sources[ROWS_AT_ONCE], places[ROWS_AT_ONCE], taken = 0;
 #pragma unroll
@@ -124,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(256) vectors_send(const __grid_cons
                     const u32 source = mine != 0 ? __ffs(mine) - 1 : 0;
                     taken += mine != 0;
                     mine &= mine - 1;
-                    sources[i] = __shfl_sync(ALL_LANES, row, source) / p.ranks;
+                    sources[i] = __shfl_sync(ALL_LANES, row, source);
                     places[i] = __shfl_sync(ALL_LANES, place, source);
                 }
                 for (u32 column = lane; column < vectors; column += WARP) {

@@ -9,7 +9,7 @@ use crate::buffer::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Table {
-    /// The row of all tables that its row 0 is.
+    /// Where its rows begin at every owner.
     pub base: u32,
     /// Weights lie within this distance of 0.
     pub bound: f32,

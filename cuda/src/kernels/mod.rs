@@ -76,7 +76,7 @@ pub struct KeySet {
 pub struct Feature {
     /// Where its ids begin.
     pub first: u32,
-    /// The row of all tables that its table's row 0 is.
+    /// Where its table's rows begin at every owner.
     pub base: u32,
     /// Rows of its table.
     pub rows: u32,

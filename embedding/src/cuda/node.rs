@@ -56,11 +56,11 @@ impl Node {
         assert_eq!(devices.len(), layout.ranks, "a device a rank");
         assert!(routes >= 2, "a route is made while the one before is in use");
         let mut shared = Vec::new();
-        for (rank, device) in devices.iter().enumerate() {
+        for device in devices {
             device.bind()?;
             let rows = |len: usize| PeerBuffer::filled(device, devices, len * layout.dim, 0xff);
             shared.push(Shared {
-                table: PeerBuffer::filled(device, devices, layout.rows_of(rank) * layout.dim, 0xff)?,
+                table: PeerBuffer::filled(device, devices, layout.owner_rows() * layout.dim, 0xff)?,
                 landing: rows(layout.ids())?,
                 gradients: rows(layout.ranks * layout.entries_max())?,
                 flags: PeerBuffer::filled(device, devices, 1, 0)?,

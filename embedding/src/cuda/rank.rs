@@ -152,7 +152,7 @@ impl Rank {
             tables: tables.pointer(),
             seed,
             tables_count: tables.len() as u32,
-            rows_count: layout.rows_of(self.rank) as u32,
+            rows_count: layout.owner_rows() as u32,
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             dim: layout.dim as u32,
