@@ -56,7 +56,7 @@ impl LocalTables {
         let words = |len| Buffer::filled(device, len, Bits::POISON);
         let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
-            table: Buffer::uninitialized(device, layout.rows_of(0) * layout.dim)?,
+            table: Buffer::uninitialized(device, layout.owner_rows() * layout.dim)?,
             features: Buffer::of(device, &layout.kernel_features())?,
             bags: Buffer::of(device, &layout.bags())?,
             scratch: RouteScratch::new(device, &layout)?,
@@ -84,7 +84,7 @@ impl LocalTables {
             tables: tables.pointer(),
             seed,
             tables_count: tables.len() as u32,
-            rows_count: layout.rows_of(0) as u32,
+            rows_count: layout.owner_rows() as u32,
             rank: 0,
             ranks: 1,
             dim: layout.dim as u32,
