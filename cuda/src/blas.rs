@@ -200,16 +200,16 @@ impl Product {
     /// Enqueues the product.
     ///
     /// # Safety
-    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must use
-    /// the workspace of `blas`.
+    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
+    /// use the workspace of `blas`.
     ///
     /// # Errors
     /// Where the library refuses.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
         let (one, zero) = (1f32, 0f32);
         let pointer = |address: u64| address as *const c_void;
-        // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns. The
-        // caller vouches for the memory.
+        // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns.
+        // The caller vouches for the memory.
         let status = unsafe {
             lt::cublasLtMatmul(
                 blas.handle,
@@ -234,8 +234,8 @@ impl Product {
     }
 }
 
-/// The algorithm that the library's heuristics put first: the same each time on the same GPU with the same library. None
-/// that adds up pieces in the order in which they are done.
+/// The algorithm that the library's heuristics put first: the same each time on the same GPU with the same library.
+/// None that adds up pieces in the order in which they are done.
 fn first_algorithm(
     blas: &Blas,
     description: &Description,

@@ -109,8 +109,8 @@ impl Lane {
     /// Enqueues a copy of pinned memory of the host.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]; there must be room for as many elements from the pointer on, and the pinned ones must not
-    /// change until the copy is done.
+    /// As for [`Lane::launch`]; there must be room for as many elements from the pointer on, and the pinned ones must
+    /// not change until the copy is done.
     ///
     /// # Errors
     /// Where the driver refuses.

@@ -1,4 +1,5 @@
-//! Memory of the host that GPUs access themselves: copies from it do not wait for the host, and kernels can write to it.
+//! Memory of the host that GPUs access themselves: copies from it do not wait for the host, and kernels can write to
+//! it.
 
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -43,7 +43,8 @@ pub struct LocalTables {
 }
 
 impl LocalTables {
-    /// Tables whose weights are those that [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers.
+    /// Tables whose weights are those that [`crate::cpu::Table::initialized`] gives for the seed and the tables'
+    /// numbers.
     ///
     /// # Panics
     /// Where the layout is of several ranks.
@@ -107,8 +108,8 @@ impl LocalTables {
     /// within a feature.
     ///
     /// # Safety
-    /// There must be an id for each feature of `samples` samples, and as many samples of the layout's stride in `vectors`;
-    /// see [`Lane::launch`].
+    /// There must be an id for each feature of `samples` samples, and as many samples of the layout's stride in
+    /// `vectors`; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -179,8 +180,8 @@ impl LocalTables {
         let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
         let high = Scatter { pairs: low.sorted, sorted: self.sorted.pointer(), pass: 1, ..low };
         let groups = (scratch.set.groups.len() as u32, 1);
-        // SAFETY: all addresses but the ids' are of this value's buffers, whose lengths follow from the same layout as the
-        // counts here; the caller vouches for the ids.
+        // SAFETY: all addresses but the ids' are of this value's buffers, whose lengths follow from the same layout as
+        // the counts here; the caller vouches for the ids.
         unsafe {
             lane.fill(scratch.set.bits.pointer(), 0, scratch.set.bits.len())?;
             lane.launch(&mark, (samples.div_ceil(THREADS), layout.features.len() as u32))?;
@@ -196,8 +197,8 @@ impl LocalTables {
         Ok(())
     }
 
-    /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its gradients;
-    /// of none where `stop` is not 0.
+    /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its
+    /// gradients; of none where `stop` is not 0.
     ///
     /// # Safety
     /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each feature; see
@@ -229,8 +230,8 @@ impl LocalTables {
             dim: layout.dim as u32,
             reserved: 0,
         };
-        // SAFETY: all other addresses are of this value's buffers; there are two parts a run. The caller vouches for the
-        // rest.
+        // SAFETY: all other addresses are of this value's buffers; there are two parts a run. The caller vouches for
+        // the rest.
         unsafe {
             lane.launch(&DescendRuns(descend), descend.runs_grid())?;
             lane.launch(&DescendParts(descend), descend.parts_grid())?;

@@ -45,8 +45,8 @@ macro_rules! with_trainer {
 }
 
 impl CudaModel {
-    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed. Steps are
-    /// of `batch_size` samples at most; scores are computed for no more than `score_size` at a time.
+    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed. Steps
+    /// are of `batch_size` samples at most; scores are computed for no more than `score_size` at a time.
     ///
     /// # Errors
     /// Where the GPU's memory does not suffice, or where something of the GPU's fails.
@@ -73,8 +73,8 @@ impl CudaModel {
         &self.spec
     }
 
-    /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by. Waits
-    /// only where several steps are under way. Losses come by [`CudaModel::take_losses`].
+    /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
+    /// Waits only where several steps are under way. Losses come by [`CudaModel::take_losses`].
     ///
     /// # Panics
     /// Where the batch is empty or longer than the model was made for, or its columns are not the model's.
@@ -196,8 +196,8 @@ struct Scores {
     pass: Graph,
 }
 
-/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of their
-/// own.
+/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
+/// their own.
 struct Lanes<'a> {
     main: &'a Lane,
     beside: Lane,

@@ -319,8 +319,8 @@ impl<T: Element> Network<T> {
         Ok(())
     }
 
-    /// Enqueues the rest of what comes of the last layer: the loss, to its place among `losses`, and the gradients by its
-    /// weights.
+    /// Enqueues the rest of what comes of the last layer: the loss, to its place among `losses`, and the gradients by
+    /// its weights.
     ///
     /// # Safety
     /// As for [`Network::head`], which must come before; `losses` must have the step's place.

@@ -61,8 +61,8 @@ pub struct TrainBench {
     pub seconds: f64,
 }
 
-/// Times the steps of a job on full batches that lie ready on the device: reading, copying and evaluating are not in it.
-/// Makes the job's dataset where it is not there and the job says how.
+/// Times the steps of a job on full batches that lie ready on the device: reading, copying and evaluating are not in
+/// it. Makes the job's dataset where it is not there and the job says how.
 ///
 /// # Errors
 /// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch.

@@ -45,7 +45,8 @@ pub struct EvaluationOptions {
 /// and head, and 4 more where samples have weights.
 ///
 /// # Errors
-/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] where the model predicts something that is no number.
+/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] where the model predicts something that is no
+/// number.
 pub fn evaluate(
     model: &mut impl Scorer,
     dataset: &Dataset,
