@@ -95,7 +95,10 @@ impl Replica {
         let elements = self.parts.spec.vector_elements();
         self.vector_gradients.resize(batch.len * elements, 0.0);
         self.logit_gradients.resize(batch.len * heads.len(), 0.0);
-        self.tiles.clear();
+        if batch.len == 0 {
+            // Else tiles of an earlier batch would be summed.
+            self.tiles.clear();
+        }
         let tile_samples = tile_samples(batch.len);
         let mut loss_sums = vec![0.0; heads.len()];
         let mut sum = Sum::Begin;
