@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::deduplicate::Route;
+use super::deduplicate::{BagPlace, Route};
 use super::memory::Memory;
 use super::pool::Feature;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
@@ -16,7 +16,7 @@ use crate::vectorized;
 const ALIGN_ELEMENTS: usize = 4;
 /// Gradients of one row are summed in runs of this many, and the runs' sums in order: a row that every sample of a
 /// large batch names would otherwise lose the small gradients to rounding.
-pub(super) const SUM_RUN: usize = 64;
+const SUM_RUN: usize = 64;
 /// Distinct rows that one task updates; it does not depend on the number of threads, nor does any result.
 const ROWS_PER_TASK: usize = 128;
 
@@ -175,21 +175,32 @@ impl UpdateTask<'_> {
     #[inline(always)]
     fn update_row(&self, index: usize, row: &mut [f32], sums: &mut [f32]) {
         let (total, run_sum) = sums.split_at_mut(self.dim);
-        total.fill(0.0);
-        let mut bags = self.route.bags_of(index);
-        while bags.len() > 0 {
-            run_sum.fill(0.0);
-            for bag in bags.by_ref().take(SUM_RUN) {
-                let Feature { bags, pooling, slot } = &self.features[bag.feature];
-                let start = bag.sample * slot.stride + slot.offset;
-                let scale = pooling.scale(bags.bag(bag.sample).len());
-                let gradient = &self.gradients[start..start + self.dim];
-                run_sum.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient * scale);
-            }
-            total.iter_mut().zip(&*run_sum).for_each(|(total, sum)| *total += sum);
-        }
+        sum_in_runs(self.route.bags_of(index), total, run_sum, |bag, sums| {
+            let Feature { bags, pooling, slot } = &self.features[bag.feature];
+            let start = bag.sample * slot.stride + slot.offset;
+            let scale = pooling.scale(bags.bag(bag.sample).len());
+            let gradient = &self.gradients[start..start + self.dim];
+            sums.iter_mut().zip(gradient).for_each(|(sum, gradient)| *sum += gradient * scale);
+        });
         let (weights, state) = row.split_at_mut(self.dim);
         self.update.apply(weights, &mut state[..self.state_elements], total);
+    }
+}
+
+/// Sets `total` to the sum over a row's bags, in runs; `add` adds a bag's gradient. It is compiled into its callers, as
+/// [`Update::apply`] is.
+#[inline(always)]
+pub(super) fn sum_in_runs(
+    mut bags: impl ExactSizeIterator<Item = BagPlace>,
+    total: &mut [f32],
+    run_sum: &mut [f32],
+    add: impl Fn(BagPlace, &mut [f32]),
+) {
+    total.fill(0.0);
+    while bags.len() > 0 {
+        run_sum.fill(0.0);
+        bags.by_ref().take(SUM_RUN).for_each(|bag| add(bag, run_sum));
+        total.iter_mut().zip(&*run_sum).for_each(|(total, sum)| *total += sum);
     }
 }
 

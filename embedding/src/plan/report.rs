@@ -474,18 +474,19 @@ fn padding(search: &Search<'_>, choices: &[Choice]) -> f64 {
     let vector = 2.0 * search.context.machine.vector_element_bytes as f64;
     let mut padded = 0.0;
     for exchange in Exchange::ALL {
-        let of_exchange = || {
-            let all = search.tables.iter().zip(choices).filter(|(_, choice)| choice.exchange == exchange);
-            all.map(|(costs, choice)| {
-                (costs, choice, costs.rail_lists(choice), round(costs.rail_lists(choice)))
+        let all = search.tables.iter().zip(choices).filter(|(_, choice)| choice.exchange == exchange);
+        let of_exchange: Vec<_> = all
+            .map(|(costs, choice)| {
+                let lists = costs.rail_lists(choice);
+                (costs, choice, lists, round(lists))
             })
-        };
+            .collect();
         let rounds = |of: fn(RailLists, RoundCapacity) -> f64| {
-            of_exchange().map(|(.., lists, round)| of(lists, round).ceil()).fold(1.0, f64::max)
+            of_exchange.iter().map(|&(.., lists, round)| of(lists, round).ceil()).fold(1.0, f64::max)
         };
         let vector_rounds = rounds(|lists, round| lists.vectors / round.vectors as f64);
         let id_rounds = rounds(|lists, round| lists.ids / round.ids as f64);
-        for (costs, choice, _, round) in of_exchange() {
+        for (costs, choice, _, round) in of_exchange {
             let (vectors, ids) = (vector_rounds * round.vectors as f64, id_rounds * round.ids as f64);
             let keys = match exchange {
                 Exchange::Rows => vectors * KEY_BYTES as f64,

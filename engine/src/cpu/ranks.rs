@@ -221,20 +221,22 @@ impl Rank {
         tables.backward(communicator, &of_tables, &mut summed[parameters.len()..]);
 
         let own = communicator.topology().part(parameters.len(), communicator.rank());
-        let clip = |squared_norm| self.clip_norm.map_or(1.0, |longest| clip_scale(squared_norm, longest));
         if self.shard_dense_update {
             let (gradients, frequent) = summed.split_at_mut(parameters.len());
             communicator.reduce_scatter(gradients);
             communicator.all_reduce(frequent);
-            let mut norm = [squared_norm(&gradients[own.clone()])];
-            communicator.sum(&mut norm);
             let gradients = &mut gradients[own.clone()];
-            self.dense_optimizer.update(&mut parameters[own], gradients, clip(norm[0]), step);
+            let scale = self.clip_norm.map_or(1.0, |longest| {
+                let mut norm = [squared_norm(gradients)];
+                communicator.sum(&mut norm);
+                clip_scale(norm[0], longest)
+            });
+            self.dense_optimizer.update(&mut parameters[own], gradients, scale, step);
             communicator.all_gather(parameters);
         } else {
             communicator.all_reduce(summed);
             let gradients = &mut summed[..parameters.len()];
-            let scale = clip(squared_norm(gradients));
+            let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(squared_norm(gradients), longest));
             self.dense_optimizer.update(parameters, gradients, scale, step);
         }
         tables.update(communicator, &summed[parameters.len()..], step);

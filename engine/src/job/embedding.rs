@@ -54,26 +54,38 @@ pub enum Exchange {
 }
 
 impl Placement {
+    /// The placement that is asked for; none where the planner chooses.
+    pub fn chosen(self) -> Option<rankine_embedding::Placement> {
+        use rankine_embedding::Placement as Chosen;
+        match self {
+            Self::Auto => None,
+            Self::Replicated => Some(Chosen::Replicated),
+            Self::Hybrid => Some(Chosen::Hybrid),
+            Self::RowWise => Some(Chosen::RowWise),
+            Self::TableWise => Some(Chosen::TableWise),
+            Self::ColumnWise => Some(Chosen::ColumnWise),
+        }
+    }
+
     /// The name in a job file.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Replicated => "replicated",
-            Self::Hybrid => "hybrid",
-            Self::RowWise => "row-wise",
-            Self::TableWise => "table-wise",
-            Self::ColumnWise => "column-wise",
-        }
+        self.chosen().map_or("auto", rankine_embedding::Placement::name)
     }
 }
 
 impl Exchange {
+    /// What is asked for; nothing where the planner chooses.
+    pub fn chosen(self) -> Option<rankine_embedding::Exchange> {
+        use rankine_embedding::Exchange as Chosen;
+        match self {
+            Self::Auto => None,
+            Self::Rows => Some(Chosen::Rows),
+            Self::Pooled => Some(Chosen::Pooled),
+        }
+    }
+
     /// The name in a job file.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Rows => "rows",
-            Self::Pooled => "pooled",
-        }
+        self.chosen().map_or("auto", rankine_embedding::Exchange::name)
     }
 }

@@ -81,7 +81,7 @@ impl Planning {
             let own = own(number);
             let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
             let exchange = own.and_then(|own| own.exchange).unwrap_or(job.embedding.exchange);
-            (wanted_placement(placement), wanted_exchange(exchange))
+            (placement.chosen(), exchange.chosen())
         });
         Self {
             wanted: wanted.collect(),
@@ -151,23 +151,4 @@ pub fn memory_of_a_thread_rank(topology: Topology) -> u64 {
     let bytes = memory
         .map_or(u64::MAX, |memory| memory.cgroup_limit_bytes.unwrap_or(u64::MAX).min(memory.total_bytes));
     bytes / topology.ranks() as u64
-}
-
-fn wanted_placement(placement: job::Placement) -> Option<Placement> {
-    match placement {
-        job::Placement::Auto => None,
-        job::Placement::Replicated => Some(Placement::Replicated),
-        job::Placement::Hybrid => Some(Placement::Hybrid),
-        job::Placement::RowWise => Some(Placement::RowWise),
-        job::Placement::TableWise => Some(Placement::TableWise),
-        job::Placement::ColumnWise => Some(Placement::ColumnWise),
-    }
-}
-
-fn wanted_exchange(exchange: job::Exchange) -> Option<Exchange> {
-    match exchange {
-        job::Exchange::Auto => None,
-        job::Exchange::Rows => Some(Exchange::Rows),
-        job::Exchange::Pooled => Some(Exchange::Pooled),
-    }
 }

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 use super::communicator::Communicator;
 use super::hop::{BagList, Path, Wires};
-use crate::cpu::table::SUM_RUN;
+use crate::cpu::table::sum_in_runs;
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, TablePlan};
@@ -272,10 +272,14 @@ impl RankTables {
             }
         }
         if let Some(streams) = &batch.rows {
+            // All shards of a table have the same rows.
+            let of_rows = self.tables.iter().zip(&batch.tables).zip(&of_bags);
+            let of_rows = of_rows
+                .map(|((table, routed), gradients)| sum_gradients(&routed.route, table.spec.dim, gradients));
+            let of_rows: Vec<_> = of_rows.collect();
             let sums = streams.of.iter().map(|&(table, shard)| {
-                let (route, dim) = (&batch.tables[table].route, self.tables[table].spec.dim);
                 let columns = self.plan.tables[table].shards[shard].columns.clone();
-                columns_of(&sum_gradients(route, dim, &of_bags[table]), dim, columns)
+                columns_of(&of_rows[table], self.tables[table].spec.dim, columns)
             });
             let sums: Vec<_> = sums.collect();
             let owned = streams.path.up(communicator, streams.wires(), &sums);
@@ -526,15 +530,10 @@ fn sum_gradients(route: &Route, dim: usize, gradients: &[f32]) -> Vec<f32> {
     let mut sums = vec![0.0; route.rows.len() * dim];
     sums.par_chunks_exact_mut(dim).enumerate().for_each_init(
         || vec![0.0; dim],
-        |run, (index, total)| {
-            let mut bags = route.bags_of(index);
-            while bags.len() > 0 {
-                run.fill(0.0);
-                for bag in bags.by_ref().take(SUM_RUN) {
-                    add(run, &gradients[bag.sample * dim..][..dim]);
-                }
-                add(total, run);
-            }
+        |run_sum, (index, total)| {
+            sum_in_runs(route.bags_of(index), total, run_sum, |bag, sums| {
+                add(sums, &gradients[bag.sample * dim..][..dim]);
+            });
         },
     );
     sums
