@@ -169,7 +169,7 @@ fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, f
     let epilogue = Epilogue::BiasRelu { bias: bias_buffer.pointer() };
     let products = [
         Product::by_transposed(&blas, compute, x_of, y_of, wide_out, epilogue)?,
-        Product::straight(&blas, compute, x_of, y_turned, matrix(&narrow, m, n), Epilogue::None)?,
+        Product::straight(&blas, compute, x_of, y_turned, matrix(&narrow, m, n))?,
         Product::of_transposed(&blas, compute, x_turned, y_turned, sums_out)?,
     ];
     for product in &products {

@@ -151,10 +151,9 @@ impl Product {
         x: Matrix<T>,
         y: Matrix<T>,
         out: Matrix<O>,
-        epilogue: Epilogue<T>,
     ) -> Result<Self> {
         assert_eq!((x.columns, x.rows, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, (y, false), (x, false), out, epilogue)
+        Self::new(blas, compute, (y, false), (x, false), out, Epilogue::None)
     }
 
     /// `out = xᵀ y`: x `[k, m]`, y `[k, n]`.

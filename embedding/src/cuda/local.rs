@@ -2,21 +2,15 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{
-    Count, Descend, DescendParts, DescendRuns, Element, Feature, Groups, Initialize, Locate, LookUp, Mark,
-    Number, Pair, Scatter, Sum, Table,
-};
+use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::error::{Error, Result};
+use super::THREADS;
+use super::error::Result;
 use super::layout::Layout;
-use super::rank::Bits;
-use super::route::RouteScratch;
+use super::route::{Bits, RoutePlaces, Router};
 use crate::table::TableSpec;
 
-/// Blocks a multiprocessor, for kernels that loop: as many as it holds, with 256 threads each.
-const BLOCKS_EACH: u32 = 8;
-const THREADS: u32 = 256;
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
 
@@ -27,10 +21,7 @@ pub struct LocalTables {
     device: Arc<Device>,
     /// `[row of all tables][dim]`
     table: Buffer<f32>,
-    features: Buffer<Feature>,
-    /// Of each id, in the order of ids.
-    bags: Buffer<u32>,
-    scratch: RouteScratch,
+    router: Router,
     /// The distinct rows of the batch, ascending: a row's place is its slot.
     rows: Buffer<u32>,
     /// 0, and how many they are.
@@ -39,7 +30,6 @@ pub struct LocalTables {
     /// The ids' slots with their bags, ascending.
     sorted: Buffer<Pair>,
     parts: Buffer<f32>,
-    faults: Buffer<u32>,
 }
 
 impl LocalTables {
@@ -57,46 +47,18 @@ impl LocalTables {
         let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
             table: Buffer::uninitialized(device, layout.owner_rows() * layout.dim)?,
-            features: Buffer::of(device, &layout.kernel_features())?,
-            bags: Buffer::of(device, &layout.bags())?,
-            scratch: RouteScratch::new(device, &layout)?,
+            router: Router::new(device, &layout)?,
             rows: words(layout.ids())?,
             starts: words(2)?,
             slots: words(layout.ids())?,
             sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
             parts: Buffer::filled(device, runs * 2 * layout.dim, Bits::POISON)?,
-            faults: Buffer::filled(device, 1, 0)?,
             device: Arc::clone(device),
             layout,
         };
-        tables.initialize(lane, seed)?;
+        // SAFETY: the table was just made with as many rows as the layout says.
+        unsafe { super::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed) }?;
         Ok(tables)
-    }
-
-    fn initialize(&self, lane: &Lane, seed: u64) -> Result<()> {
-        let layout = &self.layout;
-        let tables = layout.tables.iter().zip(&layout.bases);
-        let tables: Vec<_> =
-            tables.map(|(table, &base)| Table { base: base as u32, bound: table.initial_bound() }).collect();
-        let tables = Buffer::of(&self.device, &tables)?;
-        let parameters = Initialize {
-            rows: self.table.pointer(),
-            tables: tables.pointer(),
-            seed,
-            tables_count: tables.len() as u32,
-            rows_count: layout.owner_rows() as u32,
-            rank: 0,
-            ranks: 1,
-            dim: layout.dim as u32,
-            reserved: 0,
-        };
-        // SAFETY: the table has `rows_count` rows; `tables` lives until the lane has been waited for.
-        unsafe { lane.launch(&parameters, (self.blocks(), 1)) }?;
-        Ok(lane.synchronize()?)
-    }
-
-    fn blocks(&self) -> u32 {
-        BLOCKS_EACH * self.device.multiprocessors()
     }
 
     /// The layout.
@@ -122,7 +84,7 @@ impl LocalTables {
     ) -> Result<()> {
         let look_up = LookUp {
             table: self.table.pointer(),
-            features: self.features.pointer(),
+            features: self.router.features.pointer(),
             ids,
             output: vectors,
             samples: samples as u32,
@@ -130,7 +92,7 @@ impl LocalTables {
             stride: self.layout.stride as u32,
             dim: self.layout.dim as u32,
         };
-        let blocks = (samples as u32).div_ceil(THREADS / 32).min(self.blocks());
+        let blocks = (samples as u32).div_ceil(THREADS / 32).min(super::blocks(&self.device));
         // SAFETY: table and features are this value's; the caller vouches for the rest.
         unsafe { lane.launch(&look_up, (blocks, 1)) }?;
         Ok(())
@@ -144,57 +106,15 @@ impl LocalTables {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn route(&self, lane: &Lane, ids_of_batch: Pointer<u32>) -> Result<()> {
-        let (layout, scratch) = (&self.layout, &self.scratch);
-        let (ids, tiles) = (layout.ids() as u32, layout.tiles() as u32);
-        let slots_count = self.starts.pointer().element(1);
-        let (set, counts, totals) = (scratch.set.set(), scratch.counts.pointer(), scratch.totals.pointer());
-        let (samples, span) = (layout.samples as u32, layout.span as u32);
-        let (keys, features, faults) =
-            (scratch.keys.pointer(), self.features.pointer(), self.faults.pointer());
-        let mark =
-            Mark { ids: ids_of_batch, features, keys, set, faults, samples, ranks: 1, span, reserved: 0 };
-        let number = Number {
-            set,
+        let to = RoutePlaces {
             rows: self.rows.pointer(),
             starts: self.starts.pointer(),
-            sources: Pointer::NULL,
-            owners: 1,
-            span,
-            sources_width: 0,
-            reserved: 0,
+            slots: self.slots.pointer(),
+            sorted: self.sorted.pointer(),
         };
-        let slots = self.slots.pointer();
-        let locate = Locate { keys, set, slots_count, slots, counts, ids, reserved: 0 };
-        let sum = Sum { slots_count, counts, totals, tiles, reserved: 0 };
-        let low = Scatter {
-            slots,
-            bags: self.bags.pointer(),
-            slots_count,
-            counts,
-            totals,
-            pairs: Pointer::NULL,
-            sorted: scratch.sorted.pointer(),
-            ids,
-            pass: 0,
-        };
-        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
-        let high = Scatter { pairs: low.sorted, sorted: self.sorted.pointer(), pass: 1, ..low };
-        let groups = (scratch.set.groups.len() as u32, 1);
-        // SAFETY: all addresses but the ids' are of this value's buffers, whose lengths follow from the same layout as
-        // the counts here; the caller vouches for the ids.
-        unsafe {
-            lane.fill(scratch.set.bits.pointer(), 0, scratch.set.bits.len())?;
-            lane.launch(&mark, (samples.div_ceil(THREADS), layout.features.len() as u32))?;
-            lane.launch(&Groups(number), groups)?;
-            lane.launch(&number, groups)?;
-            lane.launch(&locate, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&low, (tiles, 1))?;
-            lane.launch(&count, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&high, (tiles, 1))?;
-        }
-        Ok(())
+        // SAFETY: the route goes to this value's buffers, whose lengths follow from the layout, which the router was
+        // made for; the caller vouches for the ids.
+        unsafe { self.router.route(lane, &self.layout, ids_of_batch, to) }
     }
 
     /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its
@@ -217,7 +137,7 @@ impl LocalTables {
         let descend = Descend {
             pairs: self.sorted.pointer(),
             rows: self.rows.pointer(),
-            features: self.features.pointer(),
+            features: self.router.features.pointer(),
             gradients,
             rates,
             stop,
@@ -244,10 +164,7 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        match self.faults.read(lane)?[0] {
-            0 => Ok(()),
-            count => Err(Error::Ids { count }),
-        }
+        self.router.check(lane)
     }
 
     /// Tells the weights of every row of each table, in order, once the lane has done all that was enqueued on it.

@@ -30,6 +30,11 @@ mod rank;
 mod route;
 mod schedule;
 
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{Initialize, Table};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+
 pub use error::{Error, Result};
 pub use layout::{Feature, Layout};
 pub use local::LocalTables;
@@ -37,3 +42,44 @@ pub use node::Node;
 pub use rank::{Rank, Routing};
 pub use route::Snapshot;
 pub use schedule::Schedule;
+
+/// Threads of the kernels whose grids follow from lengths.
+const THREADS: u32 = 256;
+
+/// Blocks of kernels that loop: as many as the GPU holds, with 256 threads each.
+fn blocks(device: &Device) -> u32 {
+    8 * device.multiprocessors()
+}
+
+/// Sets an owner's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, and
+/// waits for the lane.
+///
+/// # Safety
+/// There must be as many rows behind `rows` as the layout says of an owner; see [`Lane::launch`].
+unsafe fn initialize(
+    device: &Arc<Device>,
+    lane: &Lane,
+    layout: &Layout,
+    rank: usize,
+    rows: Pointer<f32>,
+    seed: u64,
+) -> Result<()> {
+    let tables = layout.tables.iter().zip(&layout.bases);
+    let tables: Vec<_> =
+        tables.map(|(table, &base)| Table { base: base as u32, bound: table.initial_bound() }).collect();
+    let tables = Buffer::of(device, &tables)?;
+    let parameters = Initialize {
+        rows,
+        tables: tables.pointer(),
+        seed,
+        tables_count: tables.len() as u32,
+        rows_count: layout.owner_rows() as u32,
+        rank: rank as u32,
+        ranks: layout.ranks as u32,
+        dim: layout.dim as u32,
+        reserved: 0,
+    };
+    // SAFETY: the caller vouches for the rows; `tables` lives until the lane has been waited for.
+    unsafe { lane.launch(&parameters, (blocks(device), 1)) }?;
+    Ok(lane.synchronize()?)
+}

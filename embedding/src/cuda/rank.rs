@@ -4,28 +4,15 @@ use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::kernels::{
-    Barrier, Count, Feature, Fetch, Gather, Groups, Initialize, Link, Locate, Mark, Merge, Number, Parts,
-    RANKS_MAX, Reduce, Runs, Scatter, Send, Sum, Table, Update, Vectors,
+    Barrier, Fetch, Gather, Groups, Link, Merge, Number, Parts, RANKS_MAX, Reduce, Runs, Send, Update,
+    Vectors,
 };
 use rankine_cuda::{Buffer, Device, Lane, PeerBuffer, Pointer};
 
 use super::error::{Error, Result};
 use super::layout::Layout;
 use super::node::{Node, Shared};
-use super::route::{OwnRoute, RouteScratch, Snapshot};
-
-/// Blocks a multiprocessor, for kernels that loop: as many as it holds, with 256 threads each.
-const BLOCKS_EACH: u32 = 8;
-/// Threads of the kernels whose grids follow from lengths.
-const THREADS: u32 = 256;
-
-/// A set of keys in a GPU's memory.
-#[derive(Debug)]
-pub(super) struct Bits {
-    pub(super) bits: Buffer<u32>,
-    pub(super) groups: Buffer<u32>,
-    pub(super) lines: Buffer<u32>,
-}
+use super::route::{Bits, OwnRoute, RoutePlaces, Router, Snapshot};
 
 /// Which batch's ids make which route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,17 +30,13 @@ pub struct Rank {
     node: Arc<Node>,
     device: Arc<Device>,
     rank: usize,
-    features: Buffer<Feature>,
-    /// Of each id, in the order of ids.
-    bags: Buffer<u32>,
+    router: Router,
     routes: Vec<OwnRoute>,
-    scratch: RouteScratch,
     union: Bits,
     parts: Buffer<f32>,
     vectors_gradients: Buffer<bf16>,
     rate: Buffer<f32>,
     epoch: Buffer<u64>,
-    faults: Buffer<u32>,
 }
 
 impl Rank {
@@ -63,16 +46,13 @@ impl Rank {
         let runs = layout.ids().div_ceil(Reduce::RUN as usize);
         let routes = node.shared[rank].routes.iter().map(|_| OwnRoute::new(device, layout));
         Ok(Self {
-            features: Buffer::of(device, &layout.kernel_features())?,
-            bags: Buffer::of(device, &layout.bags())?,
+            router: Router::new(device, layout)?,
             routes: routes.collect::<Result<_>>()?,
-            scratch: RouteScratch::new(device, layout)?,
             union: Bits::new(device, layout.span)?,
             parts: Buffer::filled(device, runs * 2 * layout.dim, 0xff)?,
             vectors_gradients: Buffer::filled(device, layout.elements(), 0xff)?,
             rate: Buffer::filled(device, 1, 0)?,
             epoch: Buffer::filled(device, 1, 0)?,
-            faults: Buffer::filled(device, 1, 0)?,
             node: Arc::clone(node),
             device: Arc::clone(device),
             rank,
@@ -104,7 +84,7 @@ impl Rank {
     }
 
     fn blocks(&self) -> u32 {
-        BLOCKS_EACH * self.device.multiprocessors()
+        super::blocks(&self.device)
     }
 
     /// Blocks along x where a grid has one layer a rank.
@@ -142,25 +122,9 @@ impl Rank {
     /// # Errors
     /// Where the driver refuses.
     pub fn initialize(&self, lane: &Lane, seed: u64) -> Result<()> {
-        let layout = self.layout();
-        let tables = layout.tables.iter().zip(&layout.bases);
-        let tables: Vec<_> =
-            tables.map(|(table, &base)| Table { base: base as u32, bound: table.initial_bound() }).collect();
-        let tables = Buffer::of(&self.device, &tables)?;
-        let parameters = Initialize {
-            rows: self.shared().table.pointer(),
-            tables: tables.pointer(),
-            seed,
-            tables_count: tables.len() as u32,
-            rows_count: layout.owner_rows() as u32,
-            rank: self.rank as u32,
-            ranks: layout.ranks as u32,
-            dim: layout.dim as u32,
-            reserved: 0,
-        };
-        // SAFETY: the table has `rows_count` rows; `tables` lives until the lane has been waited for.
-        unsafe { lane.launch(&parameters, (self.blocks(), 1)) }?;
-        Ok(lane.synchronize()?)
+        let rows = self.shared().table.pointer();
+        // SAFETY: an owner's table has as many rows as the layout says, and lives as long as the node.
+        unsafe { super::initialize(&self.device, lane, self.layout(), self.rank, rows, seed) }
     }
 
     /// Finds the distinct rows that a batch of this rank looks up, and the bags of each.
@@ -168,66 +132,17 @@ impl Rank {
     /// # Errors
     /// Where the driver refuses.
     pub fn route(&self, lane: &Lane, routing: Routing) -> Result<()> {
-        let (layout, scratch) = (self.layout(), &self.scratch);
         let (own, shared) = (&self.routes[routing.route], &self.shared().routes[routing.route]);
-        let (ids, tiles) = (layout.ids() as u32, layout.tiles() as u32);
-        let slots_count = shared.starts.pointer().element(layout.ranks);
-        let (set, counts, totals) = (scratch.set.set(), scratch.counts.pointer(), scratch.totals.pointer());
-        let mark = Mark {
-            ids: self.shared().ids[routing.batch].pointer(),
-            features: self.features.pointer(),
-            keys: scratch.keys.pointer(),
-            set,
-            faults: self.faults.pointer(),
-            samples: layout.samples as u32,
-            ranks: layout.ranks as u32,
-            span: layout.span as u32,
-            reserved: 0,
-        };
-        let number = Number {
-            set,
+        let to = RoutePlaces {
             rows: shared.list.pointer(),
             starts: shared.starts.pointer(),
-            sources: Pointer::NULL,
-            owners: layout.ranks as u32,
-            span: layout.span as u32,
-            sources_width: 0,
-            reserved: 0,
+            slots: own.slots.pointer(),
+            sorted: own.sorted.pointer(),
         };
-        let slots = own.slots.pointer();
-        let locate =
-            Locate { keys: scratch.keys.pointer(), set, slots_count, slots, counts, ids, reserved: 0 };
-        let sum = Sum { slots_count, counts, totals, tiles, reserved: 0 };
-        let low = Scatter {
-            slots,
-            bags: self.bags.pointer(),
-            slots_count,
-            counts,
-            totals,
-            pairs: Pointer::NULL,
-            sorted: scratch.sorted.pointer(),
-            ids,
-            pass: 0,
-        };
-        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
-        let high = Scatter { pairs: low.sorted, sorted: own.sorted.pointer(), pass: 1, ..low };
-        let mark_blocks = ((layout.samples as u32).div_ceil(THREADS), layout.features.len() as u32);
-        // SAFETY: all addresses are of this rank's buffers, whose lengths follow from the same layout as the counts
-        // here:
-        // `ids` words, or as `SharedRoute`, `OwnRoute`, `RouteScratch` and `Bits` say.
-        unsafe {
-            self.clear(lane, &scratch.set)?;
-            lane.launch(&mark, mark_blocks)?;
-            lane.launch(&Groups(number), (scratch.set.groups.len() as u32, 1))?;
-            lane.launch(&number, (scratch.set.groups.len() as u32, 1))?;
-            lane.launch(&locate, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&low, (tiles, 1))?;
-            lane.launch(&count, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&high, (tiles, 1))?;
-        }
-        Ok(())
+        let ids = self.shared().ids[routing.batch].pointer();
+        // SAFETY: ids and route are of this rank's buffers, whose lengths follow from the layout, which the router was
+        // made for.
+        unsafe { self.router.route(lane, self.layout(), ids, to) }
     }
 
     /// Reads which of this owner's rows each rank looks up. All ranks must have made the route.
@@ -267,22 +182,13 @@ impl Rank {
         // SAFETY: all addresses are of this rank's buffers, and of its peers' as the node holds them; a rank looks up
         // no more than `entries_max` rows of an owner, and all together no more than `union_max`.
         unsafe {
-            self.clear(lane, &self.union)?;
+            self.union.clear(lane)?;
             lane.launch(&merge, self.blocks_each_rank())?;
             lane.launch(&Groups(number), (self.union.groups.len() as u32, 1))?;
             lane.launch(&number, (self.union.groups.len() as u32, 1))?;
             lane.launch(&link, self.blocks_each_rank())?;
         }
         Ok(())
-    }
-
-    /// Empties a set.
-    ///
-    /// # Safety
-    /// The set must be this rank's.
-    unsafe fn clear(&self, lane: &Lane, set: &Bits) -> Result<()> {
-        // SAFETY: the buffer has this length, and lives as long as the rank.
-        Ok(unsafe { lane.fill(set.bits.pointer(), 0, set.bits.len()) }?)
     }
 
     /// Writes this owner's rows to the ranks that look them up. All ranks must be done with the rows before.
@@ -340,7 +246,7 @@ impl Rank {
         let layout = self.layout();
         let vectors = Vectors {
             table: self.shared().table.pointer(),
-            features: self.features.pointer(),
+            features: self.router.features.pointer(),
             ids: self.of_ranks(|shared| shared.ids[batch].pointer()),
             outputs: self.of_ranks(|shared| shared.output.pointer()),
             samples: layout.samples as u32,
@@ -364,7 +270,7 @@ impl Rank {
         let (layout, shared) = (self.layout(), self.shared());
         let gather = Gather {
             slots: self.routes[route].slots.pointer(),
-            features: self.features.pointer(),
+            features: self.router.features.pointer(),
             landing: shared.landing.pointer(),
             output: shared.output.pointer(),
             samples: layout.samples as u32,
@@ -386,7 +292,7 @@ impl Rank {
         let (layout, own) = (self.layout(), &self.routes[route]);
         let reduce = Reduce {
             pairs: own.sorted.pointer(),
-            features: self.features.pointer(),
+            features: self.router.features.pointer(),
             gradients: self.vectors_gradients.pointer(),
             starts: self.shared().routes[route].starts.pointer(),
             sums: self.of_ranks(|shared| shared.gradients.pointer()),
@@ -459,10 +365,7 @@ impl Rank {
             let (waiting, missing) = ((aborted >> 32) as u32 - 1, aborted as u32 - 1);
             return Err(Error::Deadline { waiting, missing, deadline_ms: self.node.deadline.as_millis() });
         }
-        match self.faults.read(lane)?[0] {
-            0 => Ok(()),
-            count => Err(Error::Ids { count }),
-        }
+        self.router.check(lane)
     }
 
     /// This owner's rows: `[row][dim]`.

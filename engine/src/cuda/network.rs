@@ -218,8 +218,7 @@ impl<T: Element> Network<T> {
             let by_weights = Product::of_transposed(blas, compute, dy, x, gradients)?;
             let weights = dense(self.weights().element(offset), outputs, inputs);
             let by_input = place.input_gradients;
-            let by_input =
-                by_input.map(|out| Product::straight(blas, compute, dy, weights, out, Epilogue::None));
+            let by_input = by_input.map(|out| Product::straight(blas, compute, dy, weights, out));
             Ok((by_weights, by_input.transpose()?))
         };
         let all = |places: Vec<Place<T>>| places.iter().map(products).collect::<Result<_>>();
