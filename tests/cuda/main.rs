@@ -1,0 +1,113 @@
+//! The GPU against the CPU: kernels and products within what rounding explains, whole trainings, and the same bits each
+//! time.
+//!
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rankine_cuda::kernels::Element;
+use rankine_cuda::{Buffer, Device, Lane};
+use rankine_embedding::random::philox4x32;
+
+mod dense;
+mod products;
+mod training;
+
+type Outcome = Result<(), Failed>;
+/// A test: its name, on how many random cases it runs, and what it does with one.
+type Body = (&'static str, u64, fn(&Bench, &mut Words) -> Outcome);
+
+/// Half the distance from 1 to the next number.
+const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+const BF16_ROUNDING: f64 = 1.0 / 256.0;
+const CASES: u64 = 6;
+
+fn main() -> ExitCode {
+    let there = match Device::count() {
+        Ok(count) => count > 0,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            false
+        }
+    };
+    let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
+    });
+    let bodies = [products::BODIES, dense::BODIES, training::BODIES].concat();
+    let trials = bodies.into_iter().map(|(name, cases, body)| {
+        let trial = Trial::test(name, move || {
+            let bench = Bench::new()?;
+            (0..cases).try_for_each(|case| {
+                body(&bench, &mut Words { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
+                    let what = failed.message().unwrap_or_default();
+                    format!("seed {seed}, case {case}: {what}").into()
+                })
+            })
+        });
+        trial.with_ignored_flag(!there)
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+/// Random numbers.
+struct Words {
+    seed: u64,
+    next: u32,
+}
+
+impl Words {
+    fn below(&mut self, end: u64) -> u64 {
+        self.next += 1;
+        let words = philox4x32([self.next, 0, 0, 0], [self.seed as u32, (self.seed >> 32) as u32]);
+        (u64::from(words[0]) << 32 | u64::from(words[1])) % end
+    }
+
+    fn one_of<V: Copy>(&mut self, choices: &[V]) -> V {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// From -1 to 1.
+    fn number(&mut self) -> f32 {
+        (self.below(1 << 24) as f32) / (1 << 23) as f32 - 1.0
+    }
+
+    fn numbers<T: Element>(&mut self, count: usize) -> Vec<T> {
+        (0..count).map(|_| T::of(self.number())).collect()
+    }
+}
+
+/// A GPU and a lane.
+struct Bench {
+    device: Arc<Device>,
+    lane: Lane,
+}
+
+impl Bench {
+    fn new() -> Result<Self, Failed> {
+        let device = Device::open(0)?;
+        Ok(Self { lane: Lane::new(&device)?, device })
+    }
+
+    fn buffer<T: Element>(&self, elements: &[T]) -> Result<Buffer<T>, Failed> {
+        Ok(Buffer::of(&self.device, elements)?)
+    }
+
+    /// What no test may find: a number that is none.
+    fn poison<T: Element>(&self, count: usize) -> Result<Buffer<T>, Failed> {
+        Ok(Buffer::filled(&self.device, count, 0xff)?)
+    }
+}
+
+fn close(what: &str, place: usize, found: f64, expected: f64, tolerance: f64) -> Outcome {
+    if (found - expected).abs() <= tolerance {
+        return Ok(());
+    }
+    Err(format!("{what} {place}: {found}, and {expected} is expected, within {tolerance:e}").into())
+}
+
+fn rounding<T: Element>() -> f64 {
+    if T::BF16 { BF16_ROUNDING } else { F32_ROUNDING }
+}

@@ -1,0 +1,180 @@
+//! Whole trainings.
+
+use libtest_mimic::Failed;
+use rankine::cpu::CpuModel;
+use rankine::cuda::CudaModel;
+use rankine::job::Precision;
+use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine_embedding::{Optimizer, Pooling, TableSpec};
+use rankine_reader::{Bags, Samples};
+
+use super::{Bench, Body, Outcome, Words, close};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("training_is_the_cpus", 3, training_is_the_cpus),
+    ("bf16_learns_as_the_cpu_does", 1, bf16_learns_as_the_cpu_does),
+    ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
+];
+
+/// A model with features of several tables, and batches of learnable samples.
+struct Training {
+    spec: ModelSpec,
+    rules: TrainingRules,
+    batch_size: usize,
+    seed: u64,
+    batches: Vec<Samples>,
+}
+
+impl Training {
+    fn random(words: &mut Words, steps: usize) -> Self {
+        let (dim, dense_columns) = (words.one_of(&[16, 32]), words.one_of(&[0, 5, 13]));
+        let tables: Vec<_> = [3, 50, 2_000, 70_000]
+            .into_iter()
+            .enumerate()
+            .map(|(number, rows)| TableSpec { name: format!("t{number}"), rows, dim })
+            .collect();
+        let feature = |number: usize| FeatureSpec {
+            column: format!("c{number}"),
+            table: number % tables.len(),
+            pooling: Pooling::Sum,
+        };
+        let spec = ModelSpec {
+            dense_columns,
+            bottom_mlp: if dense_columns > 0 { vec![40, dim] } else { Vec::new() },
+            interaction: Interaction::Dot,
+            wide: false,
+            top_mlp: words.one_of(&[&[][..], &[64, 30], &[33]]).to_vec(),
+            heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 0.7 }],
+            features: (0..6).map(feature).collect(),
+            tables,
+        };
+        let mut rules = TrainingRules::sgd(&spec, 0.2);
+        rules.tables[1] = Optimizer::sgd(1.0);
+        let batch_size = words.one_of(&[64, 300, 513]);
+        let weighted = words.below(2) == 0;
+        let batches = (0..steps)
+            .map(|step| {
+                let len =
+                    if step % 7 == 6 { 1 + words.below(batch_size as u64) as usize } else { batch_size };
+                let categorical: Vec<_> = (spec.features.iter())
+                    .map(|feature| {
+                        let rows = spec.tables[feature.table].rows as f64;
+                        let id = |words: &mut Words| {
+                            let unit = words.below(1 << 30) as f64 / f64::from(1 << 30);
+                            (unit.powi(3) * rows) as u64
+                        };
+                        let ids = (0..len).map(|_| id(words)).collect();
+                        Bags { offsets: (0..=len as u32).collect(), ids }
+                    })
+                    .collect();
+                let mut label = |sample: usize| {
+                    if words.below(20) == 0 {
+                        return f32::NAN;
+                    }
+                    let parity = categorical.iter().map(|bags| bags.ids[sample]).sum::<u64>() % 3;
+                    if words.below(10) < 3 + 3 * parity { 1.0 } else { 0.0 }
+                };
+                let labels = vec![(0..len).map(&mut label).collect()];
+                let weights =
+                    if weighted { (0..len).map(|_| words.number() + 1.5).collect() } else { Vec::new() };
+                let dense = words.numbers::<f32>(len * dense_columns);
+                Samples { len, labels, weights, dense, dense_columns, categorical }
+            })
+            .collect();
+        Self { spec, rules, batch_size, seed: words.below(u64::MAX), batches }
+    }
+
+    fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
+        let sizes = (self.batch_size, 100);
+        let Self { spec, rules, seed, .. } = self;
+        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, sizes)?)
+    }
+
+    fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
+        let mut losses = Vec::new();
+        for (step, batch) in self.batches.iter().enumerate() {
+            model.train_step(batch, factor(step))?;
+            model.take_losses(step % 50 == 49, |loss| losses.push(loss))?;
+        }
+        model.take_losses(true, |loss| losses.push(loss))?;
+        Ok(losses)
+    }
+
+    fn on_cpu(&self) -> (CpuModel, Vec<f64>) {
+        let mut model = CpuModel::initialized(self.spec.clone(), &self.rules, self.seed);
+        let batches = self.batches.iter().enumerate();
+        let losses = batches.map(|(step, batch)| model.train_step(batch, factor(step))).collect();
+        (model, losses)
+    }
+}
+
+/// A schedule's.
+fn factor(step: usize) -> f64 {
+    1.0 / (1.0 + step as f64 / 300.0)
+}
+
+fn weights(model: &CpuModel) -> Vec<f32> {
+    let mut weights = model.parameters().to_vec();
+    let told: Result<(), ()> = model.try_for_each_row(|_, row| {
+        weights.extend(row);
+        Ok(())
+    });
+    told.expect("nothing is refused");
+    weights
+}
+
+fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
+    let training = Training::random(words, 200);
+    let (mut on_cpu, expected) = training.on_cpu();
+    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
+        let mut model = training.on_gpu(bench, precision)?;
+        let losses = training.losses_on_gpu(&mut model)?;
+        let trained = weights(&model.to_host()?);
+        if precision == Precision::Fp32 {
+            for (step, (&loss, &expected)) in losses.iter().zip(&expected).enumerate() {
+                close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
+            }
+            let (mut logits, mut of_cpu) = (Vec::new(), Vec::new());
+            model.logits(&training.batches[0], &mut logits)?;
+            on_cpu.logits(&training.batches[0], &mut of_cpu);
+            if logits.len() != of_cpu.len() {
+                return Err(format!("{} logits of {} samples", logits.len(), of_cpu.len()).into());
+            }
+            for (sample, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
+                close("logit", sample, f64::from(logit), f64::from(expected), 1e-3)?;
+            }
+            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)).enumerate() {
+                close("weight", number, f64::from(weight), f64::from(expected), 1e-3)?;
+            }
+        }
+        let mut again = training.on_gpu(bench, precision)?;
+        if training.losses_on_gpu(&mut again)? != losses || weights(&again.to_host()?) != trained {
+            return Err(format!("two trainings in {} are not the same", precision.name()).into());
+        }
+    }
+    Ok(())
+}
+
+fn bf16_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
+    let training = Training::random(words, 200);
+    let (_, expected) = training.on_cpu();
+    let losses = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
+    let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
+    close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))
+}
+
+fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, 3);
+    training.spec.heads[0].weight = 1.0;
+    let mut model = training.on_gpu(bench, Precision::Bf16)?;
+    training.losses_on_gpu(&mut model)?;
+    let before = weights(&model.to_host()?);
+    let mut weights_of_none = training.batches[0].clone();
+    weights_of_none.weights = vec![f32::NAN; weights_of_none.len];
+    training.batches.insert(0, weights_of_none);
+    let losses = training.losses_on_gpu(&mut model)?;
+    if losses.len() != 4 || !losses[0].is_nan() || weights(&model.to_host()?) != before {
+        return Err(format!("weights changed after the losses {losses:?}").into());
+    }
+    Ok(())
+}
