@@ -54,7 +54,7 @@ __device__ inline void descend_runs(const Descend& p) {
     __shared__ u32 columns[FEATURES_MAX];
     __shared__ float rates[FEATURES_MAX];
     for (u32 feature = threadIdx.x; feature < p.features_count; feature += blockDim.x) {
-        columns[feature] = p.features[feature].column;
+        columns[feature] = p.features[feature].place;
         rates[feature] = p.rates[feature];
     }
     __syncthreads();

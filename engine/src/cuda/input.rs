@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned, Pointer, Result};
+use rankine_embedding::cuda::Ids;
 use rankine_reader::Samples;
 use rayon::prelude::*;
 
@@ -13,6 +14,9 @@ pub(super) struct InputLayout {
     pub(super) samples: usize,
     pub(super) dense_columns: usize,
     pub(super) features: usize,
+    /// Where a column's ids begin behind those of the one before.
+    column: usize,
+    samples_count: usize,
     rates: usize,
     labels: usize,
     weights: usize,
@@ -27,7 +31,8 @@ const STEP_WORDS: usize = size_of::<Step>() / 4;
 const ALIGNMENT: usize = 64;
 
 impl InputLayout {
-    pub(super) fn new(samples: usize, dense_columns: usize, features: usize) -> Self {
+    /// Room for `samples` samples; ids lie as in batches of `column` samples.
+    pub(super) fn new(samples: usize, column: usize, dense_columns: usize, features: usize) -> Self {
         let mut end = STEP_WORDS;
         let mut part = |words: usize| {
             let begin = end.next_multiple_of(ALIGNMENT);
@@ -38,11 +43,13 @@ impl InputLayout {
             samples,
             dense_columns,
             features,
+            column,
+            samples_count: part(1),
             rates: part(features),
             labels: part(samples),
             weights: part(samples),
             dense: part(samples * dense_columns),
-            ids: part(samples * features),
+            ids: part(column * features),
             words: part(0),
         }
     }
@@ -60,8 +67,7 @@ pub(super) struct Input {
     pub(super) weights: Pointer<f32>,
     /// `[sample][column]`
     pub(super) dense: Pointer<f32>,
-    /// `[feature][sample]`
-    pub(super) ids: Pointer<u32>,
+    pub(super) ids: Ids,
 }
 
 /// Room for a batch in the host's memory and in the GPU's.
@@ -91,7 +97,11 @@ impl InputSlot {
             labels: words.element(layout.labels).cast(),
             weights: words.element(layout.weights).cast(),
             dense: words.element(layout.dense).cast(),
-            ids: words.element(layout.ids),
+            ids: Ids {
+                ids: words.element(layout.ids),
+                offsets: Pointer::NULL,
+                samples: words.element(layout.samples_count),
+            },
         }
     }
 
@@ -109,6 +119,7 @@ impl InputSlot {
         assert!(count <= layout.samples && rates.len() == layout.features);
         let words = self.staging.elements_mut();
         words[..STEP_WORDS].copy_from_slice(bytemuck::cast_slice(&[step]));
+        words[layout.samples_count] = count as u32;
         words[layout.rates..][..layout.features].copy_from_slice(bytemuck::cast_slice(rates));
         let labels: &mut [f32] = bytemuck::cast_slice_mut(&mut words[layout.labels..][..layout.samples]);
         labels[..count].copy_from_slice(&batch.labels[label_number][samples.clone()]);
@@ -124,7 +135,7 @@ impl InputSlot {
         dense[..count * columns]
             .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
         dense[count * columns..].fill(0.0);
-        let ids = ids[..layout.samples * layout.features].par_chunks_exact_mut(layout.samples);
+        let ids = ids[..layout.column * layout.features].par_chunks_exact_mut(layout.column);
         ids.zip(&batch.categorical).for_each(|(to, column)| {
             // One id a sample: a sample's number is its id's place.
             let from = &column.ids[samples.clone()];

@@ -7,14 +7,14 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::cuda::{Error, Feature, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
 use rankine_reader::Samples;
 
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 use crate::saved::{SavedModelError, Weights};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
@@ -159,7 +159,7 @@ impl Weights for CudaModel {
             tables.check(main).map_err(failed)?;
             let parameters = network.parameters.read(main).map_err(|error| failed(error.into()))?;
             tell(&network.layers.cut_out(&parameters))?;
-            tables.try_for_each_run(main, |weights| tell(weights), failed)
+            tables.try_for_each_row(main, |weights| tell(weights), failed)
         })
     }
 }
@@ -221,11 +221,14 @@ impl<T: Element> Trainer<T> {
         let main = Lane::of_high_priority(device)?;
         let dim = spec.tables[0].dim;
         let first = spec.vectors() - spec.features.len();
-        let feature = |(number, table)| Feature { table, column: (first + number) * dim };
-        let features = spec.features.iter().map(|feature| feature.table).enumerate().map(feature);
-        let features: Vec<_> = features.collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &features)?;
-        let tables = LocalTables::initialized(device, layout, &main, seed)?;
+        let feature = |(column, feature): (usize, &FeatureSpec)| {
+            let &FeatureSpec { table, pooling, .. } = feature;
+            Feature { column, table, place: (first + column) * dim, pooling }
+        };
+        let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
+        let columns = vec![Hotness::Fixed(1); features.len()];
+        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let sums = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
@@ -239,7 +242,7 @@ impl<T: Element> Trainer<T> {
             back: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
-        let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
+        let layout = |samples| InputLayout::new(samples, batch_size, spec.dense_columns, features.len());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
             let input = InputSlot::new(device, layout(batch_size))?;
@@ -338,7 +341,7 @@ impl<T: Element> Trainer<T> {
 
     fn logits(&mut self, batch: &Samples, label_number: usize, out: &mut Vec<f32>) -> Result<()> {
         let Scores { samples, input, pass } = &mut self.scores;
-        let rates = vec![0.0; self.tables.layout().features()];
+        let rates = vec![0.0; self.tables.layout().features().len()];
         for first in (0..batch.len).step_by(*samples) {
             let count = (batch.len - first).min(*samples);
             input.stage(batch, first..first + count, label_number, Step::default(), &rates);
