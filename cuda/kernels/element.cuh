@@ -23,13 +23,21 @@ __device__ inline float4 where_positive(float4 gradients, float4 outputs) {
                        outputs.z > 0 ? gradients.z : 0, outputs.w > 0 ? gradients.w : 0);
 }
 
+// A learning rate in one step, as rules take it: Adam's is divided by `1 - beta1^t`, and has `sqrt(1 - beta2^t)` beside it.
+struct Rate {
+    float rate;
+    float root_correction;
+};
+static_assert(sizeof(Rate) == 8);
+
 // What a step is told, beside its batch.
 struct Step {
     // What the loss is multiplied by, and what it is divided by: 0 where no sample has a label.
     double head_weight;
     double total_weight;
-    float dense_rate;
+    Rate dense;
     // Where the loss goes.
     u32 loss_place;
+    u32 reserved;
 };
-static_assert(sizeof(Step) == 24);
+static_assert(sizeof(Step) == 32);

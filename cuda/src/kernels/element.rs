@@ -3,6 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use crate::buffer::Pointer;
+
 /// What activations and gradients consist of.
 pub trait Element: Pod + std::fmt::Debug + Send + Sync {
     /// Whether it is bf16, else f32.
@@ -39,6 +41,18 @@ impl Element for bf16 {
     }
 }
 
+/// A learning rate in one step, as rules take it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
+pub struct Rate {
+    /// The rate; Adam's is divided by `1 - beta1^t`.
+    pub rate: f32,
+    /// Adam's `sqrt(1 - beta2^t)`; 1 for other rules.
+    pub root_correction: f32,
+}
+
+const _: () = assert!(size_of::<Rate>() == 8);
+
 /// What a step is told, beside its batch.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
@@ -47,10 +61,19 @@ pub struct Step {
     pub head_weight: f64,
     /// What it is divided by: the sum of the weights of the samples with labels.
     pub total_weight: f64,
-    /// The learning rate of the dense parameters.
-    pub dense_rate: f32,
+    /// Of the dense parameters.
+    pub dense: Rate,
     /// Where the loss goes.
     pub loss_place: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Step>() == 24);
+const _: () = assert!(size_of::<Step>() == 32);
+
+impl Pointer<Step> {
+    /// Where the step has the dense parameters' rate.
+    pub fn dense_rate(self) -> Pointer<Rate> {
+        self.cast::<u8>().element(std::mem::offset_of!(Step, dense)).cast()
+    }
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::blas::Compute;
-use rankine_cuda::kernels::{Element, Step};
+use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
 use rankine_reader::Samples;
@@ -87,7 +87,8 @@ impl CudaModel {
         let rate = |rate: f64| (rate * rate_factor) as f32;
         let rates = spec.features.iter().map(|feature| rate(rules.tables[feature.table].learning_rate));
         let (rates, dense_rate): (Vec<_>, _) = (rates.collect(), rate(rules.dense.learning_rate));
-        let step = Step { head_weight: spec.heads[0].weight, dense_rate, ..Step::default() };
+        let dense = Rate { rate: dense_rate, root_correction: 1.0 };
+        let step = Step { head_weight: spec.heads[0].weight, dense, ..Step::default() };
         let label_number = spec.heads[0].label_number;
         with_trainer!(machine, trainer => trainer.step(batch, label_number, step, &rates))
     }
