@@ -18,7 +18,7 @@ static_assert(sizeof(DenseSgd) == 48);
 
 extern "C" __global__ void __launch_bounds__(256) dense_sgd(const __grid_constant__ DenseSgd p) {
     if (*p.stop != 0) return;
-    const float rate = p.step->dense_rate;
+    const float rate = p.step->dense.rate;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < p.count; i += gridDim.x * blockDim.x) {
         // Rounded as on the CPU: no fused multiplication and subtraction.
         const float value = __fsub_rn(p.parameters[i], __fmul_rn(rate, p.gradients[i]));

@@ -1,6 +1,6 @@
 //! `descend.cu`.
 
-use super::{Element, Feature, Id, Kernel, Pair};
+use super::{Element, Feature, Id, Kernel, Pair, Rate};
 use crate::buffer::Pointer;
 
 /// What both kernels take that sum the gradients of each distinct row and update it by gradient descent.
@@ -15,8 +15,10 @@ pub struct Descend<T> {
     pub features: Pointer<Feature>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// Of each feature: the learning rate of its table.
-    pub rates: Pointer<f32>,
+    /// Of each feature: the number of its table.
+    pub tables: Pointer<u32>,
+    /// One a table.
+    pub rates: Pointer<Rate>,
     /// Nothing is written where it is not 0.
     pub stop: Pointer<u32>,
     /// `[row of all tables][dim]`
@@ -37,7 +39,7 @@ pub struct Descend<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Descend<f32>>() == 88);
+const _: () = assert!(size_of::<Descend<f32>>() == 96);
 
 impl<T> Descend<T> {
     /// Ids that a warp sums.

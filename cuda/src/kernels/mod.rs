@@ -27,6 +27,7 @@ mod number;
 mod reduce;
 mod rows;
 mod sort;
+mod totals;
 mod update;
 
 pub use barrier::{Barrier, Flags};
@@ -35,7 +36,7 @@ pub use dense_input::DenseInput;
 pub use dense_sgd::DenseSgd;
 pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
-pub use element::{Element, Step};
+pub use element::{Element, Rate, Step};
 pub use gather::Gather;
 pub use head::{Head, Loss};
 pub use initialize::{Initialize, Table};
@@ -47,6 +48,7 @@ pub use number::{Groups, Number};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use totals::Totals;
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -166,6 +168,7 @@ kernels! {
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
+    "totals": Totals = c"totals";
     "update": UpdateSgd = c"update_sgd";
 }
 

@@ -100,6 +100,11 @@ impl Layout {
         self.samples
     }
 
+    /// Tables.
+    pub fn tables(&self) -> usize {
+        self.tables.len()
+    }
+
     /// Features.
     pub fn features(&self) -> usize {
         self.features.len()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair};
+use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair, Rate};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::THREADS;
@@ -22,6 +22,8 @@ pub struct LocalTables {
     /// `[row of all tables][dim]`
     table: Buffer<f32>,
     router: Router,
+    /// Of each feature: the number of its table.
+    tables: Buffer<u32>,
     /// The distinct rows of the batch, ascending: a row's place is its slot.
     rows: Buffer<u32>,
     /// 0, and how many they are.
@@ -43,11 +45,13 @@ impl LocalTables {
     /// Where the memory does not suffice.
     pub fn initialized(device: &Arc<Device>, layout: Layout, lane: &Lane, seed: u64) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
+        let tables: Vec<_> = layout.features.iter().map(|feature| feature.table as u32).collect();
         let words = |len| Buffer::filled(device, len, Bits::POISON);
         let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
             table: Buffer::uninitialized(device, layout.owner_rows() * layout.dim)?,
             router: Router::new(device, &layout)?,
+            tables: Buffer::of(device, &tables)?,
             rows: words(layout.ids())?,
             starts: words(2)?,
             slots: words(layout.ids())?,
@@ -121,7 +125,7 @@ impl LocalTables {
     /// gradients; of none where `stop` is not 0.
     ///
     /// # Safety
-    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each feature; see
+    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each table; see
     /// [`Lane::launch`].
     ///
     /// # Errors
@@ -130,7 +134,7 @@ impl LocalTables {
         &self,
         lane: &Lane,
         gradients: Pointer<T>,
-        rates: Pointer<f32>,
+        rates: Pointer<Rate>,
         stop: Pointer<u32>,
     ) -> Result<()> {
         let layout = &self.layout;
@@ -139,6 +143,7 @@ impl LocalTables {
             rows: self.rows.pointer(),
             features: self.router.features.pointer(),
             gradients,
+            tables: self.tables.pointer(),
             rates,
             stop,
             table: self.table.pointer(),
