@@ -21,8 +21,7 @@ struct Descend {
     const Feature* features;
     // [sample][stride]
     const void* gradients;
-    // The table of each feature, and the rate of each table.
-    const u32* tables;
+    // One a table.
     const Rate* rates;
     // Nothing is written where this is not 0.
     const u32* stop;
@@ -37,7 +36,7 @@ struct Descend {
     u32 dim;
     u32 reserved;
 };
-static_assert(sizeof(Descend) == 96);
+static_assert(sizeof(Descend) == 88);
 
 // `w -= rate g`, rounded as on the CPU: no fused multiplication and subtraction.
 __device__ inline void descend(const Descend& p, u32 slot, float rate, u32 column, float4 sum) {
@@ -55,8 +54,8 @@ __device__ inline void descend_runs(const Descend& p) {
     __shared__ u32 columns[FEATURES_MAX];
     __shared__ float rates[FEATURES_MAX];
     for (u32 feature = threadIdx.x; feature < p.features_count; feature += blockDim.x) {
-        columns[feature] = p.features[feature].column;
-        rates[feature] = p.rates[p.tables[feature]].rate;
+        columns[feature] = p.features[feature].place;
+        rates[feature] = p.rates[p.features[feature].table].rate;
     }
     __syncthreads();
     const u32 lane = threadIdx.x % WARP, run = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
@@ -166,6 +165,6 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
     __syncthreads();
     if (warp == 0 && active) {
         for (u32 other = 1; other < PART_WARPS; other++) add(sum, sums[other][lane]);
-        descend(p, slot, p.rates[p.tables[p.pairs[end].y >> p.sample_bits]].rate, column, sum);
+        descend(p, slot, p.rates[p.features[p.pairs[end].y >> p.sample_bits].table].rate, column, sum);
     }
 }

@@ -15,8 +15,6 @@ pub struct Descend<T> {
     pub features: Pointer<Feature>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// Of each feature: the number of its table.
-    pub tables: Pointer<u32>,
     /// One a table.
     pub rates: Pointer<Rate>,
     /// Nothing is written where it is not 0.
@@ -39,7 +37,7 @@ pub struct Descend<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Descend<f32>>() == 96);
+const _: () = assert!(size_of::<Descend<f32>>() == 88);
 
 impl<T> Descend<T> {
     /// Ids that a warp sums.

@@ -72,19 +72,40 @@ pub struct KeySet {
     pub lines: Pointer<u32>,
 }
 
-/// A categorical feature of one id a sample.
+/// A column of ids, as it is looked up in a table.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Feature {
-    /// Where its ids begin.
-    pub first: u32,
+    /// Where its table begins at every owner, in words of four bytes.
+    pub words: u64,
+    /// Where the column's ids begin.
+    pub ids: u32,
+    /// Where the column's offsets begin, or [`Feature::FIXED`].
+    pub offsets: u32,
+    /// Ids of a sample: as many, or where there are offsets at most as many.
+    pub hotness: u32,
+    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    pub mean: u32,
     /// Where its table's rows begin at every owner.
     pub base: u32,
     /// Rows of its table.
     pub rows: u32,
+    /// Words from one row of its table to the next.
+    pub row_words: u32,
+    /// Elements of a row, a multiple of 4.
+    pub dim: u32,
     /// Where its vector begins in a sample's.
-    pub column: u32,
+    pub place: u32,
+    /// The number of its table.
+    pub table: u32,
 }
+
+impl Feature {
+    /// In place of where offsets begin: every sample has as many ids.
+    pub const FIXED: u32 = u32::MAX;
+}
+
+const _: () = assert!(size_of::<Feature>() == 48);
 
 /// What a kernel is launched with.
 ///

@@ -1,12 +1,12 @@
 //! Batches on their way to a GPU.
 
+use std::mem::offset_of;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Rate, Step, Totals};
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned, Pointer};
-use rankine_embedding::cuda::Result;
-use rankine_reader::schema::Hotness;
+use rankine_embedding::cuda::{Hotness, Ids, Layout, Result};
 use rankine_reader::{Bags, Samples};
 use rayon::prelude::*;
 
@@ -15,13 +15,11 @@ use crate::model::ModelSpec;
 /// Where the parts of a batch lie in a slot, counted in words of four bytes: first what the step is told.
 #[derive(Debug, Clone)]
 pub(super) struct InputLayout {
-    pub(super) samples: usize,
+    /// Of categorical columns, and samples that there is room for.
+    ids_layout: Layout,
     /// Of each head: the number of its label column.
     labels_of: Vec<usize>,
     dense_columns: usize,
-    columns: Vec<IdColumn>,
-    /// Those that have rates.
-    tables: usize,
     rates: usize,
     totals: usize,
     labels: usize,
@@ -32,54 +30,40 @@ pub(super) struct InputLayout {
     words: usize,
 }
 
-/// Where the ids of a categorical column lie among all ids of a batch, and its offsets among all offsets.
-#[derive(Debug, Clone)]
-struct IdColumn {
-    ids: Range<usize>,
-    /// None where bags are of one size.
-    offsets: Range<usize>,
-}
-
 /// Words of what the step is told.
 const STEP_WORDS: usize = size_of::<Step>() / 4;
+/// Which of them says how many samples there are.
+const STEP_SAMPLES: usize = offset_of!(Step, samples) / 4;
 /// Words that a part begins at a multiple of, so that kernels may read by vectors.
 const ALIGNMENT: usize = 64;
 
 impl InputLayout {
-    /// For batches of so many samples, whose categorical columns have bags of these sizes.
-    pub(super) fn new(spec: &ModelSpec, tables: usize, hotness: &[Hotness], samples: usize) -> Self {
-        let (mut ids_end, mut offsets_end) = (0, 0);
-        let column = |&hotness: &Hotness| {
-            let (ids, offsets) = (ids_end, offsets_end);
-            ids_end += samples * hotness.max() as usize;
-            if let Hotness::Ragged { .. } = hotness {
-                offsets_end += samples + 1;
-            }
-            IdColumn { ids: ids..ids_end, offsets: offsets..offsets_end }
-        };
-        let columns = hotness.iter().map(column).collect();
+    /// For a model's batches, whose ids lie as the tables' layout says.
+    pub(super) fn new(spec: &ModelSpec, layout: &Layout) -> Self {
         let mut end = STEP_WORDS;
         let mut part = |words: usize| {
             let begin = end.next_multiple_of(ALIGNMENT);
             end = begin + words;
             begin
         };
-        let heads = spec.heads.len();
+        let (heads, samples) = (spec.heads.len(), layout.samples());
         Self {
-            samples,
             labels_of: spec.heads.iter().map(|head| head.label_number).collect(),
             dense_columns: spec.dense_columns,
-            columns,
-            tables,
-            rates: part(2 * tables),
+            rates: part(2 * layout.tables().len()),
             totals: part(2 * heads),
             labels: part(samples * heads),
             weights: part(samples),
             dense: part(samples * spec.dense_columns),
-            offsets: part(offsets_end),
-            ids: part(ids_end),
+            offsets: part(layout.offsets()),
+            ids: part(layout.ids()),
             words: part(0),
+            ids_layout: layout.clone(),
         }
+    }
+
+    fn samples(&self) -> usize {
+        self.ids_layout.samples()
     }
 }
 
@@ -97,8 +81,7 @@ pub(super) struct Input {
     pub(super) weights: Pointer<f32>,
     /// `[sample][column]`: zeros behind the batch's samples.
     pub(super) dense: Pointer<f32>,
-    /// Column by column, and bag by bag within a column.
-    pub(super) ids: Pointer<u32>,
+    pub(super) ids: Ids,
 }
 
 /// Room for a batch in the host's memory and in the GPU's.
@@ -129,7 +112,11 @@ impl InputSlot {
             labels: words.element(layout.labels).cast(),
             weights: words.element(layout.weights).cast(),
             dense: words.element(layout.dense).cast(),
-            ids: words.element(layout.ids),
+            ids: Ids {
+                ids: words.element(layout.ids),
+                offsets: words.element(layout.offsets),
+                samples: words.element(STEP_SAMPLES),
+            },
         }
     }
 
@@ -139,16 +126,14 @@ impl InputSlot {
     /// Where there are more samples than room, or their columns are not the layout's.
     pub(super) fn stage(&mut self, batch: &Samples, samples: Range<usize>, step: Step, rates: &[Rate]) {
         let layout = &self.layout;
-        let (count, room) = (samples.len(), layout.samples);
-        assert!(count <= room && rates.len() == layout.tables);
-        assert_eq!(
-            (batch.dense_columns, batch.categorical.len()),
-            (layout.dense_columns, layout.columns.len())
-        );
+        let (count, room) = (samples.len(), layout.samples());
+        let (tables, hotness) = (layout.ids_layout.tables().len(), layout.ids_layout.columns());
+        assert!(count <= room && rates.len() == tables);
+        assert_eq!((batch.dense_columns, batch.categorical.len()), (layout.dense_columns, hotness.len()));
         let words = self.staging.elements_mut();
         let step = Step { samples: count as u32, ..step };
         words[..STEP_WORDS].copy_from_slice(bytemuck::cast_slice(&[step]));
-        words[layout.rates..][..2 * layout.tables].copy_from_slice(bytemuck::cast_slice(rates));
+        words[layout.rates..][..2 * tables].copy_from_slice(bytemuck::cast_slice(rates));
         for (head, &number) in layout.labels_of.iter().enumerate() {
             let labels: &mut [f32] =
                 bytemuck::cast_slice_mut(&mut words[layout.labels + head * room..][..room]);
@@ -168,15 +153,16 @@ impl InputSlot {
         dense[..count * columns]
             .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
         dense[count * columns..].fill(0.0);
-        let mut jobs = Vec::with_capacity(layout.columns.len());
-        for (column, bags) in layout.columns.iter().zip(&batch.categorical) {
-            jobs.push((
-                bags,
-                ids.split_off_mut(..column.ids.len()).expect("there is room for every column"),
-                offsets.split_off_mut(..column.offsets.len()).expect("there is room for every column"),
-            ));
+        let mut columns = Vec::with_capacity(hotness.len());
+        for (hotness, bags) in hotness.iter().zip(&batch.categorical) {
+            let has_offsets = matches!(hotness, Hotness::Ragged { .. });
+            let column_offsets = if has_offsets { room + 1 } else { 0 };
+            let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
+            let own_offsets = offsets.split_off_mut(..column_offsets).expect("as for ids");
+            columns.push((bags, own, own_offsets));
         }
-        jobs.into_par_iter().for_each(|(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets));
+        let put = |(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets);
+        columns.into_par_iter().for_each(put);
     }
 
     /// Enqueues the copy on its lane with what follows from the batch, and lets `reader` wait for it.
@@ -186,7 +172,7 @@ impl InputSlot {
             labels: input.labels,
             weights: input.weights,
             totals: input.totals,
-            samples: layout.samples as u32,
+            samples: layout.samples() as u32,
             reserved: 0,
         };
         // SAFETY: staging and words have the layout's words, in which all these addresses lie; `stage` is not called
@@ -207,7 +193,7 @@ fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [
     let from = &bags.ids[first as usize..bags.offsets[samples.end] as usize];
     // What does not fit in 32 bits is out of range: the tables say so.
     let narrow = |&id: &u64| u32::try_from(id).unwrap_or(u32::MAX);
-    ids[..from.len()].iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
+    ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
     if !offsets.is_empty() {
         let (own, behind) = offsets.split_at_mut(samples.len());
         own.iter_mut().zip(&bags.offsets[samples]).for_each(|(to, from)| *to = from - first);

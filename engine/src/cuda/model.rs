@@ -8,18 +8,18 @@ use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::cpu::Table;
-use rankine_embedding::cuda::{Feature, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables, Result};
 use rankine_embedding::{Optimizer, Update};
 use rankine_reader::Samples;
-use rankine_reader::schema::Hotness;
+use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network};
 use crate::cpu::{CpuModel, initial_parameters};
 use crate::job::Precision;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 
-/// BatchShape that are on the GPU at once: one that is computed, one that is ready, one that is copied.
+/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 const SLOTS: usize = 3;
 
 /// What batches a model is made for.
@@ -30,7 +30,7 @@ pub struct BatchShape<'a> {
     /// Samples that are scored at a time, at most.
     pub score_size: usize,
     /// Of each categorical column: how many ids a bag may hold.
-    pub hotness: &'a [Hotness],
+    pub hotness: &'a [schema::Hotness],
 }
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
@@ -241,11 +241,14 @@ impl<T: Element> Trainer<T> {
         let main = Lane::of_high_priority(device)?;
         let dim = spec.tables[0].dim;
         let first = spec.vectors() - spec.features.len();
-        let feature = |(number, table)| Feature { table, column: (first + number) * dim };
-        let features = spec.features.iter().map(|feature| feature.table).enumerate().map(feature);
-        let features: Vec<_> = features.collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &features)?;
-        let tables = LocalTables::initialized(device, layout, &main, seed)?;
+        let feature = |(column, feature): (usize, &FeatureSpec)| {
+            let &FeatureSpec { table, pooling, .. } = feature;
+            Feature { column, table, place: (first + column) * dim, pooling }
+        };
+        let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
+        let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
+        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
@@ -259,10 +262,10 @@ impl<T: Element> Trainer<T> {
             back: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
-        let layout = |samples| InputLayout::new(spec, spec.tables.len(), hotness, samples);
+        let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
-            let input = InputSlot::new(device, layout(batch_size))?;
+            let input = InputSlot::new(device, layout.clone())?;
             let iteration =
                 || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
@@ -274,7 +277,7 @@ impl<T: Element> Trainer<T> {
             let graph = Graph::capture(&main, iteration)?;
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
         }
-        let input = InputSlot::new(device, layout(score_size))?;
+        let input = InputSlot::new(device, layout)?;
         let plan = network.plan_forward(score_size)?;
         let score = || -> Result<()> {
             // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
@@ -356,7 +359,7 @@ impl<T: Element> Trainer<T> {
 
     fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
         let Scores { samples, input, pass } = &mut self.scores;
-        let rates = vec![Rate::default(); self.tables.layout().tables()];
+        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         for first in (0..batch.len).step_by(*samples) {
             let count = (batch.len - first).min(*samples);
             input.stage(batch, first..first + count, Step::default(), &rates);
@@ -407,6 +410,13 @@ fn enqueue_iteration<T: Element>(
         main.wait(updated)?;
     }
     Ok(())
+}
+
+fn of_column(hotness: schema::Hotness) -> Hotness {
+    match hotness {
+        schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
+        schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
+    }
 }
 
 fn rate(update: Update) -> Rate {
