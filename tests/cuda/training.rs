@@ -2,11 +2,12 @@
 
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
-use rankine::cuda::CudaModel;
+use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
 use rankine_embedding::{Optimizer, Pooling, TableSpec};
+use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 
 use super::{Bench, Body, Outcome, Words, close};
@@ -86,9 +87,10 @@ impl Training {
     }
 
     fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
-        let sizes = (self.batch_size, 100);
-        let Self { spec, rules, seed, .. } = self;
-        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, sizes)?)
+        let Self { spec, rules, seed, batch_size, .. } = self;
+        let hotness = vec![Hotness::Fixed(1); spec.features.len()];
+        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &hotness };
+        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, shape)?)
     }
 
     fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

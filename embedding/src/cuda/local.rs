@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair};
+use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair, Rate};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::THREADS;
@@ -127,7 +127,7 @@ impl LocalTables {
     /// gradients; of none where `stop` is not 0.
     ///
     /// # Safety
-    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each feature; see
+    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each table; see
     /// [`Lane::launch`].
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl LocalTables {
         &self,
         lane: &Lane,
         gradients: Pointer<T>,
-        rates: Pointer<f32>,
+        rates: Pointer<Rate>,
         stop: Pointer<u32>,
     ) -> Result<()> {
         let layout = &self.layout;
