@@ -28,6 +28,7 @@ mod optimizer;
 mod reduce;
 mod rows;
 mod sort;
+mod totals;
 mod update;
 
 pub use barrier::{Barrier, Flags};
@@ -49,6 +50,7 @@ pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use totals::Totals;
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -189,6 +191,7 @@ kernels! {
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
+    "totals": Totals = c"totals";
     "update": UpdateSgd = c"update_sgd";
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Network<T> {
     compute: Compute,
     pub(super) layers: Layers,
     sizes: Sizes,
+    /// What the loss is multiplied by.
+    head_weight: f64,
     /// As [`Layers`] says.
     pub(super) parameters: Buffer<f32>,
     gradients: Buffer<f32>,
@@ -134,6 +136,7 @@ impl<T: Element> Network<T> {
             blas: Blas::new(device)?,
             compute,
             sizes,
+            head_weight: spec.heads[0].weight,
             parameters: Buffer::of(device, &filled)?,
             gradients: Buffer::filled(device, filled.len(), 0)?,
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
@@ -304,7 +307,8 @@ impl<T: Element> Network<T> {
             weights: self.parameters.pointer().element(layer.offset),
             labels: input.labels,
             sample_weights: input.weights,
-            step: input.step,
+            total: input.totals,
+            head_weight: self.head_weight,
             logits: if back { Pointer::NULL } else { self.logits.pointer() },
             gradients: if back { gradients } else { Pointer::NULL },
             parts: self.parts.pointer(),
@@ -330,6 +334,8 @@ impl<T: Element> Network<T> {
         let loss = Loss {
             losses: self.losses.pointer(),
             step: input.step,
+            total: input.totals,
+            head_weight: self.head_weight,
             sums: losses,
             stop: self.stop.pointer(),
             pieces,
