@@ -10,10 +10,10 @@ use cudarc::driver::{result, sys};
 use crate::error::{Named, Result};
 
 mod barrier;
+mod begin_state;
 mod columns;
 mod dense_input;
 mod dense_update;
-mod descend;
 mod dot;
 mod element;
 mod gather;
@@ -28,14 +28,15 @@ mod optimizer;
 mod reduce;
 mod rows;
 mod sort;
+mod sparse_update;
 mod totals;
 mod update;
 
 pub use barrier::{Barrier, Flags};
+pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
 pub use element::{Element, Rate, Step};
 pub use gather::Gather;
@@ -50,6 +51,7 @@ pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
 pub use update::Update;
 
@@ -173,11 +175,10 @@ pub(crate) struct Kernels {
 
 kernels! {
     "barrier": Barrier = c"barrier";
+    "begin_state": BeginState = c"begin_state";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
-    "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
-        DescendParts = c"descend_parts";
     "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
         DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
     "gather": Gather = c"gather";
@@ -192,6 +193,22 @@ kernels! {
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "sparse_update":
+        SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
+        SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
+        SparseUpdateF32By32x1 = c"sparse_update_f32_32x1",
+        SparseUpdateF32By32x2 = c"sparse_update_f32_32x2",
+        SparseUpdateF32By32x8 = c"sparse_update_f32_32x8",
+        SparseUpdateBf16By4x1 = c"sparse_update_bf16_4x1",
+        SparseUpdateBf16By16x1 = c"sparse_update_bf16_16x1",
+        SparseUpdateBf16By32x1 = c"sparse_update_bf16_32x1",
+        SparseUpdateBf16By32x2 = c"sparse_update_bf16_32x2",
+        SparseUpdateBf16By32x8 = c"sparse_update_bf16_32x8",
+        SparsePartsBy4x1 = c"sparse_parts_4x1",
+        SparsePartsBy16x1 = c"sparse_parts_16x1",
+        SparsePartsBy32x1 = c"sparse_parts_32x1",
+        SparsePartsBy32x2 = c"sparse_parts_32x2",
+        SparsePartsBy32x8 = c"sparse_parts_32x8";
     "update": UpdateSgd = c"update_sgd";
 }
 

@@ -7,8 +7,8 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
+use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
-use rankine_embedding::{Optimizer, Update};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
@@ -75,12 +75,14 @@ impl CudaModel {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, batches)?.into()),
+            Precision::Fp32 => {
+                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
+            }
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, batches)?.into())
+                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, batches)?.into())
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
             }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
@@ -106,8 +108,8 @@ impl CudaModel {
         with_trainer!(machine, trainer => {
             let number = trainer.steps + 1;
             let step = rankine_embedding::Step { number, rate_factor };
-            let rates: Vec<_> = optimizers.iter().map(|optimizer| rate(optimizer.at(step))).collect();
-            let step = Step { number, dense: rate(rules.dense.at(step)), ..Step::default() };
+            let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
+            let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
             trainer.step(batch, step, &rates)
         })
     }
@@ -235,7 +237,7 @@ impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
         compute: Compute,
-        spec: &ModelSpec,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
     ) -> Result<Self> {
@@ -249,6 +251,7 @@ impl<T: Element> Trainer<T> {
         let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let layout = layout.with_optimizers(&rules.tables);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let losses = Pinned::zeroed(device, SLOTS)?;
@@ -418,8 +421,4 @@ fn of_column(hotness: schema::Hotness) -> Hotness {
         schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
         schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
     }
-}
-
-fn rate(update: Update) -> Rate {
-    Rate { rate: update.rate(), root_correction: update.root_correction() }
 }

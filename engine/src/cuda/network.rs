@@ -452,7 +452,7 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
         let gradients = self.activations.vector_gradients.pointer();
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.descend(lane, gradients, input.rates, self.stop.pointer()) }
+        unsafe { tables.update(lane, input.ids, gradients, input.rates, self.stop.pointer()) }
     }
 
     fn dot(&self, samples: usize) -> Dot<T> {

@@ -41,15 +41,6 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
             format!("GPUs update by plain sgd so far, without weight_decay: {on_cpu}"),
         );
     }
-    if let Some(number) = rules.tables.iter().position(|optimizer| !sgd(optimizer)) {
-        let table = &spec.tables[number].name;
-        refuse(
-            "optimizer.sparse".into(),
-            format!(
-                "GPUs update by plain sgd so far, without weight_decay; table {table} has another rule: {on_cpu}"
-            ),
-        );
-    }
     if rules.dense_clip_norm.is_some() {
         refuse(
             "optimizer.dense_clip_norm".into(),
