@@ -6,10 +6,9 @@ use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp,
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::THREADS;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::layout::Layout;
 use super::route::{Bits, RoutePlaces, Router};
-use crate::table::TableSpec;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
@@ -167,24 +166,24 @@ impl LocalTables {
         self.router.check(lane)
     }
 
-    /// Tells the weights of every row of each table, in order, once the lane has done all that was enqueued on it.
+    /// Tells the weights of each table's rows, in order and in runs of whole rows, once the lane has done all that was
+    /// enqueued on it.
     ///
     /// # Errors
-    /// Where the lane's work failed.
-    pub fn for_each_row(
+    /// The first that `tell` returns; what `failed` makes of an error where the lane's work failed.
+    pub fn try_for_each_run<E>(
         &self,
         lane: &Lane,
-        mut tell: impl FnMut(usize, &TableSpec, u64, &[f32]),
-    ) -> Result<()> {
+        mut tell: impl FnMut(&[f32]) -> Result<(), E>,
+        failed: impl Fn(Error) -> E,
+    ) -> Result<(), E> {
         let dim = self.layout.dim;
         let at_once = (READ_BYTES / (4 * dim)).max(1) as u64;
-        for (number, (table, &base)) in self.layout.tables.iter().zip(&self.layout.bases).enumerate() {
+        for (table, &base) in self.layout.tables.iter().zip(&self.layout.bases) {
             for first in (0..table.rows).step_by(at_once as usize) {
                 let rows = at_once.min(table.rows - first) as usize;
-                let weights = self.table.read_part(lane, (base + first) as usize * dim, rows * dim)?;
-                for (row, weights) in (first..).zip(weights.chunks_exact(dim)) {
-                    tell(number, table, row, weights);
-                }
+                let weights = self.table.read_part(lane, (base + first) as usize * dim, rows * dim);
+                tell(&weights.map_err(|error| failed(error.into()))?)?;
             }
         }
         Ok(())

@@ -7,15 +7,15 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::cpu::Table;
-use rankine_embedding::cuda::{Feature, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Error, Feature, Layout, LocalTables, Result};
 use rankine_reader::Samples;
 
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network};
-use crate::cpu::{CpuModel, initial_parameters};
+use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{ModelSpec, TrainingRules};
+use crate::saved::{SavedModelError, Weights};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 const SLOTS: usize = 3;
@@ -143,24 +143,25 @@ impl CudaModel {
         let label_number = self.spec.heads[0].label_number;
         with_trainer!(&mut self.machine, trainer => trainer.logits(batch, label_number, out))
     }
+}
 
-    /// The model in the host's memory, which must have room for it: its weights, and nothing of its state.
-    ///
-    /// # Errors
-    /// Where something of the GPU's failed, and where ids of the batches were out of range.
-    pub fn to_host(&self) -> Result<CpuModel> {
-        let rules = TrainingRules::sgd(&self.spec, 0.0);
-        let tables = rules.all_tables(&self.spec).into_iter();
-        let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
-        let parameters = with_trainer!(&self.machine, trainer => {
-            let Trainer { tables: from, main, network, .. } = &**trainer;
-            from.check(main)?;
-            from.for_each_row(main, |table, _, row, weights| {
-                tables[table].weights_mut(row).copy_from_slice(weights);
-            })?;
-            network.layers.cut_out(&network.parameters.read(main)?)
-        });
-        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+impl Weights for CudaModel {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        let failed = |error: Error| SavedModelError::Gpu(error.to_string());
+        with_trainer!(&self.machine, trainer => {
+            let Trainer { tables, main, network, .. } = &**trainer;
+            tables.check(main).map_err(failed)?;
+            let parameters = network.parameters.read(main).map_err(|error| failed(error.into()))?;
+            tell(&network.layers.cut_out(&parameters))?;
+            tables.try_for_each_run(main, |weights| tell(weights), failed)
+        })
     }
 }
 

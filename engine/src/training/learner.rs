@@ -9,10 +9,11 @@ use rankine_reader::{Dataset, Samples};
 use super::TrainError;
 use super::evaluate::Scorer;
 use super::translate::check_memory;
-use crate::cpu::{CpuModel, Sharding};
+use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::planning;
+use crate::saved::{SavedModelError, Weights};
 
 /// A model on a device. Losses of steps may come later than the steps.
 pub(super) enum Learner {
@@ -103,21 +104,26 @@ impl Learner {
         }
     }
 
-    /// The model, where it lies in the host's memory.
-    pub(super) fn cpu(&self) -> Option<&CpuModel> {
+    /// Whether it computes in the job's precision, which is a GPU's.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        !matches!(self, Self::Cpu(..))
+    }
+
+    /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
+    pub(super) fn diverged_ranks(&self) -> Vec<usize> {
         match self {
-            Self::Cpu(model, _) => Some(model),
+            Self::Cpu(model, _) => model.diverged_ranks(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => None,
+            Self::Cuda(_) => Vec::new(),
         }
     }
 
-    /// A copy of the model in the host's memory, where it lies elsewhere.
-    pub(super) fn copy_to_host(&self) -> Result<Option<CpuModel>, TrainError> {
+    /// What ranks have sent to each other; see [`CpuModel::traffic`].
+    pub(super) fn traffic(&self) -> RankTraffic {
         match self {
-            Self::Cpu(..) => Ok(None),
+            Self::Cpu(model, _) => model.traffic(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => Ok(Some(model.to_host().map_err(gpu::failed)?)),
+            Self::Cuda(_) => RankTraffic::default(),
         }
     }
 
@@ -186,6 +192,23 @@ impl Scorer for Learner {
             Self::Cuda(model) => model.logits(batch, out).map_err(gpu::failed)?,
         }
         Ok(())
+    }
+}
+
+impl Weights for Learner {
+    fn spec(&self) -> &ModelSpec {
+        Scorer::spec(self)
+    }
+
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        match self {
+            Self::Cpu(model, _) => model.try_for_each_run(tell),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.try_for_each_run(tell),
+        }
     }
 }
 
