@@ -54,6 +54,8 @@ pub(super) struct Input {
     pub(super) step: Pointer<Step>,
     /// Of each feature: its table's learning rate.
     pub(super) rates: Pointer<f32>,
+    /// One a head: the sum of the weights of the samples whose label is there.
+    pub(super) totals: Pointer<f64>,
     /// One a sample.
     pub(super) labels: Pointer<f32>,
     /// One a sample.
@@ -87,6 +89,7 @@ impl InputSlot {
         let (layout, words) = (self.layout, self.words.pointer());
         Input {
             step: words.cast(),
+            totals: words.cast::<f64>().element(1),
             rates: words.element(layout.rates).cast(),
             labels: words.element(layout.labels).cast(),
             weights: words.element(layout.weights).cast(),

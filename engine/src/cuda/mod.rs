@@ -10,7 +10,6 @@
 //! same cuBLASLt.
 
 mod input;
-mod layers;
 mod model;
 mod network;
 mod refusal;

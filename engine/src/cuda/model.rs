@@ -11,10 +11,10 @@ use rankine_embedding::cuda::{Error, Feature, Layout, LocalTables, Result};
 use rankine_reader::Samples;
 
 use super::input::{InputLayout, InputSlot};
-use super::network::{Backward, Forward, Network};
+use super::network::{Backward, Forward, Network, Places};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 use crate::saved::{SavedModelError, Weights};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
@@ -61,9 +61,15 @@ impl CudaModel {
         device.bind()?;
         let sizes = (batch_size, score_size.min(batch_size));
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, sizes)?.into()),
-            Precision::Tf32 => Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, sizes)?.into()),
-            Precision::Bf16 => Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, sizes)?.into()),
+            Precision::Fp32 => {
+                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, sizes)?.into())
+            }
+            Precision::Tf32 => {
+                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, sizes)?.into())
+            }
+            Precision::Bf16 => {
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, sizes)?.into())
+            }
         };
         Ok(Self { spec, rules: rules.clone(), machine })
     }
@@ -158,8 +164,7 @@ impl Weights for CudaModel {
         with_trainer!(&self.machine, trainer => {
             let Trainer { tables, main, network, .. } = &**trainer;
             tables.check(main).map_err(failed)?;
-            let parameters = network.parameters.read(main).map_err(|error| failed(error.into()))?;
-            tell(&network.layers.cut_out(&parameters))?;
+            tell(&network.parameters(main).map_err(failed)?)?;
             tables.try_for_each_run(main, |weights| tell(weights), failed)
         })
     }
@@ -174,11 +179,11 @@ struct Trainer<T> {
     copies: Lane,
     slots: Vec<TrainSlot>,
     scores: Scores,
-    /// Sums of losses, one a slot.
-    sums: Pinned<f64>,
+    /// One a slot.
+    losses: Pinned<f64>,
     /// Steps that were begun.
     steps: usize,
-    /// Of the steps that were begun and are not known to be done: the loss's weight and what its sum is divided by.
+    /// Of the steps that were begun and are not known to be done.
     under_way: VecDeque<Step>,
     finished: Vec<f64>,
 }
@@ -207,7 +212,7 @@ struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    back: Moment,
+    judged: Moment,
     updated: Moment,
 }
 
@@ -215,20 +220,20 @@ impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
         compute: Compute,
-        spec: &ModelSpec,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         (batch_size, score_size): (usize, usize),
     ) -> Result<Self> {
         let main = Lane::of_high_priority(device)?;
-        let dim = spec.tables[0].dim;
-        let first = spec.vectors() - spec.features.len();
-        let feature = |(number, table)| Feature { table, column: (first + number) * dim };
-        let features = spec.features.iter().map(|feature| feature.table).enumerate().map(feature);
-        let features: Vec<_> = features.collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &features)?;
+        let places = Places::new(spec);
+        let features = spec.features.iter().zip(&places.features);
+        let feature = |(feature, &column): (&FeatureSpec, _)| Feature { table: feature.table, column };
+        let features: Vec<_> = features.map(feature).collect();
+        let layout = Layout::new(1, batch_size, places.stride, &spec.tables, &features)?;
         let tables = LocalTables::initialized(device, layout, &main, seed)?;
-        let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
-        let sums = Pinned::zeroed(device, SLOTS)?;
+        let parameters = initial_parameters(spec, seed);
+        let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
+        let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes {
             main: &main,
@@ -237,7 +242,7 @@ impl<T: Element> Trainer<T> {
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
-            back: Moment::new(device)?,
+            judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
         let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
@@ -245,12 +250,12 @@ impl<T: Element> Trainer<T> {
         for _ in 0..SLOTS {
             let input = InputSlot::new(device, layout(batch_size))?;
             let iteration =
-                || enqueue_iteration(&network, &tables, &lanes, &input, (&sums, &forward, &backward));
+                || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
-                network.stop.write(&main, &[1])?;
+                network.hold(&main, true)?;
                 iteration()?;
-                network.stop.write(&main, &[0])?;
+                network.hold(&main, false)?;
             }
             let graph = Graph::capture(&main, iteration)?;
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
@@ -280,7 +285,7 @@ impl<T: Element> Trainer<T> {
             copies,
             slots,
             scores,
-            sums,
+            losses,
             steps: 0,
             under_way: VecDeque::new(),
             finished: Vec::new(),
@@ -324,9 +329,7 @@ impl<T: Element> Trainer<T> {
         let Some(step) = self.under_way.pop_front() else { return Ok(()) };
         let place = step.loss_place as usize;
         self.slots[place].done.synchronize()?;
-        let sum = self.sums.elements()[place];
-        let mean = if step.total_weight == 0.0 { 0.0 } else { sum / step.total_weight };
-        self.finished.push(step.head_weight * mean);
+        self.finished.push(self.losses.elements()[place]);
         Ok(())
     }
 
@@ -346,26 +349,26 @@ impl<T: Element> Trainer<T> {
             input.send(&self.copies, &self.main)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { pass.replay(&self.main) }?;
-            out.extend(self.network.logits.read_part(&self.main, 0, count)?);
+            out.extend(self.network.logits(&self.main, count)?);
         }
         Ok(())
     }
 }
 
-/// Enqueues a whole iteration: the loss goes to the slot's place among `sums`.
+/// Enqueues a whole iteration: the loss goes to the slot's place among `losses`.
 fn enqueue_iteration<T: Element>(
     network: &Network<T>,
     tables: &LocalTables,
     lanes: &Lanes<'_>,
     slot: &InputSlot,
-    (sums, forward, backward): (&Pinned<f64>, &Forward, &Backward),
+    (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
 ) -> Result<()> {
-    let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
+    let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
     let (input, samples) = (slot.input(), tables.layout().samples());
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, sums and slot live as long as the trainer, and are of the same model and batch size. The
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
     // lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
@@ -377,15 +380,15 @@ fn enqueue_iteration<T: Element>(
         network.interact(main, forward)?;
         network.hidden_forward(main, forward)?;
         network.head(main, input, samples, true)?;
-        network.loss(main, input, sums.device_pointer()?)?;
         network.hidden_backward(main, backward)?;
-        network.interact_backward(main)?;
-        main.record(back)?;
-        beside.wait(back)?;
+        network.interact_backward(main, backward)?;
+        network.bottom_backward(main, backward)?;
+        network.verdict(main, input, losses.device_pointer()?)?;
+        main.record(judged)?;
+        beside.wait(judged)?;
         beside.wait(routed)?;
         network.update_tables(beside, tables, input)?;
         beside.record(updated)?;
-        network.bottom_backward(main, backward)?;
         network.update(main, input)?;
         main.wait(updated)?;
     }
