@@ -386,8 +386,8 @@ fn enqueue_iteration<T: Element>(
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
-    // lanes order the work: tables and parameters change when all that reads them is done.
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
+    // The lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
         beside.record(looked_up)?;
