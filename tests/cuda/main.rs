@@ -7,12 +7,14 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytemuck::Pod;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod dense;
+mod optimizers;
 mod products;
 mod training;
 
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
-    let bodies = [products::BODIES, dense::BODIES, training::BODIES].concat();
+    let bodies = [products::BODIES, dense::BODIES, optimizers::BODIES, training::BODIES].concat();
     let trials = bodies.into_iter().map(|(name, cases, body)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
@@ -91,7 +93,7 @@ impl Bench {
         Ok(Self { lane: Lane::new(&device)?, device })
     }
 
-    fn buffer<T: Element>(&self, elements: &[T]) -> Result<Buffer<T>, Failed> {
+    fn buffer<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>, Failed> {
         Ok(Buffer::of(&self.device, elements)?)
     }
 

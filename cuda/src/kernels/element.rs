@@ -3,6 +3,8 @@
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
+use crate::buffer::Pointer;
+
 /// What activations and gradients consist of.
 pub trait Element: Pod + std::fmt::Debug + Send + Sync {
     /// Whether it is bf16, else f32.
@@ -66,3 +68,10 @@ pub struct Step {
 }
 
 const _: () = assert!(size_of::<Step>() == 24);
+
+impl Pointer<Step> {
+    /// Where the step has the dense parameters' rate.
+    pub fn dense_rate(self) -> Pointer<Rate> {
+        self.cast::<u8>().element(std::mem::offset_of!(Step, dense)).cast()
+    }
+}

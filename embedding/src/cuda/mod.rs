@@ -26,6 +26,7 @@ mod error;
 mod layout;
 mod local;
 mod node;
+mod optimizer;
 mod rank;
 mod route;
 mod schedule;

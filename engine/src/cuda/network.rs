@@ -5,7 +5,8 @@ use std::sync::Arc;
 use half::bf16;
 use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{
-    Columns, DenseInput, DenseSgd, Dot, DotBackward, DotForward, Element, Head, Loss, Total,
+    Columns, DenseInput, DenseUpdate, Dot, DotBackward, DotForward, Element, Head, Loss, Rule, RuleKind,
+    Total,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
@@ -426,17 +427,21 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`]; all gradients must be there.
     pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
-        let sgd = DenseSgd {
+        let update = DenseUpdate {
             parameters: self.parameters.pointer(),
             gradients: self.gradients.pointer(),
+            first: Pointer::NULL,
+            second: Pointer::NULL,
             copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
-            step: input.step,
+            rate: input.step.dense_rate(),
+            scale: Pointer::NULL,
             stop: self.stop.pointer(),
+            rule: Rule::of(RuleKind::Sgd),
             count: self.parameters.len() as u32,
             reserved: 0,
         };
         // SAFETY: as for `bottom_forward`.
-        unsafe { lane.launch(&sgd, (self.blocks(), 1)) }?;
+        unsafe { lane.launch(&update, (self.blocks(), 1)) }?;
         Ok(())
     }
 
