@@ -15,7 +15,10 @@ struct Head {
     // 0, 1, or NaN where it is missing.
     const float* labels;
     const float* sample_weights;
-    const Step* step;
+    // The sum of the weights of the samples with labels.
+    const double* total;
+    // What the loss is multiplied by.
+    double head_weight;
     // Null, or one a sample.
     float* logits;
     // [sample][width]; nothing behind the logits is computed where it is null.
@@ -30,7 +33,7 @@ struct Head {
     u32 relu;
     u32 reserved;
 };
-static_assert(sizeof(Head) == 88);
+static_assert(sizeof(Head) == 96);
 
 // Grid: one block a piece of the samples.
 template <class T>
@@ -59,14 +62,14 @@ __device__ inline void head(const Head& p) {
         float gradient = 0;
         double loss = 0;
         if (lane == 0) {
-            const double z = logit, label = p.labels[begin + sample], total = p.step->total_weight;
+            const double z = logit, label = p.labels[begin + sample], total = *p.total;
             if (!isnan(label) && total != 0) {
                 const double weight = p.sample_weights[begin + sample], e = exp(-fabs(z));
                 loss = weight * (fmax(z, 0.0) - z * label + log1p(e));
                 // `fmax` takes the number where the other is none.
                 if (isnan(z)) loss = z;
                 const double sigmoid = z >= 0 ? 1 / (1 + e) : e / (1 + e);
-                gradient = float((sigmoid - label) * (p.step->head_weight * weight) / total);
+                gradient = float((sigmoid - label) * (p.head_weight * weight) / total);
             }
             gradients[sample] = gradient;
             losses[sample] = loss;
@@ -115,15 +118,19 @@ extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_bf16(const _
 struct Loss {
     // One a piece.
     const double* losses;
+    // Says where the loss goes.
     const Step* step;
-    // Sums of losses, in the host's memory.
+    // What the sum is divided by, and then multiplied by.
+    const double* total;
+    double head_weight;
+    // Losses, in the host's memory.
     double* sums;
     // Becomes 1 where the sum is not a finite number, and stays so.
     u32* stop;
     u32 pieces;
     u32 reserved;
 };
-static_assert(sizeof(Loss) == 40);
+static_assert(sizeof(Loss) == 56);
 
 // One block.
 extern "C" __global__ void __launch_bounds__(256) loss(const __grid_constant__ Loss p) {
@@ -134,7 +141,8 @@ extern "C" __global__ void __launch_bounds__(256) loss(const __grid_constant__ L
     __syncthreads();
     if (threadIdx.x == 0) {
         for (u32 other = 1; other < blockDim.x; other++) sum += sums[other];
-        p.sums[p.step->loss_place] = sum;
-        if (!isfinite(sum)) *p.stop = 1;
+        const double total = *p.total, loss = total == 0 ? 0 : p.head_weight * (sum / total);
+        p.sums[p.step->loss_place] = loss;
+        if (!isfinite(loss)) *p.stop = 1;
     }
 }

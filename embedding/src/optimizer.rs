@@ -147,6 +147,16 @@ impl Optimizer {
 }
 
 impl Update {
+    /// The learning rate; Adam's is divided by `1 - beta1^t` in step `t`.
+    pub fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    /// Adam's `sqrt(1 - beta2^t)` in step `t`; 1 for other rules.
+    pub fn root_correction(&self) -> f32 {
+        self.root_correction
+    }
+
     /// Updates `weights[i]` and its state from `gradient[i]`, the sum over the global batch. It is compiled into its
     /// callers, which know for which vector units they are (see [`crate::vectorized`]).
     #[inline(always)]

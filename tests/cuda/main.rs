@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bytemuck::Pod;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Buffer, Device, Lane};
@@ -14,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 
 mod auc;
 mod dense;
+mod optimizers;
 mod products;
 mod training;
 
@@ -38,7 +40,8 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
-    let bodies = [auc::BODIES, products::BODIES, dense::BODIES, training::BODIES].concat();
+    let bodies =
+        [auc::BODIES, products::BODIES, dense::BODIES, optimizers::BODIES, training::BODIES].concat();
     let trials = bodies.into_iter().map(|(name, cases, body)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
@@ -92,7 +95,7 @@ impl Bench {
         Ok(Self { lane: Lane::new(&device)?, device })
     }
 
-    fn buffer<T: Element>(&self, elements: &[T]) -> Result<Buffer<T>, Failed> {
+    fn buffer<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>, Failed> {
         Ok(Buffer::of(&self.device, elements)?)
     }
 

@@ -2,10 +2,12 @@
 
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
-use rankine::cuda::CudaModel;
+use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine::saved::Weights;
 use rankine_embedding::{Optimizer, Pooling, TableSpec};
+use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 
 use super::{Bench, Body, Outcome, Words, close};
@@ -85,9 +87,10 @@ impl Training {
     }
 
     fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
-        let sizes = (self.batch_size, 100);
-        let Self { spec, rules, seed, .. } = self;
-        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, sizes)?)
+        let Self { spec, rules, seed, batch_size, .. } = self;
+        let hotness = vec![Hotness::Fixed(1); spec.features.len()];
+        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &hotness };
+        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, shape)?)
     }
 
     fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
@@ -113,14 +116,13 @@ fn factor(step: usize) -> f64 {
     1.0 / (1.0 + step as f64 / 300.0)
 }
 
-fn weights(model: &CpuModel) -> Vec<f32> {
-    let mut weights = model.parameters().to_vec();
-    let told: Result<(), ()> = model.try_for_each_row(|_, row| {
-        weights.extend(row);
+fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
+    let mut weights = Vec::new();
+    model.try_for_each_run(&mut |run| {
+        weights.extend(run);
         Ok(())
-    });
-    told.expect("nothing is refused");
-    weights
+    })?;
+    Ok(weights)
 }
 
 fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
@@ -129,7 +131,7 @@ fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
     for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
         let mut model = training.on_gpu(bench, precision)?;
         let losses = training.losses_on_gpu(&mut model)?;
-        let trained = weights(&model.to_host()?);
+        let trained = weights(&model)?;
         if precision == Precision::Fp32 {
             for (step, (&loss, &expected)) in losses.iter().zip(&expected).enumerate() {
                 close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
@@ -143,12 +145,12 @@ fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
             for (sample, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
                 close("logit", sample, f64::from(logit), f64::from(expected), 1e-3)?;
             }
-            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)).enumerate() {
+            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)?).enumerate() {
                 close("weight", number, f64::from(weight), f64::from(expected), 1e-3)?;
             }
         }
         let mut again = training.on_gpu(bench, precision)?;
-        if training.losses_on_gpu(&mut again)? != losses || weights(&again.to_host()?) != trained {
+        if training.losses_on_gpu(&mut again)? != losses || weights(&again)? != trained {
             return Err(format!("two trainings in {} are not the same", precision.name()).into());
         }
     }
@@ -168,12 +170,12 @@ fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) ->
     training.spec.heads[0].weight = 1.0;
     let mut model = training.on_gpu(bench, Precision::Bf16)?;
     training.losses_on_gpu(&mut model)?;
-    let before = weights(&model.to_host()?);
+    let before = weights(&model)?;
     let mut weights_of_none = training.batches[0].clone();
     weights_of_none.weights = vec![f32::NAN; weights_of_none.len];
     training.batches.insert(0, weights_of_none);
     let losses = training.losses_on_gpu(&mut model)?;
-    if losses.len() != 4 || !losses[0].is_nan() || weights(&model.to_host()?) != before {
+    if losses.len() != 4 || !losses[0].is_nan() || weights(&model)? != before {
         return Err(format!("weights changed after the losses {losses:?}").into());
     }
     Ok(())

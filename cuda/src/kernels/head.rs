@@ -16,8 +16,10 @@ pub struct Head<T> {
     pub labels: Pointer<f32>,
     /// One a sample.
     pub sample_weights: Pointer<f32>,
-    /// What the step is told.
-    pub step: Pointer<Step>,
+    /// The sum of the weights of the samples with labels.
+    pub total: Pointer<f64>,
+    /// What the loss is multiplied by.
+    pub head_weight: f64,
     /// Null, or one a sample.
     pub logits: Pointer<f32>,
     /// Null where only logits are wanted; `[sample][width]`.
@@ -36,7 +38,7 @@ pub struct Head<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Head<f32>>() == 88);
+const _: () = assert!(size_of::<Head<f32>>() == 96);
 
 impl<T> Head<T> {
     /// Pieces of so many samples.
@@ -52,17 +54,21 @@ unsafe impl<T: Element> Kernel for Head<T> {
     const THREADS: u32 = 256;
 }
 
-/// Adds up the losses of pieces, and sets a flag where the sum is no finite number. Grid: one block.
+/// Adds up the losses of pieces, and sets a flag where the loss is no finite number. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Loss {
     /// Of each piece.
     pub losses: Pointer<f64>,
-    /// Says where the sum goes.
+    /// Says where the loss goes.
     pub step: Pointer<Step>,
-    /// Sums.
+    /// What the sum is divided by; where it is 0, so is the loss.
+    pub total: Pointer<f64>,
+    /// What it is multiplied by then.
+    pub head_weight: f64,
+    /// Losses.
     pub sums: Pointer<f64>,
-    /// Becomes 1 where the sum is no finite number.
+    /// Becomes 1 where the loss is no finite number.
     pub stop: Pointer<u32>,
     /// Pieces.
     pub pieces: u32,
@@ -70,7 +76,7 @@ pub struct Loss {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Loss>() == 40);
+const _: () = assert!(size_of::<Loss>() == 56);
 
 // SAFETY: `head.cu` has the same struct.
 unsafe impl Kernel for Loss {

@@ -13,7 +13,7 @@ mod auc;
 mod barrier;
 mod columns;
 mod dense_input;
-mod dense_sgd;
+mod dense_update;
 mod descend;
 mod dot;
 mod element;
@@ -26,19 +26,21 @@ mod look_up;
 mod mark;
 mod merge;
 mod number;
+mod optimizer;
 mod reduce;
 mod rows;
 mod sort;
+mod totals;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use columns::{Columns, Total};
 pub use dense_input::DenseInput;
-pub use dense_sgd::DenseSgd;
+pub use dense_update::DenseUpdate;
 pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
-pub use element::{Element, Step};
+pub use element::{Element, Rate, Step};
 pub use gather::Gather;
 pub use head::{Head, Loss};
 pub use initialize::{Initialize, Table};
@@ -48,9 +50,11 @@ pub use look_up::LookUp;
 pub use mark::Mark;
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
+pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use totals::Totals;
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -74,19 +78,40 @@ pub struct KeySet {
     pub lines: Pointer<u32>,
 }
 
-/// A categorical feature of one id a sample.
+/// A column of ids, as it is looked up in a table.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Feature {
-    /// Where its ids begin.
-    pub first: u32,
+    /// Where its table begins at every owner, in words of four bytes.
+    pub words: u64,
+    /// Where the column's ids begin.
+    pub ids: u32,
+    /// Where the column's offsets begin, or [`Feature::FIXED`].
+    pub offsets: u32,
+    /// Ids of a sample: as many, or where there are offsets at most as many.
+    pub hotness: u32,
+    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    pub mean: u32,
     /// Where its table's rows begin at every owner.
     pub base: u32,
     /// Rows of its table.
     pub rows: u32,
+    /// Words from one row of its table to the next.
+    pub row_words: u32,
+    /// Elements of a row, a multiple of 4.
+    pub dim: u32,
     /// Where its vector begins in a sample's.
-    pub column: u32,
+    pub place: u32,
+    /// The number of its table.
+    pub table: u32,
 }
+
+impl Feature {
+    /// In place of where offsets begin: every sample has as many ids.
+    pub const FIXED: u32 = u32::MAX;
+}
+
+const _: () = assert!(size_of::<Feature>() == 48);
 
 /// What a kernel is launched with.
 ///
@@ -156,7 +181,7 @@ kernels! {
     "barrier": Barrier = c"barrier";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
-    "dense_sgd": DenseSgd = c"dense_sgd";
+    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
     "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
         DescendParts = c"descend_parts";
     "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
@@ -173,6 +198,7 @@ kernels! {
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
+    "totals": Totals = c"totals";
     "update": UpdateSgd = c"update_sgd";
 }
 

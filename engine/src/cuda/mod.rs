@@ -2,7 +2,7 @@
 //!
 //! An iteration is captured once as a graph and replayed: the batch and what the step is told lie in a slot in the
 //! GPU's memory, which a lane of its own fills while the iteration before runs. The host waits for nothing inside of an
-//! iteration; losses come back some steps later. Batches that are shorter than the rest are filled up with samples
+//! iteration; losses come back some steps later. BatchShape that are shorter than the rest are filled up with samples
 //! without label, which count for nothing.
 //!
 //! Activations and the gradients by them are f32 or bf16, as `device.precision` says; weights, their gradients and all
@@ -17,5 +17,5 @@ mod network;
 mod refusal;
 
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
-pub use model::CudaModel;
+pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;

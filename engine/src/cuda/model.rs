@@ -5,26 +5,41 @@ use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::blas::Compute;
-use rankine_cuda::kernels::{Element, Step};
+use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::cpu::Table;
-use rankine_embedding::cuda::{Feature, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
+use rankine_embedding::{Optimizer, Update};
 use rankine_reader::Samples;
+use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network};
-use crate::cpu::{CpuModel, initial_parameters};
+use crate::cpu::initial_parameters;
 use crate::job::Precision;
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
+use crate::saved::{SavedModelError, Weights};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 const SLOTS: usize = 3;
+
+/// What batches a model is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchShape<'a> {
+    /// Samples that a step takes at most.
+    pub batch_size: usize,
+    /// Samples that are scored at a time, at most.
+    pub score_size: usize,
+    /// Of each categorical column: how many ids a bag may hold.
+    pub hotness: &'a [schema::Hotness],
+}
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
 #[derive(Debug)]
 pub struct CudaModel {
     spec: ModelSpec,
     rules: TrainingRules,
+    /// Of each table, those of first-order terms behind the others.
+    optimizers: Vec<Optimizer>,
     machine: Machine,
 }
 
@@ -45,8 +60,7 @@ macro_rules! with_trainer {
 }
 
 impl CudaModel {
-    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed. Steps
-    /// are of `batch_size` samples at most; scores are computed for no more than `score_size` at a time.
+    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed.
     ///
     /// # Errors
     /// Where the GPU's memory does not suffice, or where something of the GPU's fails.
@@ -56,16 +70,21 @@ impl CudaModel {
         rules: &TrainingRules,
         precision: Precision,
         seed: u64,
-        (batch_size, score_size): (usize, usize),
+        batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
-        let sizes = (batch_size, score_size.min(batch_size));
+        let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, sizes)?.into()),
-            Precision::Tf32 => Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, sizes)?.into()),
-            Precision::Bf16 => Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, sizes)?.into()),
+            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, batches)?.into()),
+            Precision::Tf32 => {
+                Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, batches)?.into())
+            }
+            Precision::Bf16 => {
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, batches)?.into())
+            }
         };
-        Ok(Self { spec, rules: rules.clone(), machine })
+        let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
+        Ok(Self { spec, rules: rules.clone(), optimizers, machine })
     }
 
     /// What the model is.
@@ -83,13 +102,14 @@ impl CudaModel {
     /// Where something of the GPU's failed.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
         assert!(batch.len > 0, "a batch has at least one sample");
-        let Self { spec, rules, machine } = self;
-        let rate = |rate: f64| (rate * rate_factor) as f32;
-        let rates = spec.features.iter().map(|feature| rate(rules.tables[feature.table].learning_rate));
-        let (rates, dense_rate): (Vec<_>, _) = (rates.collect(), rate(rules.dense.learning_rate));
-        let step = Step { head_weight: spec.heads[0].weight, dense_rate, ..Step::default() };
-        let label_number = spec.heads[0].label_number;
-        with_trainer!(machine, trainer => trainer.step(batch, label_number, step, &rates))
+        let Self { rules, optimizers, machine, .. } = self;
+        with_trainer!(machine, trainer => {
+            let number = trainer.steps + 1;
+            let step = rankine_embedding::Step { number, rate_factor };
+            let rates: Vec<_> = optimizers.iter().map(|optimizer| rate(optimizer.at(step))).collect();
+            let step = Step { number, dense: rate(rules.dense.at(step)), ..Step::default() };
+            trainer.step(batch, step, &rates)
+        })
     }
 
     /// Takes the losses of steps whose losses were not taken yet, in their order: what [`CpuModel::train_step`] returns
@@ -107,7 +127,7 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Batches that can be on the GPU at once.
+    /// BatchShape that can be on the GPU at once.
     pub const RESIDENT_BATCHES: usize = SLOTS;
 
     /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
@@ -122,7 +142,7 @@ impl CudaModel {
         assert!((1..=SLOTS).contains(&batches.len()), "as many batches as there is room for");
         with_trainer!(&mut self.machine, trainer => {
             trainer.finish()?;
-            trainer.steps = 0;
+            trainer.place = 0;
         });
         for batch in batches {
             self.train_step(batch, rate_factor)?;
@@ -139,27 +159,27 @@ impl CudaModel {
     /// # Errors
     /// Where something of the GPU's failed.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        let label_number = self.spec.heads[0].label_number;
-        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, label_number, out))
+        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, out))
+    }
+}
+
+impl Weights for CudaModel {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
-    /// The model in the host's memory, which must have room for it: its weights, and nothing of its state.
-    ///
-    /// # Errors
-    /// Where something of the GPU's failed, and where ids of the batches were out of range.
-    pub fn to_host(&self) -> Result<CpuModel> {
-        let rules = TrainingRules::sgd(&self.spec, 0.0);
-        let tables = rules.all_tables(&self.spec).into_iter();
-        let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
-        let parameters = with_trainer!(&self.machine, trainer => {
-            let Trainer { tables: from, main, network, .. } = &**trainer;
-            from.check(main)?;
-            from.for_each_row(main, |table, _, row, weights| {
-                tables[table].weights_mut(row).copy_from_slice(weights);
-            })?;
-            network.layers.cut_out(&network.parameters.read(main)?)
-        });
-        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        let failed = |error: Error| SavedModelError::Gpu(error.to_string());
+        with_trainer!(&self.machine, trainer => {
+            let Trainer { tables, main, network, .. } = &**trainer;
+            tables.check(main).map_err(failed)?;
+            let parameters = network.parameters.read(main).map_err(|error| failed(error.into()))?;
+            tell(&network.layers.cut_out(&parameters))?;
+            tables.try_for_each_row(main, |weights| tell(weights), failed)
+        })
     }
 }
 
@@ -172,12 +192,14 @@ struct Trainer<T> {
     copies: Lane,
     slots: Vec<TrainSlot>,
     scores: Scores,
-    /// Sums of losses, one a slot.
-    sums: Pinned<f64>,
+    /// One a slot.
+    losses: Pinned<f64>,
     /// Steps that were begun.
-    steps: usize,
-    /// Of the steps that were begun and are not known to be done: the loss's weight and what its sum is divided by.
-    under_way: VecDeque<Step>,
+    steps: u64,
+    /// The slot of the next step.
+    place: usize,
+    /// The slots of the steps that were begun and are not known to be done.
+    under_way: VecDeque<usize>,
     finished: Vec<f64>,
 }
 
@@ -215,18 +237,21 @@ impl<T: Element> Trainer<T> {
         compute: Compute,
         spec: &ModelSpec,
         seed: u64,
-        (batch_size, score_size): (usize, usize),
+        BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
     ) -> Result<Self> {
         let main = Lane::of_high_priority(device)?;
         let dim = spec.tables[0].dim;
         let first = spec.vectors() - spec.features.len();
-        let feature = |(number, table)| Feature { table, column: (first + number) * dim };
-        let features = spec.features.iter().map(|feature| feature.table).enumerate().map(feature);
-        let features: Vec<_> = features.collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &features)?;
-        let tables = LocalTables::initialized(device, layout, &main, seed)?;
+        let feature = |(column, feature): (usize, &FeatureSpec)| {
+            let &FeatureSpec { table, pooling, .. } = feature;
+            Feature { column, table, place: (first + column) * dim, pooling }
+        };
+        let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
+        let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
+        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
-        let sums = Pinned::zeroed(device, SLOTS)?;
+        let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes {
             main: &main,
@@ -238,12 +263,12 @@ impl<T: Element> Trainer<T> {
             back: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
-        let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
+        let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
-            let input = InputSlot::new(device, layout(batch_size))?;
+            let input = InputSlot::new(device, layout.clone())?;
             let iteration =
-                || enqueue_iteration(&network, &tables, &lanes, &input, (&sums, &forward, &backward));
+                || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
                 network.stop.write(&main, &[1])?;
@@ -253,7 +278,7 @@ impl<T: Element> Trainer<T> {
             let graph = Graph::capture(&main, iteration)?;
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
         }
-        let input = InputSlot::new(device, layout(score_size))?;
+        let input = InputSlot::new(device, layout)?;
         let plan = network.plan_forward(score_size)?;
         let score = || -> Result<()> {
             // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
@@ -278,27 +303,28 @@ impl<T: Element> Trainer<T> {
             copies,
             slots,
             scores,
-            sums,
+            losses,
             steps: 0,
+            place: 0,
             under_way: VecDeque::new(),
             finished: Vec::new(),
         })
     }
 
-    fn step(&mut self, batch: &Samples, label_number: usize, step: Step, rates: &[f32]) -> Result<()> {
+    fn step(&mut self, batch: &Samples, step: Step, rates: &[Rate]) -> Result<()> {
         if self.under_way.len() == SLOTS {
             self.finish_first()?;
         }
-        let place = self.steps % SLOTS;
-        let step = Step { total_weight: total_weight(batch, label_number), loss_place: place as u32, ..step };
+        let place = self.place;
         let TrainSlot { input, iteration, done } = &mut self.slots[place];
-        input.stage(batch, 0..batch.len, label_number, step, rates);
+        input.stage(batch, 0..batch.len, Step { loss_place: place as u32, ..step }, rates);
         input.send(&self.copies, &self.main)?;
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { iteration.replay(&self.main) }?;
         self.main.record(done)?;
         self.steps += 1;
-        self.under_way.push_back(step);
+        self.place = (place + 1) % SLOTS;
+        self.under_way.push_back(place);
         Ok(())
     }
 
@@ -319,12 +345,9 @@ impl<T: Element> Trainer<T> {
 
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
-        let Some(step) = self.under_way.pop_front() else { return Ok(()) };
-        let place = step.loss_place as usize;
+        let Some(place) = self.under_way.pop_front() else { return Ok(()) };
         self.slots[place].done.synchronize()?;
-        let sum = self.sums.elements()[place];
-        let mean = if step.total_weight == 0.0 { 0.0 } else { sum / step.total_weight };
-        self.finished.push(step.head_weight * mean);
+        self.finished.push(self.losses.elements()[place]);
         Ok(())
     }
 
@@ -335,12 +358,12 @@ impl<T: Element> Trainer<T> {
         self.tables.check(&self.main)
     }
 
-    fn logits(&mut self, batch: &Samples, label_number: usize, out: &mut Vec<f32>) -> Result<()> {
+    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
         let Scores { samples, input, pass } = &mut self.scores;
-        let rates = vec![0.0; self.tables.layout().features()];
+        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         for first in (0..batch.len).step_by(*samples) {
             let count = (batch.len - first).min(*samples);
-            input.stage(batch, first..first + count, label_number, Step::default(), &rates);
+            input.stage(batch, first..first + count, Step::default(), &rates);
             input.send(&self.copies, &self.main)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { pass.replay(&self.main) }?;
@@ -350,20 +373,20 @@ impl<T: Element> Trainer<T> {
     }
 }
 
-/// Enqueues a whole iteration: the loss goes to the slot's place among `sums`.
+/// Enqueues a whole iteration: the loss goes to the slot's place among `losses`.
 fn enqueue_iteration<T: Element>(
     network: &Network<T>,
     tables: &LocalTables,
     lanes: &Lanes<'_>,
     slot: &InputSlot,
-    (sums, forward, backward): (&Pinned<f64>, &Forward, &Backward),
+    (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
 ) -> Result<()> {
     let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
     let (input, samples) = (slot.input(), tables.layout().samples());
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, sums and slot live as long as the trainer, and are of the same model and batch size. The
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
     // lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
@@ -375,7 +398,7 @@ fn enqueue_iteration<T: Element>(
         network.interact(main, forward)?;
         network.hidden_forward(main, forward)?;
         network.head(main, input, samples, true)?;
-        network.loss(main, input, sums.device_pointer()?)?;
+        network.loss(main, input, losses.device_pointer()?)?;
         network.hidden_backward(main, backward)?;
         network.interact_backward(main)?;
         main.record(back)?;
@@ -390,9 +413,13 @@ fn enqueue_iteration<T: Element>(
     Ok(())
 }
 
-/// The sum of the weights of the samples whose label is there.
-fn total_weight(batch: &Samples, label_number: usize) -> f64 {
-    let labels = batch.labels[label_number].iter().enumerate();
-    let there = labels.filter(|(_, label)| !label.is_nan());
-    there.map(|(sample, _)| batch.weights.get(sample).map_or(1.0, |&weight| f64::from(weight))).sum()
+fn of_column(hotness: schema::Hotness) -> Hotness {
+    match hotness {
+        schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
+        schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
+    }
+}
+
+fn rate(update: Update) -> Rate {
+    Rate { rate: update.rate(), root_correction: update.root_correction() }
 }

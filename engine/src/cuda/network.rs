@@ -5,7 +5,8 @@ use std::sync::Arc;
 use half::bf16;
 use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{
-    Columns, DenseInput, DenseSgd, Dot, DotBackward, DotForward, Element, Head, Loss, Total,
+    Columns, DenseInput, DenseUpdate, Dot, DotBackward, DotForward, Element, Head, Loss, Rule, RuleKind,
+    Total,
 };
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
@@ -25,6 +26,8 @@ pub(super) struct Network<T> {
     compute: Compute,
     pub(super) layers: Layers,
     sizes: Sizes,
+    /// What the loss is multiplied by.
+    head_weight: f64,
     /// As [`Layers`] says.
     pub(super) parameters: Buffer<f32>,
     gradients: Buffer<f32>,
@@ -133,6 +136,7 @@ impl<T: Element> Network<T> {
             blas: Blas::new(device)?,
             compute,
             sizes,
+            head_weight: spec.heads[0].weight,
             parameters: Buffer::of(device, &filled)?,
             gradients: Buffer::filled(device, filled.len(), 0)?,
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
@@ -303,7 +307,8 @@ impl<T: Element> Network<T> {
             weights: self.parameters.pointer().element(layer.offset),
             labels: input.labels,
             sample_weights: input.weights,
-            step: input.step,
+            total: input.totals,
+            head_weight: self.head_weight,
             logits: if back { Pointer::NULL } else { self.logits.pointer() },
             gradients: if back { gradients } else { Pointer::NULL },
             parts: self.parts.pointer(),
@@ -329,6 +334,8 @@ impl<T: Element> Network<T> {
         let loss = Loss {
             losses: self.losses.pointer(),
             step: input.step,
+            total: input.totals,
+            head_weight: self.head_weight,
             sums: losses,
             stop: self.stop.pointer(),
             pieces,
@@ -420,17 +427,21 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`]; all gradients must be there.
     pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
-        let sgd = DenseSgd {
+        let update = DenseUpdate {
             parameters: self.parameters.pointer(),
             gradients: self.gradients.pointer(),
+            first: Pointer::NULL,
+            second: Pointer::NULL,
             copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
-            step: input.step,
+            rate: input.step.dense_rate(),
+            scale: Pointer::NULL,
             stop: self.stop.pointer(),
+            rule: Rule::of(RuleKind::Sgd),
             count: self.parameters.len() as u32,
             reserved: 0,
         };
         // SAFETY: as for `bottom_forward`.
-        unsafe { lane.launch(&sgd, (self.blocks(), 1)) }?;
+        unsafe { lane.launch(&update, (self.blocks(), 1)) }?;
         Ok(())
     }
 

@@ -9,10 +9,11 @@ use rankine_reader::{Dataset, Samples};
 use super::TrainError;
 use super::evaluate::Scorer;
 use super::translate::check_memory;
-use crate::cpu::{CpuModel, Sharding};
+use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::planning;
+use crate::saved::{SavedModelError, Weights};
 
 /// A model on a device. Losses of steps may come later than the steps.
 pub(super) enum Learner {
@@ -63,6 +64,7 @@ impl Choice {
     pub(super) fn initialize(
         self,
         job: &Job,
+        dataset: &Dataset,
         spec: ModelSpec,
         rules: &TrainingRules,
         threads: usize,
@@ -70,7 +72,7 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(device) => match gpu::initialize(&device, job, &spec, rules)? {
+            Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
                 Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
@@ -103,21 +105,26 @@ impl Learner {
         }
     }
 
-    /// The model, where it lies in the host's memory.
-    pub(super) fn cpu(&self) -> Option<&CpuModel> {
+    /// Whether it computes in the job's precision, which is a GPU's.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        !matches!(self, Self::Cpu(..))
+    }
+
+    /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
+    pub(super) fn diverged_ranks(&self) -> Vec<usize> {
         match self {
-            Self::Cpu(model, _) => Some(model),
+            Self::Cpu(model, _) => model.diverged_ranks(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => None,
+            Self::Cuda(_) => Vec::new(),
         }
     }
 
-    /// A copy of the model in the host's memory, where it lies elsewhere.
-    pub(super) fn copy_to_host(&self) -> Result<Option<CpuModel>, TrainError> {
+    /// What ranks have sent to each other; see [`CpuModel::traffic`].
+    pub(super) fn traffic(&self) -> RankTraffic {
         match self {
-            Self::Cpu(..) => Ok(None),
+            Self::Cpu(model, _) => model.traffic(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => Ok(Some(model.to_host().map_err(gpu::failed)?)),
+            Self::Cuda(_) => RankTraffic::default(),
         }
     }
 
@@ -189,6 +196,23 @@ impl Scorer for Learner {
     }
 }
 
+impl Weights for Learner {
+    fn spec(&self) -> &ModelSpec {
+        Scorer::spec(self)
+    }
+
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        match self {
+            Self::Cpu(model, _) => model.try_for_each_run(tell),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.try_for_each_run(tell),
+        }
+    }
+}
+
 /// The mean loss of steps since the last report, as far as losses are known.
 #[derive(Debug, Default)]
 pub(super) struct Losses {
@@ -251,7 +275,7 @@ mod gpu {
     use rankine_reader::Dataset;
 
     use super::super::TrainError;
-    use crate::cuda::{CudaModel, refusals};
+    use crate::cuda::{BatchShape, CudaModel, refusals};
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
@@ -282,12 +306,18 @@ mod gpu {
     pub(super) fn initialize(
         device: &Arc<Device>,
         job: &Job,
+        dataset: &Dataset,
         spec: &ModelSpec,
         rules: &TrainingRules,
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
-        let sizes = (job.train.batch_size.get() as usize, job.eval.batch_size.get() as usize);
-        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, sizes) {
+        let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
+        let shape = BatchShape {
+            batch_size: job.train.batch_size.get() as usize,
+            score_size: job.eval.batch_size.get() as usize,
+            hotness: &hotness,
+        };
+        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
             Ok(model) => {
                 let name = device.name().map_err(|error| failed(error.into()))?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))

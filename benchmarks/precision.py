@@ -1,0 +1,55 @@
+"""What a GPU's precisions cost in quality: the mean AUC of each over the same seeds, and its distance from fp32.
+
+Run it from the root of the repository on a machine with a GPU, behind `cargo build --release --features cuda`:
+
+    python3 benchmarks/precision.py
+
+Each run trains configs/precision.toml with a seed of its own, for weights and order alike, and is judged on the job's
+evaluation part. "cpu" among the precisions is the CPU's fp32.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def auc(binary, job, settings):
+    """The AUC of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = pathlib.Path(folder) / "run"
+        options = [option for setting in settings for option in ("--set", setting)]
+        subprocess.run(
+            [binary, "train", job, "--run-dir", run, *options],
+            check=True, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        return json.loads((run / "summary.json").read_text())["eval"]["auc"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--binary", default=ROOT / "target" / "release" / "rankine", type=pathlib.Path)
+    parser.add_argument("--job", default=ROOT / "configs" / "precision.toml", type=pathlib.Path)
+    parser.add_argument("--precisions", default="fp32,tf32,bf16", help="the first is what others are compared with")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--set", action="append", default=[], help="another setting of the job, as of `rankine train`")
+    arguments = parser.parse_args()
+    base = None
+    for precision in arguments.precisions.split(","):
+        device = ["device.kind=cpu"] if precision == "cpu" else ["device.kind=cuda", f"device.precision={precision}"]
+        scores = [
+            auc(arguments.binary.resolve(), arguments.job.resolve(), [*device, f"seed={seed}", *arguments.set])
+            for seed in range(1, arguments.seeds + 1)
+        ]
+        mean = statistics.mean(scores)
+        base = mean if base is None else base
+        listed = " ".join(f"{score:.5f}" for score in scores)
+        print(f"{precision:5} AUC {mean:.6f}, {mean - base:+.6f} from the first; seeds: {listed}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+// The update of the dense parameters, and their copies in the elements of activations.
+//
+// Reads 8 bytes a parameter and 4 for each number of state, writes 4 and 4, and 2 more for a copy in bf16.
+#include "optimizer.cuh"
+
+struct DenseUpdate {
+    float* parameters;
+    const float* gradients;
+    // Null where the rule keeps none.
+    float* first;
+    float* second;
+    // Null where none are kept.
+    void* copies;
+    const Rate* rate;
+    // What gradients are multiplied by; null for 1.
+    const float* scale;
+    // Nothing is written where this is not 0.
+    const u32* stop;
+    Rule rule;
+    u32 count;
+    u32 reserved;
+};
+static_assert(sizeof(DenseUpdate) == 104);
+
+template <class T, u32 KIND>
+__device__ inline void update_all(const DenseUpdate& p) {
+    if (*p.stop != 0) return;
+    const Rate rate = *p.rate;
+    const float scale = p.scale == nullptr ? 1.0f : *p.scale;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < p.count; i += gridDim.x * blockDim.x) {
+        float parameter = p.parameters[i], first = 0, second = 0;
+        if (STATES<KIND> > 0) first = p.first[i];
+        if (STATES<KIND> > 1) second = p.second[i];
+        apply<KIND>(p.rule, rate, __fmul_rn(p.gradients[i], scale), parameter, first, second);
+        p.parameters[i] = parameter;
+        if (STATES<KIND> > 0) p.first[i] = first;
+        if (STATES<KIND> > 1) p.second[i] = second;
+        if (p.copies != nullptr) store(static_cast<T*>(p.copies) + i, parameter);
+    }
+}
+
+template <class T>
+__device__ inline void update(const DenseUpdate& p) {
+    switch (p.rule.kind) {
+        case SGD: return update_all<T, SGD>(p);
+        case MOMENTUM: return update_all<T, MOMENTUM>(p);
+        case NESTEROV: return update_all<T, NESTEROV>(p);
+        case ADAGRAD: return update_all<T, ADAGRAD>(p);
+        case ADAM: return update_all<T, ADAM>(p);
+        case FTRL: return update_all<T, FTRL>(p);
+    }
+}
+
+// Grid: any.
+extern "C" __global__ void __launch_bounds__(256) dense_update_f32(const __grid_constant__ DenseUpdate p) {
+    update<float>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) dense_update_bf16(const __grid_constant__ DenseUpdate p) {
+    update<bf16>(p);
+}
