@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Named, Result};
 
+mod auc;
 mod barrier;
 mod columns;
 mod dense_input;
@@ -19,6 +20,7 @@ mod element;
 mod gather;
 mod head;
 mod initialize;
+mod judge;
 mod locate;
 mod look_up;
 mod mark;
@@ -31,6 +33,7 @@ mod sort;
 mod totals;
 mod update;
 
+pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use columns::{Columns, Total};
 pub use dense_input::DenseInput;
@@ -41,6 +44,7 @@ pub use element::{Element, Rate, Step};
 pub use gather::Gather;
 pub use head::{Head, Loss};
 pub use initialize::{Initialize, Table};
+pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use locate::Locate;
 pub use look_up::LookUp;
 pub use mark::Mark;
@@ -172,6 +176,8 @@ pub(crate) struct Kernels {
 }
 
 kernels! {
+    "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
+        TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
@@ -183,6 +189,7 @@ kernels! {
     "gather": Gather = c"gather";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", Loss = c"loss";
     "initialize": Initialize = c"initialize";
+    "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
     "locate": Locate = c"locate";
     "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
     "mark": Mark = c"mark";
