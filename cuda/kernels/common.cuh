@@ -110,12 +110,46 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A categorical feature: its ids begin at `first`, one a sample; row `id` of its table belongs to rank
-// `id % ranks`, as its row `base + id / ranks`; its vectors begin at `column` of a sample's.
+// A column of ids as it is looked up in a table. Row `id` of the table belongs to rank `id % ranks`, as its row
+// `base + id / ranks`.
 struct Feature {
-    u32 first;
+    // Where the table begins, in words of four bytes.
+    u64 words;
+    // Where the column's ids begin.
+    u32 ids;
+    // Where the column's offsets begin, or `FIXED`.
+    u32 offsets;
+    // Ids of a sample: as many, or where there are offsets at most as many.
+    u32 hotness;
+    // Whether a bag's vector is the mean of its rows, else their sum.
+    u32 mean;
+    // Where the table's rows begin, and how many they are.
     u32 base;
     u32 rows;
-    u32 column;
+    // Words from one row to the next.
+    u32 row_words;
+    // Elements of a row, a multiple of VECTOR.
+    u32 dim;
+    // Where the vector begins in a sample's.
+    u32 place;
+    u32 table;
 };
-static_assert(sizeof(Feature) == 16);
+static_assert(sizeof(Feature) == 48);
+constexpr u32 FIXED = ~0u;
+
+// A sample's ids: `size` from `begin` on.
+struct Bag {
+    u32 begin;
+    u32 size;
+};
+
+__device__ inline Bag bag_of(const Feature& feature, const u32* offsets, u32 sample) {
+    if (feature.offsets == FIXED) return {feature.ids + sample * feature.hotness, feature.hotness};
+    const u32 *of_sample = offsets + feature.offsets + sample, begin = of_sample[0];
+    return {feature.ids + begin, of_sample[1] - begin};
+}
+
+// What each row of a bag is multiplied by, and so its gradient.
+__device__ inline float bag_scale(const Feature& feature, u32 size) {
+    return feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+}

@@ -21,8 +21,8 @@ struct Descend {
     const Feature* features;
     // [sample][stride]
     const void* gradients;
-    // One a feature: that of its table.
-    const float* rates;
+    // One a table.
+    const Rate* rates;
     // Nothing is written where this is not 0.
     const u32* stop;
     // [row of all tables][dim]
@@ -54,8 +54,8 @@ __device__ inline void descend_runs(const Descend& p) {
     __shared__ u32 columns[FEATURES_MAX];
     __shared__ float rates[FEATURES_MAX];
     for (u32 feature = threadIdx.x; feature < p.features_count; feature += blockDim.x) {
-        columns[feature] = p.features[feature].column;
-        rates[feature] = p.rates[feature];
+        columns[feature] = p.features[feature].place;
+        rates[feature] = p.rates[p.features[feature].table].rate;
     }
     __syncthreads();
     const u32 lane = threadIdx.x % WARP, run = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
@@ -165,6 +165,6 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
     __syncthreads();
     if (warp == 0 && active) {
         for (u32 other = 1; other < PART_WARPS; other++) add(sum, sums[other][lane]);
-        descend(p, slot, p.rates[p.pairs[end].y >> p.sample_bits], column, sum);
+        descend(p, slot, p.rates[p.features[p.pairs[end].y >> p.sample_bits].table].rate, column, sum);
     }
 }

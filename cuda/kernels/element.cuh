@@ -23,9 +23,11 @@ __device__ inline float4 where_positive(float4 gradients, float4 outputs) {
                        outputs.z > 0 ? gradients.z : 0, outputs.w > 0 ? gradients.w : 0);
 }
 
-// A learning rate in one step, as rules take it: Adam's is divided by `1 - beta1^t`, and has `sqrt(1 - beta2^t)` beside it.
+// A learning rate in one step, as rules take it.
 struct Rate {
+    // Adam's is divided by `1 - beta1^t`.
     float rate;
+    // Adam's `sqrt(1 - beta2^t)`; 1 for other rules.
     float root_correction;
 };
 static_assert(sizeof(Rate) == 8);
@@ -42,12 +44,13 @@ __device__ inline bool holds4(const T* element, float4 values) {
 
 // What a step is told, beside its batch.
 struct Step {
-    // What the loss is multiplied by, and what it is divided by: 0 where no sample has a label.
-    double head_weight;
-    double total_weight;
-    Rate dense;
+    // Its number in the training, from 1.
+    u64 number;
+    // The batch's. Behind them there is room for others, which count for nothing.
+    u32 samples;
     // Where the loss goes.
     u32 loss_place;
-    u32 reserved;
+    // Of the dense parameters.
+    Rate dense;
 };
-static_assert(sizeof(Step) == 32);
+static_assert(sizeof(Step) == 24);

@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(256) gather(const __grid_constant__
             u32 slot = 0, place = 0;
             if (first + lane < p.features_count) {
                 const Feature own = p.features[first + lane];
-                slot = p.slots[own.first + sample];
-                place = own.column / VECTOR;
+                slot = p.slots[own.ids + sample];
+                place = own.place / VECTOR;
             }
             const u32 here = min(WARP, p.features_count - first);
             for (u32 begin = 0; begin < here; begin += GATHER_AT_ONCE) {

@@ -1,13 +1,19 @@
-// The first weights of an owner's rows: uniform, a function of seed, table, row and column alone.
+// The first weights of an owner's rows: uniform, a function of seed, table, row and column alone, or zeros.
 //
 // Writes 4 bytes an element. The numbers are those of `random.rs`: Philox4x32-10.
 #include "common.cuh"
 
 struct Table {
+    // Where its rows begin, in words of four bytes.
+    u64 words;
     u32 base;
+    // 0 for a table of zeros.
     float bound;
+    // Zeros follow them, up to whole vectors.
+    u32 dim;
+    u32 row_words;
 };
-static_assert(sizeof(Table) == 8);
+static_assert(sizeof(Table) == 24);
 
 struct Initialize {
     float* rows;
@@ -18,10 +24,8 @@ struct Initialize {
     u32 rows_count;
     u32 rank;
     u32 ranks;
-    u32 dim;
-    u32 reserved;
 };
-static_assert(sizeof(Initialize) == 48);
+static_assert(sizeof(Initialize) == 40);
 
 __device__ inline uint4 philox(uint4 counter, uint2 key) {
 #pragma unroll
@@ -41,7 +45,7 @@ __device__ inline float uniform(u32 word, float bound) {
 
 // One warp a row at a time.
 extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_constant__ Initialize p) {
-    const u32 lane = threadIdx.x % WARP, vectors = p.dim / VECTOR;
+    const u32 lane = threadIdx.x % WARP;
     const u32 warps = gridDim.x * blockDim.x / WARP;
     for (u32 local = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; local < p.rows_count; local += warps) {
         u32 table = 0, end = p.tables_count;
@@ -55,12 +59,14 @@ extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_consta
         }
         const Table own = p.tables[table];
         const u32 row = (local - own.base) * p.ranks + p.rank;
-        for (u32 column = lane; column < vectors; column += WARP) {
+        float* weights = p.rows + own.words + u64(local - own.base) * own.row_words;
+        for (u32 column = lane * VECTOR; column < own.dim; column += WARP * VECTOR) {
             const uint4 words =
-                philox(make_uint4(row, 0, column, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
-            reinterpret_cast<float4*>(p.rows)[u64(local) * vectors + column] =
-                make_float4(uniform(words.x, own.bound), uniform(words.y, own.bound), uniform(words.z, own.bound),
-                            uniform(words.w, own.bound));
+                philox(make_uint4(row, 0, column / VECTOR, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
+            const u32 here = own.bound == 0 ? 0 : own.dim - column;
+            *reinterpret_cast<float4*>(weights + column) =
+                make_float4(here > 0 ? uniform(words.x, own.bound) : 0, here > 1 ? uniform(words.y, own.bound) : 0,
+                            here > 2 ? uniform(words.z, own.bound) : 0, here > 3 ? uniform(words.w, own.bound) : 0);
         }
     }
 }

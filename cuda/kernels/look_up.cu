@@ -7,11 +7,11 @@
 constexpr u32 LOOK_UPS_AT_ONCE = 4;
 
 struct LookUp {
-    // [row of all tables][dim]
-    const float* table;
+    const float* tables;
     const Feature* features;
-    // [feature][sample]
     const u32* ids;
+    // How many samples there are; vectors of those behind are zeros.
+    const u32* samples_count;
     // [sample][stride]
     void* output;
     u32 samples;
@@ -19,12 +19,12 @@ struct LookUp {
     u32 stride;
     u32 dim;
 };
-static_assert(sizeof(LookUp) == 48);
+static_assert(sizeof(LookUp) == 56);
 
 // One warp a sample.
 template <class T>
 __device__ inline void look_up(const LookUp& p) {
-    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * blockDim.x / WARP;
+    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * blockDim.x / WARP, samples_count = *p.samples_count;
     for (u32 sample = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
         T* output = static_cast<T*>(p.output) + u64(sample) * p.stride;
         for (u32 first = 0; first < p.features_count; first += WARP) {
@@ -32,8 +32,8 @@ __device__ inline void look_up(const LookUp& p) {
             if (first + lane < p.features_count) {
                 const Feature own = p.features[first + lane];
                 // What routes the batch counts ids that are out of range.
-                row = own.base + min(p.ids[u64(first + lane) * p.samples + sample], own.rows - 1);
-                place = own.column;
+                if (sample < samples_count) row = own.base + min(p.ids[own.ids + sample], own.rows - 1);
+                place = own.place;
             }
             const u32 here = min(WARP, p.features_count - first);
             for (u32 begin = 0; begin < here; begin += LOOK_UPS_AT_ONCE) {
@@ -47,10 +47,11 @@ __device__ inline void look_up(const LookUp& p) {
                     float4 values[LOOK_UPS_AT_ONCE];
 #pragma unroll
                     for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                        if (begin + i < here) values[i] = load4(p.table + u64(sources[i]) * p.dim + column);
+                        if (begin + i < here) values[i] = load4(p.tables + u64(sources[i]) * p.dim + column);
                     }
 #pragma unroll
                     for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
+                        if (sample >= samples_count) values[i] = make_float4(0, 0, 0, 0);
                         if (begin + i < here) store4(output + places[i] + column, values[i]);
                     }
                 }

@@ -28,13 +28,13 @@ extern "C" __global__ void __launch_bounds__(256) mark(const __grid_constant__ M
     for (u32 begin = blockIdx.x * blockDim.x; begin < p.samples; begin += gridDim.x * blockDim.x) {
         const u32 sample = begin + threadIdx.x;
         const bool valid = sample < p.samples;
-        u32 id = valid ? p.ids[feature.first + sample] : 0;
+        u32 id = valid ? p.ids[feature.ids + sample] : 0;
         if (id >= feature.rows) {
             atomicAdd(p.faults, 1u);
             id = feature.rows - 1;
         }
         const u32 key = id % p.ranks * p.span + feature.base + id / p.ranks;
-        if (valid) p.keys[feature.first + sample] = key;
+        if (valid) p.keys[feature.ids + sample] = key;
         // Most ids of a batch name a few rows, and thousands of atomics on one word would take as many turns: so a warp
         // names each row once, and each word of a small table, and looks first whether it is there.
         u32* word = p.set.bits + key / 32;

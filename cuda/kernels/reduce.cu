@@ -51,7 +51,7 @@ __device__ inline void write_sum(const Reduce& p, const u32* starts, u32 slot, u
 extern "C" __global__ void __launch_bounds__(256) reduce_runs(const __grid_constant__ Reduce p) {
     __shared__ u32 columns[FEATURES_MAX], starts[RANKS_MAX];
     for (u32 feature = threadIdx.x; feature < p.features_count; feature += blockDim.x) {
-        columns[feature] = p.features[feature].column / VECTOR;
+        columns[feature] = p.features[feature].place / VECTOR;
     }
     if (threadIdx.x < p.ranks) starts[threadIdx.x] = p.starts[threadIdx.x];
     __syncthreads();

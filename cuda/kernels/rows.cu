@@ -114,10 +114,10 @@ extern "C" __global__ void __launch_bounds__(256) vectors_send(const __grid_cons
             bool own_row = false;
             if (feature < p.features_count) {
                 const Feature own = p.features[feature];
-                const u32 id = min(p.ids[peer][own.first + sample], own.rows - 1);
+                const u32 id = min(p.ids[peer][own.ids + sample], own.rows - 1);
                 own_row = id % p.ranks == p.rank;
                 row = own.base + id / p.ranks;
-                place = own.column / VECTOR;
+                place = own.place / VECTOR;
             }
             u32 mine = __ballot_sync(ALL_LANES, own_row);
             while (mine != 0) {

@@ -16,9 +16,9 @@ use std::time::Duration;
 use clap::Parser;
 use half::bf16;
 use rankine_cuda::{Device, Graph, Lane, Moment};
-use rankine_embedding::TableSpec;
-use rankine_embedding::cuda::{self, Feature, Layout, Node, Rank, Routing, Schedule, Snapshot};
+use rankine_embedding::cuda::{self, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
 use rankine_embedding::random::philox4x32;
+use rankine_embedding::{Pooling, TableSpec};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use serde_json::json;
@@ -177,10 +177,12 @@ fn main() -> Result<()> {
         .collect();
     // The first vector of a sample is the bottom MLP's.
     let stride = (1 + tables.len()) * options.dim;
-    let features: Vec<_> =
-        (0..tables.len()).map(|table| Feature { table, column: (1 + table) * options.dim }).collect();
+    let place = |table| (1 + table) * options.dim;
+    let feature = |table| Feature { column: table, table, place: place(table), pooling: Pooling::Sum };
+    let features: Vec<_> = (0..tables.len()).map(feature).collect();
+    let columns = vec![Hotness::Fixed(1); features.len()];
     let samples = options.batch / options.gpus;
-    let layout = Layout::new(options.gpus, samples, stride, &tables, &features)?;
+    let layout = Layout::new(options.gpus, samples, stride, &tables, &columns, &features)?;
     let devices: Vec<_> = (0..options.gpus).map(Device::open).collect::<Result<_, _>>()?;
     let deadline = Duration::from_secs(options.deadline);
     let ranks = Node::ranks(layout, &devices, options.batches, options.batches, deadline)?;
@@ -348,7 +350,7 @@ fn count(rank: &Rank, lane: &Lane, batches: usize) -> Result<Counts> {
         entries_far: 0.0,
         union: 0.0,
         ids_far: 0.0,
-        dim: layout.dim() as f64,
+        dim: layout.tables()[0].dim as f64,
         bits: layout.key_bytes() as f64,
         ranks: layout.ranks() as f64,
     };

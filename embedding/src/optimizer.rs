@@ -147,12 +147,12 @@ impl Optimizer {
 }
 
 impl Update {
-    /// The learning rate of the step; Adam's is divided by `1 - beta1^t`.
+    /// The learning rate; Adam's is divided by `1 - beta1^t` in step `t`.
     pub fn rate(&self) -> f32 {
         self.rate
     }
 
-    /// Adam's `sqrt(1 - beta2^t)`; 1 for other rules.
+    /// Adam's `sqrt(1 - beta2^t)` in step `t`; 1 for other rules.
     pub fn root_correction(&self) -> f32 {
         self.root_correction
     }

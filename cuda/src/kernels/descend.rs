@@ -1,6 +1,6 @@
 //! `descend.cu`.
 
-use super::{Element, Feature, Id, Kernel, Pair};
+use super::{Element, Feature, Id, Kernel, Pair, Rate};
 use crate::buffer::Pointer;
 
 /// What both kernels take that sum the gradients of each distinct row and update it by gradient descent.
@@ -15,8 +15,8 @@ pub struct Descend<T> {
     pub features: Pointer<Feature>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// Of each feature: the learning rate of its table.
-    pub rates: Pointer<f32>,
+    /// One a table.
+    pub rates: Pointer<Rate>,
     /// Nothing is written where it is not 0.
     pub stop: Pointer<u32>,
     /// `[row of all tables][dim]`

@@ -57,19 +57,17 @@ const _: () = assert!(size_of::<Rate>() == 8);
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
 pub struct Step {
-    /// What the loss is multiplied by.
-    pub head_weight: f64,
-    /// What it is divided by: the sum of the weights of the samples with labels.
-    pub total_weight: f64,
-    /// Of the dense parameters.
-    pub dense: Rate,
+    /// Its number in the training, from 1.
+    pub number: u64,
+    /// The batch's. Behind them there is room for others, which count for nothing.
+    pub samples: u32,
     /// Where the loss goes.
     pub loss_place: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Of the dense parameters.
+    pub dense: Rate,
 }
 
-const _: () = assert!(size_of::<Step>() == 32);
+const _: () = assert!(size_of::<Step>() == 24);
 
 impl Pointer<Step> {
     /// Where the step has the dense parameters' rate.

@@ -9,17 +9,23 @@ use crate::buffer::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 pub struct Table {
-    /// Where its rows begin at every owner.
+    /// Where its rows begin at every owner, in words of four bytes.
+    pub words: u64,
+    /// The number of its first row at every owner.
     pub base: u32,
-    /// Weights lie within this distance of 0.
+    /// Weights lie within this distance of 0; where it is 0, they are zeros.
     pub bound: f32,
+    /// Elements of a row; zeros follow them, up to a multiple of 4.
+    pub dim: u32,
+    /// Words from one row to the next.
+    pub row_words: u32,
 }
 
 /// Sets the first weights of an owner's rows. Grid: any; a warp takes a row at a time.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Initialize {
-    /// `[row of this owner][dim]`
+    /// This owner's, table by table.
     pub rows: Pointer<f32>,
     /// All tables, in the order of their bases.
     pub tables: Pointer<Table>,
@@ -33,13 +39,9 @@ pub struct Initialize {
     pub rank: u32,
     /// All ranks.
     pub ranks: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Table>() == 8 && size_of::<Initialize>() == 48);
+const _: () = assert!(size_of::<Table>() == 24 && size_of::<Initialize>() == 40);
 
 // SAFETY: `initialize.cu` has the same struct.
 unsafe impl Kernel for Initialize {

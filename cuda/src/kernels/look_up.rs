@@ -8,12 +8,14 @@ use crate::buffer::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LookUp<T> {
-    /// `[row of all tables][dim]`
-    pub table: Pointer<f32>,
+    /// All tables.
+    pub tables: Pointer<f32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// `[feature][sample]`
+    /// Where the features say.
     pub ids: Pointer<u32>,
+    /// How many samples there are; vectors of those behind are zeros.
+    pub samples_count: Pointer<u32>,
     /// `[sample][stride]`
     pub output: Pointer<T>,
     /// Samples.
@@ -26,7 +28,7 @@ pub struct LookUp<T> {
     pub dim: u32,
 }
 
-const _: () = assert!(size_of::<LookUp<f32>>() == 48);
+const _: () = assert!(size_of::<LookUp<f32>>() == 56);
 
 // SAFETY: `look_up.cu` has the same struct.
 unsafe impl<T: Element> Kernel for LookUp<T> {

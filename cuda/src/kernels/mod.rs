@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Named, Result};
 
+mod auc;
 mod barrier;
 mod columns;
 mod cross;
@@ -21,6 +22,7 @@ mod gather;
 mod guard;
 mod head;
 mod initialize;
+mod judge;
 mod locate;
 mod look_up;
 mod machine;
@@ -31,8 +33,10 @@ mod optimizer;
 mod reduce;
 mod rows;
 mod sort;
+mod totals;
 mod update;
 
+pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
@@ -45,6 +49,7 @@ pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
 pub use initialize::{Initialize, Table};
+pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use locate::Locate;
 pub use look_up::LookUp;
 pub use machine::{Machine, MachineBackward, MachineForward};
@@ -55,6 +60,7 @@ pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use totals::Totals;
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -78,19 +84,40 @@ pub struct KeySet {
     pub lines: Pointer<u32>,
 }
 
-/// A categorical feature of one id a sample.
+/// A column of ids, as it is looked up in a table.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Feature {
-    /// Where its ids begin.
-    pub first: u32,
+    /// Where its table begins at every owner, in words of four bytes.
+    pub words: u64,
+    /// Where the column's ids begin.
+    pub ids: u32,
+    /// Where the column's offsets begin, or [`Feature::FIXED`].
+    pub offsets: u32,
+    /// Ids of a sample: as many, or where there are offsets at most as many.
+    pub hotness: u32,
+    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    pub mean: u32,
     /// Where its table's rows begin at every owner.
     pub base: u32,
     /// Rows of its table.
     pub rows: u32,
+    /// Words from one row of its table to the next.
+    pub row_words: u32,
+    /// Elements of a row, a multiple of 4.
+    pub dim: u32,
     /// Where its vector begins in a sample's.
-    pub column: u32,
+    pub place: u32,
+    /// The number of its table.
+    pub table: u32,
 }
+
+impl Feature {
+    /// In place of where offsets begin: every sample has as many ids.
+    pub const FIXED: u32 = u32::MAX;
+}
+
+const _: () = assert!(size_of::<Feature>() == 48);
 
 /// What a kernel is launched with.
 ///
@@ -155,6 +182,8 @@ pub(crate) struct Kernels {
 }
 
 kernels! {
+    "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
+        TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
@@ -170,6 +199,7 @@ kernels! {
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
     "initialize": Initialize = c"initialize";
+    "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
     "locate": Locate = c"locate";
     "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
@@ -180,6 +210,7 @@ kernels! {
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
+    "totals": Totals = c"totals";
     "update": UpdateSgd = c"update_sgd";
 }
 

@@ -7,7 +7,7 @@ pub enum Error {
     #[error(transparent)]
     Cuda(#[from] rankine_cuda::Error),
     /// Tables or batches beyond what the exchange can number.
-    #[error("{what}: {have}, and at most {most} can be exchanged within a node")]
+    #[error("{what}: {have}, and at most {most} can be numbered on a GPU")]
     TooLarge {
         /// What there is too much of.
         what: &'static str,
@@ -16,6 +16,9 @@ pub enum Error {
         /// How much there may be.
         most: u64,
     },
+    /// What the exchange does not do.
+    #[error("GPUs do not exchange {0}: train on one GPU, or on the CPU's ranks")]
+    NotExchanged(&'static str),
     /// A length that kernels cannot read by vectors of four.
     #[error("{what} is {have}: it must be a multiple of 4 and above 0")]
     NotByFour {

@@ -1,35 +1,79 @@
 //! Who owns which row, and where ids and vectors lie.
 
+use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{self, GROUP_KEYS, RANKS_MAX, Reduce, TILE};
 
 use super::error::{Error, Result};
 #[cfg(doc)]
 use crate::placement::Owner;
-use crate::table::TableSpec;
+use crate::table::{Pooling, TableSpec};
 
-/// A categorical feature of one id a sample.
+/// Elements that rows are read by.
+const VECTOR: usize = 4;
+
+/// How many ids a sample has in a column of ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hotness {
+    /// As many in every sample, one at least.
+    Fixed(usize),
+    /// From none to `max`.
+    Ragged {
+        /// The most.
+        max: usize,
+    },
+}
+
+impl Hotness {
+    /// The most ids that a sample has.
+    pub fn max(self) -> usize {
+        match self {
+            Self::Fixed(ids) | Self::Ragged { max: ids } => ids,
+        }
+    }
+}
+
+/// A column of ids, as it is looked up in a table. Several features may read one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
-    /// The number of the table that it looks up.
+    /// The number of the column.
+    pub column: usize,
+    /// The number of the table.
     pub table: usize,
     /// The element where its vector begins in a sample's.
-    pub column: usize,
+    pub place: usize,
+    /// How a bag becomes a vector.
+    pub pooling: Pooling,
+}
+
+/// A batch's ids in a GPU's memory, where [`Layout::ids_begin`] and [`Layout::offsets_begin`] say.
+#[derive(Debug, Clone, Copy)]
+pub struct Ids {
+    /// Of each column, sample by sample. Where a column has as many in every sample, sample `s`'s begin `s` times as
+    /// many behind the column's beginning; else where `offsets` says.
+    pub ids: Pointer<u32>,
+    /// Of each ragged column: where each sample's ids begin behind the column's beginning, and where the last one's
+    /// end. Samples that are not there have none.
+    pub offsets: Pointer<u32>,
+    /// How many samples there are: what lies behind is not looked up, and has vectors of zeros.
+    pub samples: Pointer<u32>,
 }
 
 /// How tables and batches are laid out over the ranks of a node.
 ///
 /// Row `r` of a table belongs to rank `r mod ranks` ([`Owner::EveryRank`]). At its owner it is row
 /// `bases[table] + r / ranks`: an owner's rows ascend by table, and by row within a table, and every owner has room for
-/// as many rows of a table as the one with most.
+/// as many rows of a table as the one with most. Rows are filled up with zeros to a multiple of four elements.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub(super) ranks: usize,
     pub(super) samples: usize,
-    pub(super) dim: usize,
     pub(super) stride: usize,
     pub(super) tables: Vec<TableSpec>,
     /// Where each table's rows begin at every owner, and where the last one's end.
     pub(super) bases: Vec<u64>,
+    /// Where each table begins in an owner's memory, in words of four bytes, and where the last one ends.
+    pub(super) words: Vec<u64>,
+    pub(super) columns: Vec<Hotness>,
     pub(super) features: Vec<Feature>,
     /// Keys of an owner: its rows, rounded up to whole groups.
     pub(super) span: usize,
@@ -39,55 +83,58 @@ impl Layout {
     /// A layout for batches of `samples` samples a rank, whose vectors lie in `[sample, stride]` matrices.
     ///
     /// # Panics
-    /// Where a feature names a table or columns that there are not, or where tables have different dims.
+    /// Where a feature names a table, a column or elements that there are not, or where no sample of a column has ids.
     ///
     /// # Errors
-    /// Where something is larger than the exchange can number, or where dims, stride or columns are no multiples of 4.
+    /// Where something is larger than kernels can number, or where stride or places are no multiples of 4.
     pub fn new(
         ranks: usize,
         samples: usize,
         stride: usize,
         tables: &[TableSpec],
+        columns: &[Hotness],
         features: &[Feature],
     ) -> Result<Self> {
-        let dim = tables[0].dim;
-        assert!(tables.iter().all(|table| table.dim == dim), "an exchange is of tables of one dim");
-        assert!(
-            features.iter().all(|feature| feature.table < tables.len() && feature.column + dim <= stride)
-        );
-        let lengths = features.iter().map(|feature| ("a column", feature.column + 4));
-        for (what, have) in lengths.chain([("the dim of a table", dim), ("the stride", stride)]) {
-            if have == 0 || have % 4 != 0 {
+        assert!(columns.iter().all(|hotness| hotness.max() > 0), "a column has room for an id");
+        assert!(features.iter().all(|&Feature { column, table, place, .. }| {
+            column < columns.len() && table < tables.len() && place + filled_up(&tables[table]) <= stride
+        }));
+        let places = features.iter().map(|feature| ("where a vector begins", feature.place));
+        for (what, have) in places.chain([("the stride", stride)]) {
+            if have % VECTOR != 0 {
                 return Err(Error::NotByFour { what, have });
             }
         }
-        let mut bases = vec![0];
+        let (mut bases, mut words) = (vec![0], vec![0]);
         for table in tables {
-            bases.push(bases[bases.len() - 1] + table.rows.div_ceil(ranks.max(1) as u64));
+            let rows = table.rows.div_ceil(ranks.max(1) as u64);
+            bases.push(bases[bases.len() - 1] + rows);
+            words.push(words[words.len() - 1] + rows * filled_up(table) as u64);
         }
         let span = bases[tables.len()].next_multiple_of(GROUP_KEYS as u64);
+        let layout = Self {
+            ranks,
+            samples,
+            stride,
+            tables: tables.to_vec(),
+            bases,
+            words,
+            columns: columns.to_vec(),
+            features: features.to_vec(),
+            span: span as usize,
+        };
         let limits = [
             ("ranks", ranks as u64, RANKS_MAX as u64),
             ("features", features.len() as u64, Reduce::FEATURES_MAX as u64),
             ("rows, rounded up over all owners", span * ranks as u64, u64::from(u32::MAX)),
             ("elements of a rank's vectors", (samples * stride) as u64, u64::from(u32::MAX)),
-            ("ids of a rank's batch", (samples * features.len()) as u64, 1 << (2 * kernels::DIGIT_BITS_MAX)),
+            ("bags of a rank's batch", (features.len() as u64) << layout.sample_bits(), u64::from(u32::MAX)),
+            ("ids of a rank's batch", layout.ids().max(layout.look_ups()) as u64, 1 << 30),
         ];
-        for (what, have, most) in limits {
-            if have > most {
-                return Err(Error::TooLarge { what, have, most });
-            }
+        match limits.into_iter().find(|(_, have, most)| have > most) {
+            Some((what, have, most)) => Err(Error::TooLarge { what, have, most }),
+            None => Ok(layout),
         }
-        Ok(Self {
-            ranks,
-            samples,
-            dim,
-            stride,
-            tables: tables.to_vec(),
-            bases,
-            features: features.to_vec(),
-            span: span as usize,
-        })
     }
 
     /// Ranks.
@@ -100,14 +147,19 @@ impl Layout {
         self.samples
     }
 
-    /// Features.
-    pub fn features(&self) -> usize {
-        self.features.len()
+    /// Tables.
+    pub fn tables(&self) -> &[TableSpec] {
+        &self.tables
     }
 
-    /// Elements of a row.
-    pub fn dim(&self) -> usize {
-        self.dim
+    /// Columns of ids.
+    pub fn columns(&self) -> &[Hotness] {
+        &self.columns
+    }
+
+    /// Features.
+    pub fn features(&self) -> &[Feature] {
+        &self.features
     }
 
     /// Bytes of a set of all keys, one bit each.
@@ -115,9 +167,31 @@ impl Layout {
         self.span * self.ranks / 8
     }
 
-    /// Ids of a rank's batch: feature by feature, one a sample.
+    /// Ids that a rank's batch has room for: column by column.
     pub fn ids(&self) -> usize {
-        self.samples * self.features.len()
+        self.ids_begin(self.columns.len())
+    }
+
+    /// Where a column's ids begin: as many as [`Hotness::max`] says a sample have room there.
+    pub fn ids_begin(&self, column: usize) -> usize {
+        self.samples * self.columns[..column].iter().map(|hotness| hotness.max()).sum::<usize>()
+    }
+
+    /// Offsets that a rank's batch has: one a sample and one more for each ragged column.
+    pub fn offsets(&self) -> usize {
+        self.offsets_begin(self.columns.len())
+    }
+
+    /// Where a ragged column's offsets begin.
+    pub fn offsets_begin(&self, column: usize) -> usize {
+        let ragged =
+            self.columns[..column].iter().filter(|hotness| matches!(hotness, Hotness::Ragged { .. }));
+        (self.samples + 1) * ragged.count()
+    }
+
+    /// Look-ups of a rank's batch, at most: each feature's ids.
+    pub fn look_ups(&self) -> usize {
+        self.samples * self.features.iter().map(|feature| self.columns[feature.column].max()).sum::<usize>()
     }
 
     /// Elements of a rank's vectors.
@@ -141,9 +215,79 @@ impl Layout {
         self.bases[self.tables.len()] as usize
     }
 
+    /// Words of four bytes that an owner's rows take.
+    pub fn owner_words(&self) -> usize {
+        self.words[self.tables.len()] as usize
+    }
+
+    /// Words of four bytes from one row of a table to the next.
+    pub(super) fn row_words(&self, table: usize) -> usize {
+        filled_up(&self.tables[table])
+    }
+
     /// Bits of a bag that are the sample's; the feature's are above.
     pub fn sample_bits(&self) -> u32 {
         usize::BITS - (self.samples - 1).leading_zeros()
+    }
+
+    /// Features as the kernels have them.
+    pub(super) fn kernel_features(&self) -> Vec<kernels::Feature> {
+        let of = |feature: &Feature| {
+            let &Feature { column, table, place, pooling } = feature;
+            let ragged = matches!(self.columns[column], Hotness::Ragged { .. });
+            kernels::Feature {
+                words: self.words[table],
+                ids: self.ids_begin(column) as u32,
+                offsets: if ragged { self.offsets_begin(column) as u32 } else { kernels::Feature::FIXED },
+                hotness: self.columns[column].max() as u32,
+                mean: u32::from(pooling == Pooling::Mean),
+                base: self.bases[table] as u32,
+                rows: self.tables[table].rows as u32,
+                row_words: self.row_words(table) as u32,
+                dim: filled_up(&self.tables[table]) as u32,
+                place: place as u32,
+                table: table as u32,
+            }
+        };
+        self.features.iter().map(of).collect()
+    }
+
+    /// Tables as the kernels have them that set their first weights. Those from number `drawn` on begin with zeros.
+    pub(super) fn kernel_tables(&self, drawn: usize) -> Vec<kernels::Table> {
+        let of = |(number, table): (usize, &TableSpec)| kernels::Table {
+            words: self.words[number],
+            base: self.bases[number] as u32,
+            bound: if number < drawn { table.initial_bound() } else { 0.0 },
+            dim: table.dim as u32,
+            row_words: self.row_words(number) as u32,
+        };
+        self.tables.iter().enumerate().map(of).collect()
+    }
+}
+
+/// Elements of a table's row, filled up to whole vectors.
+fn filled_up(table: &TableSpec) -> usize {
+    table.dim.next_multiple_of(VECTOR)
+}
+
+/// What the exchange between ranks has of a layout: one id a sample, a column a feature, tables of one dim.
+impl Layout {
+    /// Refuses what is not exchanged.
+    pub(super) fn check_exchange(&self) -> Result<()> {
+        let in_order = self.features.iter().map(|feature| feature.column).eq(0..self.columns.len());
+        if !in_order || self.columns.iter().any(|&hotness| hotness != Hotness::Fixed(1)) {
+            return Err(Error::NotExchanged("columns of other than one id a sample, or of several features"));
+        }
+        if self.tables.iter().any(|table| table.dim != self.dim()) {
+            return Err(Error::NotExchanged("tables of different dims"));
+        }
+        let have = self.dim();
+        if have % VECTOR != 0 { Err(Error::NotByFour { what: "the dim of a table", have }) } else { Ok(()) }
+    }
+
+    /// Elements of a row.
+    pub(super) fn dim(&self) -> usize {
+        self.tables[0].dim
     }
 
     /// The bag of each id: they are the same in every batch.
@@ -151,17 +295,6 @@ impl Layout {
         let bits = self.sample_bits();
         let of_feature = |feature: u32| (0..self.samples as u32).map(move |sample| feature << bits | sample);
         (0..self.features.len() as u32).flat_map(of_feature).collect()
-    }
-
-    /// Features as the kernels have them.
-    pub(super) fn kernel_features(&self) -> Vec<kernels::Feature> {
-        let of = |(number, feature): (usize, &Feature)| kernels::Feature {
-            first: (number * self.samples) as u32,
-            base: self.bases[feature.table] as u32,
-            rows: self.tables[feature.table].rows as u32,
-            column: feature.column as u32,
-        };
-        self.features.iter().enumerate().map(of).collect()
     }
 
     /// Tiles of a batch's ids.
@@ -190,11 +323,15 @@ mod tests {
         rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8 }).collect()
     }
 
+    fn feature(table: usize, place: usize) -> Feature {
+        Feature { column: 0, table, place, pooling: Pooling::Sum }
+    }
+
     #[test]
     fn every_row_has_one_place() {
         let tables = tables(&[5, 1, 70_000, 3]);
         for ranks in 1..=4 {
-            let layout = Layout::new(ranks, 3, 8, &tables, &[Feature { table: 2, column: 0 }]).unwrap();
+            let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(2, 0)]).unwrap();
             let mut seen = BTreeSet::new();
             for (table, spec) in tables.iter().enumerate() {
                 for row in 0..spec.rows {
@@ -215,17 +352,35 @@ mod tests {
 
     #[test]
     fn what_cannot_be_numbered_is_refused() {
-        let feature = [Feature { table: 0, column: 0 }];
-        let refused = |ranks, samples, stride, rows: u64, feature: Feature| {
-            Layout::new(ranks, samples, stride, &tables(&[rows]), &[feature]).unwrap_err()
+        let refused = |ranks, samples, stride, rows: u64, place| {
+            let columns = [Hotness::Ragged { max: 4 }];
+            Layout::new(ranks, samples, stride, &tables(&[rows]), &columns, &[feature(0, place)]).unwrap_err()
         };
-        assert!(matches!(refused(9, 1, 8, 5, feature[0]), Error::TooLarge { what: "ranks", .. }));
-        assert!(matches!(refused(2, 1, 8, u64::from(u32::MAX), feature[0]), Error::TooLarge { .. }));
-        assert!(matches!(refused(1, (1 << 24) + 1, 8, 5, feature[0]), Error::TooLarge { .. }));
-        assert!(matches!(
-            refused(1, 1, 10, 5, feature[0]),
-            Error::NotByFour { what: "the stride", have: 10 }
-        ));
-        assert!(matches!(refused(1, 1, 12, 5, Feature { table: 0, column: 2 }), Error::NotByFour { .. }));
+        assert!(matches!(refused(9, 1, 8, 5, 0), Error::TooLarge { what: "ranks", .. }));
+        assert!(matches!(refused(2, 1, 8, u64::from(u32::MAX), 0), Error::TooLarge { .. }));
+        assert!(matches!(refused(1, (1 << 28) + 1, 8, 5, 0), Error::TooLarge { .. }));
+        assert!(matches!(refused(1, 1, 10, 5, 0), Error::NotByFour { what: "the stride", have: 10 }));
+        assert!(matches!(refused(1, 1, 12, 5, 2), Error::NotByFour { .. }));
+    }
+
+    #[test]
+    fn only_one_id_a_sample_and_one_dim_are_exchanged() {
+        let layout = |dims: [usize; 2], columns: [Hotness; 2], of: [usize; 2]| {
+            let table = |dim| TableSpec { name: "t".into(), rows: 3, dim };
+            let feature = |number: usize| Feature { column: of[number], ..feature(number, 8 * number) };
+            Layout::new(2, 3, 16, &dims.map(table), &columns, &[feature(0), feature(1)]).unwrap()
+        };
+        let one = Hotness::Fixed(1);
+        assert!(layout([8, 8], [one, one], [0, 1]).check_exchange().is_ok());
+        for (dims, columns, of) in [
+            ([8, 4], [one, one], [0, 1]),
+            ([8, 8], [one, Hotness::Fixed(2)], [0, 1]),
+            ([8, 8], [Hotness::Ragged { max: 1 }, one], [0, 1]),
+            ([8, 8], [one, one], [0, 0]),
+        ] {
+            assert!(matches!(layout(dims, columns, of).check_exchange(), Err(Error::NotExchanged(_))));
+        }
+        let uneven = layout([6, 6], [one, one], [0, 1]).check_exchange();
+        assert!(matches!(uneven, Err(Error::NotByFour { have: 6, .. })));
     }
 }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair};
+use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair, Rate};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::THREADS;
 use super::error::{Error, Result};
-use super::layout::Layout;
+use super::layout::{Ids, Layout};
 use super::route::{Bits, RoutePlaces, Router};
 
 /// Bytes of rows that come to the host at a time.
@@ -18,7 +18,7 @@ const READ_BYTES: usize = 64 << 20;
 pub struct LocalTables {
     layout: Layout,
     device: Arc<Device>,
-    /// `[row of all tables][dim]`
+    /// All tables, one behind the other.
     table: Buffer<f32>,
     router: Router,
     /// The distinct rows of the batch, ascending: a row's place is its slot.
@@ -33,30 +33,36 @@ pub struct LocalTables {
 
 impl LocalTables {
     /// Tables whose weights are those that [`crate::cpu::Table::initialized`] gives for the seed and the tables'
-    /// numbers.
+    /// numbers; those from number `drawn` on begin with zeros, as first-order terms do.
     ///
     /// # Panics
     /// Where the layout is of several ranks.
     ///
     /// # Errors
     /// Where the memory does not suffice.
-    pub fn initialized(device: &Arc<Device>, layout: Layout, lane: &Lane, seed: u64) -> Result<Self> {
+    pub fn initialized(
+        device: &Arc<Device>,
+        layout: Layout,
+        lane: &Lane,
+        seed: u64,
+        drawn: usize,
+    ) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
         let words = |len| Buffer::filled(device, len, Bits::POISON);
         let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
-            table: Buffer::uninitialized(device, layout.owner_rows() * layout.dim)?,
+            table: Buffer::uninitialized(device, layout.owner_words())?,
             router: Router::new(device, &layout)?,
             rows: words(layout.ids())?,
             starts: words(2)?,
             slots: words(layout.ids())?,
             sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
-            parts: Buffer::filled(device, runs * 2 * layout.dim, Bits::POISON)?,
+            parts: Buffer::filled(device, runs * 2 * layout.dim(), Bits::POISON)?,
             device: Arc::clone(device),
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
-        unsafe { super::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed) }?;
+        unsafe { super::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
         Ok(tables)
     }
 
@@ -65,31 +71,32 @@ impl LocalTables {
         &self.layout
     }
 
-    /// Enqueues copying the rows of `samples` samples to where their vectors belong; ids lie by feature, and by sample
-    /// within a feature.
+    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An
+    /// id that is not below its table's rows is taken for the last row.
     ///
     /// # Safety
-    /// There must be an id for each feature of `samples` samples, and as many samples of the layout's stride in
-    /// `vectors`; see [`Lane::launch`].
+    /// The ids must be those of the layout, which has `samples` samples at least; there must be as many of the layout's
+    /// stride in `vectors`; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
-        ids: Pointer<u32>,
+        ids: Ids,
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         let look_up = LookUp {
-            table: self.table.pointer(),
+            tables: self.table.pointer(),
             features: self.router.features.pointer(),
-            ids,
+            ids: ids.ids,
+            samples_count: ids.samples,
             output: vectors,
             samples: samples as u32,
             features_count: self.layout.features.len() as u32,
             stride: self.layout.stride as u32,
-            dim: self.layout.dim as u32,
+            dim: self.layout.dim() as u32,
         };
         let blocks = (samples as u32).div_ceil(THREADS / 32).min(super::blocks(&self.device));
         // SAFETY: table and features are this value's; the caller vouches for the rest.
@@ -100,11 +107,11 @@ impl LocalTables {
     /// Enqueues finding the distinct rows that a batch looks up, and the bags of each. Looking up does not need it.
     ///
     /// # Safety
-    /// There must be an id for each feature of each of the layout's samples; see [`Lane::launch`].
+    /// The ids must be those of the layout; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn route(&self, lane: &Lane, ids_of_batch: Pointer<u32>) -> Result<()> {
+    pub unsafe fn route(&self, lane: &Lane, ids: Ids) -> Result<()> {
         let to = RoutePlaces {
             rows: self.rows.pointer(),
             starts: self.starts.pointer(),
@@ -113,14 +120,14 @@ impl LocalTables {
         };
         // SAFETY: the route goes to this value's buffers, whose lengths follow from the layout, which the router was
         // made for; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids_of_batch, to) }
+        unsafe { self.router.route(lane, &self.layout, ids.ids, to) }
     }
 
     /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its
     /// gradients; of none where `stop` is not 0.
     ///
     /// # Safety
-    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each feature; see
+    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each table; see
     /// [`Lane::launch`].
     ///
     /// # Errors
@@ -129,7 +136,7 @@ impl LocalTables {
         &self,
         lane: &Lane,
         gradients: Pointer<T>,
-        rates: Pointer<f32>,
+        rates: Pointer<Rate>,
         stop: Pointer<u32>,
     ) -> Result<()> {
         let layout = &self.layout;
@@ -146,7 +153,7 @@ impl LocalTables {
             features_count: layout.features.len() as u32,
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
             reserved: 0,
         };
         // SAFETY: all other addresses are of this value's buffers; there are two parts a run. The caller vouches for
@@ -166,24 +173,26 @@ impl LocalTables {
         self.router.check(lane)
     }
 
-    /// Tells the weights of each table's rows, in order and in runs of whole rows, once the lane has done all that was
+    /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was
     /// enqueued on it.
     ///
     /// # Errors
     /// The first that `tell` returns; what `failed` makes of an error where the lane's work failed.
-    pub fn try_for_each_run<E>(
+    pub fn try_for_each_row<E>(
         &self,
         lane: &Lane,
         mut tell: impl FnMut(&[f32]) -> Result<(), E>,
         failed: impl Fn(Error) -> E,
     ) -> Result<(), E> {
-        let dim = self.layout.dim;
-        let at_once = (READ_BYTES / (4 * dim)).max(1) as u64;
-        for (table, &base) in self.layout.tables.iter().zip(&self.layout.bases) {
+        for (number, (table, &begin)) in self.layout.tables.iter().zip(&self.layout.words).enumerate() {
+            let words = self.layout.row_words(number);
+            let at_once = (READ_BYTES / (4 * words)).max(1) as u64;
             for first in (0..table.rows).step_by(at_once as usize) {
                 let rows = at_once.min(table.rows - first) as usize;
-                let weights = self.table.read_part(lane, (base + first) as usize * dim, rows * dim);
-                tell(&weights.map_err(|error| failed(error.into()))?)?;
+                let first_word = begin as usize + first as usize * words;
+                let weights = self.table.read_part(lane, first_word, rows * words);
+                let weights = weights.map_err(|error| failed(error.into()))?;
+                weights.chunks_exact(words).try_for_each(|row| tell(&row[..table.dim]))?;
             }
         }
         Ok(())

@@ -33,11 +33,11 @@ mod schedule;
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Initialize, Table};
+use rankine_cuda::kernels::Initialize;
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 pub use error::{Error, Result};
-pub use layout::{Feature, Layout};
+pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
 pub use node::Node;
 pub use rank::{Rank, Routing};
@@ -52,8 +52,8 @@ fn blocks(device: &Device) -> u32 {
     8 * device.multiprocessors()
 }
 
-/// Sets an owner's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, and
-/// waits for the lane.
+/// Sets an owner's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, those of
+/// tables from number `drawn` on to zeros, and waits for the lane.
 ///
 /// # Safety
 /// There must be as many rows behind `rows` as the layout says of an owner; see [`Lane::launch`].
@@ -64,11 +64,9 @@ unsafe fn initialize(
     rank: usize,
     rows: Pointer<f32>,
     seed: u64,
+    drawn: usize,
 ) -> Result<()> {
-    let tables = layout.tables.iter().zip(&layout.bases);
-    let tables: Vec<_> =
-        tables.map(|(table, &base)| Table { base: base as u32, bound: table.initial_bound() }).collect();
-    let tables = Buffer::of(device, &tables)?;
+    let tables = Buffer::of(device, &layout.kernel_tables(drawn))?;
     let parameters = Initialize {
         rows,
         tables: tables.pointer(),
@@ -77,8 +75,6 @@ unsafe fn initialize(
         rows_count: layout.owner_rows() as u32,
         rank: rank as u32,
         ranks: layout.ranks as u32,
-        dim: layout.dim as u32,
-        reserved: 0,
     };
     // SAFETY: the caller vouches for the rows; `tables` lives until the lane has been waited for.
     unsafe { lane.launch(&parameters, (blocks(device), 1)) }?;

@@ -45,7 +45,8 @@ impl Node {
     /// Where there are not as many devices as the layout has ranks, or no two routes.
     ///
     /// # Errors
-    /// Where the memory does not suffice, or where GPUs cannot access each other's.
+    /// Where the layout is of what is not exchanged, where the memory does not suffice, or where GPUs cannot access
+    /// each other's.
     pub fn ranks(
         layout: Layout,
         devices: &[Arc<Device>],
@@ -54,13 +55,14 @@ impl Node {
         deadline: Duration,
     ) -> Result<Vec<Rank>> {
         assert_eq!(devices.len(), layout.ranks, "a device a rank");
+        layout.check_exchange()?;
         assert!(routes >= 2, "a route is made while the one before is in use");
         let mut shared = Vec::new();
         for device in devices {
             device.bind()?;
-            let rows = |len: usize| PeerBuffer::filled(device, devices, len * layout.dim, 0xff);
+            let rows = |len: usize| PeerBuffer::filled(device, devices, len * layout.dim(), 0xff);
             shared.push(Shared {
-                table: PeerBuffer::filled(device, devices, layout.owner_rows() * layout.dim, 0xff)?,
+                table: PeerBuffer::filled(device, devices, layout.owner_rows() * layout.dim(), 0xff)?,
                 landing: rows(layout.ids())?,
                 gradients: rows(layout.ranks * layout.entries_max())?,
                 flags: PeerBuffer::filled(device, devices, 1, 0)?,

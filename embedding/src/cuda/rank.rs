@@ -49,7 +49,7 @@ impl Rank {
             router: Router::new(device, layout)?,
             routes: routes.collect::<Result<_>>()?,
             union: Bits::new(device, layout.span)?,
-            parts: Buffer::filled(device, runs * 2 * layout.dim, 0xff)?,
+            parts: Buffer::filled(device, runs * 2 * layout.dim(), 0xff)?,
             vectors_gradients: Buffer::filled(device, layout.elements(), 0xff)?,
             rate: Buffer::filled(device, 1, 0)?,
             epoch: Buffer::filled(device, 1, 0)?,
@@ -124,7 +124,17 @@ impl Rank {
     pub fn initialize(&self, lane: &Lane, seed: u64) -> Result<()> {
         let rows = self.shared().table.pointer();
         // SAFETY: an owner's table has as many rows as the layout says, and lives as long as the node.
-        unsafe { super::initialize(&self.device, lane, self.layout(), self.rank, rows, seed) }
+        unsafe {
+            super::initialize(
+                &self.device,
+                lane,
+                self.layout(),
+                self.rank,
+                rows,
+                seed,
+                self.layout().tables.len(),
+            )
+        }
     }
 
     /// Finds the distinct rows that a batch of this rank looks up, and the bags of each.
@@ -206,7 +216,7 @@ impl Rank {
             capacity: layout.entries_max() as u32,
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers and of landings that the node holds, with a row for each
         // slot.
@@ -228,7 +238,7 @@ impl Rank {
             landing: shared.landing.pointer(),
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
             reserved: 0,
         };
         // SAFETY: the addresses are of this rank's buffers and of tables that the node holds; the landing has a row for
@@ -254,7 +264,7 @@ impl Rank {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             stride: layout.stride as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers and of ids and outputs that the node holds, all of which
         // have the lengths that the layout says.
@@ -276,7 +286,7 @@ impl Rank {
             samples: layout.samples as u32,
             features_count: layout.features.len() as u32,
             stride: layout.stride as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says.
         unsafe { lane.launch(&gather, (self.blocks(), 1)) }?;
@@ -301,7 +311,7 @@ impl Rank {
             features_count: layout.features.len() as u32,
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
             capacity: layout.entries_max() as u32,
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
@@ -330,7 +340,7 @@ impl Rank {
             gradients: self.shared().gradients.pointer(),
             rate: self.rate.pointer(),
             ranks: layout.ranks as u32,
-            dim: layout.dim as u32,
+            dim: layout.dim() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says.
         unsafe { lane.launch(&update, (self.blocks(), 1)) }?;

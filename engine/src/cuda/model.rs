@@ -7,8 +7,10 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::cuda::{Error, Feature, Layout, LocalTables, Result};
+use rankine_embedding::Optimizer;
+use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
 use rankine_reader::Samples;
+use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network, Places};
@@ -20,11 +22,24 @@ use crate::saved::{SavedModelError, Weights};
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 const SLOTS: usize = 3;
 
+/// What batches a model is made for.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchShape<'a> {
+    /// Samples that a step takes at most.
+    pub batch_size: usize,
+    /// Samples that are scored at a time, at most.
+    pub score_size: usize,
+    /// Of each categorical column: how many ids a bag may hold.
+    pub hotness: &'a [schema::Hotness],
+}
+
 /// A model whose parts and rules [`super::refusals`] does not refuse.
 #[derive(Debug)]
 pub struct CudaModel {
     spec: ModelSpec,
     rules: TrainingRules,
+    /// Of each table, those of first-order terms behind the others.
+    optimizers: Vec<Optimizer>,
     machine: Machine,
 }
 
@@ -45,8 +60,7 @@ macro_rules! with_trainer {
 }
 
 impl CudaModel {
-    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed. Steps
-    /// are of `batch_size` samples at most; scores are computed for no more than `score_size` at a time.
+    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed.
     ///
     /// # Errors
     /// Where the GPU's memory does not suffice, or where something of the GPU's fails.
@@ -56,22 +70,23 @@ impl CudaModel {
         rules: &TrainingRules,
         precision: Precision,
         seed: u64,
-        (batch_size, score_size): (usize, usize),
+        batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
-        let sizes = (batch_size, score_size.min(batch_size));
+        let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
             Precision::Fp32 => {
-                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, sizes)?.into())
+                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
             }
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, sizes)?.into())
+                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, sizes)?.into())
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
             }
         };
-        Ok(Self { spec, rules: rules.clone(), machine })
+        let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
+        Ok(Self { spec, rules: rules.clone(), optimizers, machine })
     }
 
     /// What the model is.
@@ -89,14 +104,14 @@ impl CudaModel {
     /// Where something of the GPU's failed.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
         assert!(batch.len > 0, "a batch has at least one sample");
-        let Self { spec, rules, machine } = self;
-        let rate = |rate: f64| (rate * rate_factor) as f32;
-        let rates = spec.features.iter().map(|feature| rate(rules.tables[feature.table].learning_rate));
-        let (rates, dense_rate): (Vec<_>, _) = (rates.collect(), rate(rules.dense.learning_rate));
-        let dense = Rate { rate: dense_rate, root_correction: 1.0 };
-        let step = Step { head_weight: spec.heads[0].weight, dense, ..Step::default() };
-        let label_number = spec.heads[0].label_number;
-        with_trainer!(machine, trainer => trainer.step(batch, label_number, step, &rates))
+        let Self { rules, optimizers, machine, .. } = self;
+        with_trainer!(machine, trainer => {
+            let number = trainer.steps + 1;
+            let step = rankine_embedding::Step { number, rate_factor };
+            let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
+            let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
+            trainer.step(batch, step, &rates)
+        })
     }
 
     /// Takes the losses of steps whose losses were not taken yet, in their order: what [`CpuModel::train_step`] returns
@@ -129,7 +144,7 @@ impl CudaModel {
         assert!((1..=SLOTS).contains(&batches.len()), "as many batches as there is room for");
         with_trainer!(&mut self.machine, trainer => {
             trainer.finish()?;
-            trainer.steps = 0;
+            trainer.place = 0;
         });
         for batch in batches {
             self.train_step(batch, rate_factor)?;
@@ -146,8 +161,7 @@ impl CudaModel {
     /// # Errors
     /// Where something of the GPU's failed.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        let label_number = self.spec.heads[0].label_number;
-        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, label_number, out))
+        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, out))
     }
 }
 
@@ -165,7 +179,7 @@ impl Weights for CudaModel {
             let Trainer { tables, main, network, .. } = &**trainer;
             tables.check(main).map_err(failed)?;
             tell(&network.parameters(main).map_err(failed)?)?;
-            tables.try_for_each_run(main, |weights| tell(weights), failed)
+            tables.try_for_each_row(main, |weights| tell(weights), failed)
         })
     }
 }
@@ -182,9 +196,11 @@ struct Trainer<T> {
     /// One a slot.
     losses: Pinned<f64>,
     /// Steps that were begun.
-    steps: usize,
-    /// Of the steps that were begun and are not known to be done.
-    under_way: VecDeque<Step>,
+    steps: u64,
+    /// The slot of the next step.
+    place: usize,
+    /// The slots of the steps that were begun and are not known to be done.
+    under_way: VecDeque<usize>,
     finished: Vec<f64>,
 }
 
@@ -222,15 +238,15 @@ impl<T: Element> Trainer<T> {
         compute: Compute,
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
-        (batch_size, score_size): (usize, usize),
+        BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
     ) -> Result<Self> {
         let main = Lane::of_high_priority(device)?;
         let places = Places::new(spec);
-        let features = spec.features.iter().zip(&places.features);
-        let feature = |(feature, &column): (&FeatureSpec, _)| Feature { table: feature.table, column };
-        let features: Vec<_> = features.map(feature).collect();
-        let layout = Layout::new(1, batch_size, places.stride, &spec.tables, &features)?;
-        let tables = LocalTables::initialized(device, layout, &main, seed)?;
+        let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
+        let features = table_features(spec, &places);
+        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
+        let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
         let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
@@ -245,10 +261,10 @@ impl<T: Element> Trainer<T> {
             judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
-        let layout = |samples| InputLayout::new(samples, spec.dense_columns, features.len());
+        let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
-            let input = InputSlot::new(device, layout(batch_size))?;
+            let input = InputSlot::new(device, layout.clone())?;
             let iteration =
                 || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
@@ -260,7 +276,7 @@ impl<T: Element> Trainer<T> {
             let graph = Graph::capture(&main, iteration)?;
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
         }
-        let input = InputSlot::new(device, layout(score_size))?;
+        let input = InputSlot::new(device, layout)?;
         let plan = network.plan_forward(score_size)?;
         let score = || -> Result<()> {
             // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
@@ -287,25 +303,26 @@ impl<T: Element> Trainer<T> {
             scores,
             losses,
             steps: 0,
+            place: 0,
             under_way: VecDeque::new(),
             finished: Vec::new(),
         })
     }
 
-    fn step(&mut self, batch: &Samples, label_number: usize, step: Step, rates: &[f32]) -> Result<()> {
+    fn step(&mut self, batch: &Samples, step: Step, rates: &[Rate]) -> Result<()> {
         if self.under_way.len() == SLOTS {
             self.finish_first()?;
         }
-        let place = self.steps % SLOTS;
-        let step = Step { total_weight: total_weight(batch, label_number), loss_place: place as u32, ..step };
+        let place = self.place;
         let TrainSlot { input, iteration, done } = &mut self.slots[place];
-        input.stage(batch, 0..batch.len, label_number, step, rates);
+        input.stage(batch, 0..batch.len, Step { loss_place: place as u32, ..step }, rates);
         input.send(&self.copies, &self.main)?;
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { iteration.replay(&self.main) }?;
         self.main.record(done)?;
         self.steps += 1;
-        self.under_way.push_back(step);
+        self.place = (place + 1) % SLOTS;
+        self.under_way.push_back(place);
         Ok(())
     }
 
@@ -326,8 +343,7 @@ impl<T: Element> Trainer<T> {
 
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
-        let Some(step) = self.under_way.pop_front() else { return Ok(()) };
-        let place = step.loss_place as usize;
+        let Some(place) = self.under_way.pop_front() else { return Ok(()) };
         self.slots[place].done.synchronize()?;
         self.finished.push(self.losses.elements()[place]);
         Ok(())
@@ -340,12 +356,12 @@ impl<T: Element> Trainer<T> {
         self.tables.check(&self.main)
     }
 
-    fn logits(&mut self, batch: &Samples, label_number: usize, out: &mut Vec<f32>) -> Result<()> {
+    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
         let Scores { samples, input, pass } = &mut self.scores;
-        let rates = vec![0.0; self.tables.layout().features()];
+        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         for first in (0..batch.len).step_by(*samples) {
             let count = (batch.len - first).min(*samples);
-            input.stage(batch, first..first + count, label_number, Step::default(), &rates);
+            input.stage(batch, first..first + count, Step::default(), &rates);
             input.send(&self.copies, &self.main)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { pass.replay(&self.main) }?;
@@ -368,8 +384,8 @@ fn enqueue_iteration<T: Element>(
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
-    // lanes order the work: tables and parameters change when all that reads them is done.
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
+    // The lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
         beside.record(looked_up)?;
@@ -395,9 +411,27 @@ fn enqueue_iteration<T: Element>(
     Ok(())
 }
 
-/// The sum of the weights of the samples whose label is there.
-fn total_weight(batch: &Samples, label_number: usize) -> f64 {
-    let labels = batch.labels[label_number].iter().enumerate();
-    let there = labels.filter(|(_, label)| !label.is_nan());
-    there.map(|(sample, _)| batch.weights.get(sample).map_or(1.0, |&weight| f64::from(weight))).sum()
+/// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
+/// has such.
+fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
+    let columns = || spec.features.iter().enumerate();
+    let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
+        let &FeatureSpec { table, pooling, .. } = feature;
+        Feature { column, table, place, pooling }
+    };
+    let terms = |((column, feature), &place): ((usize, &FeatureSpec), _)| Feature {
+        column,
+        table: spec.tables.len() + column,
+        place,
+        pooling: feature.pooling,
+    };
+    let vectors = columns().zip(&places.features).map(vector);
+    vectors.chain(columns().zip(&places.wide).map(terms)).collect()
+}
+
+fn of_column(hotness: schema::Hotness) -> Hotness {
+    match hotness {
+        schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
+        schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
+    }
 }

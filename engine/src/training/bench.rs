@@ -94,7 +94,7 @@ pub fn bench_train(
     let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, spec, &rules, threads)?;
+        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
         let rate_factor = job.optimizer.schedule.factor(1);
         learner.time_steps(&batches, rate_factor, options.warm_up)?;
         let began = Instant::now();

@@ -59,7 +59,7 @@ pub fn train(
     let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let (learner, device) = choice.initialize(job, spec, &rules, threads)?;
+        let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })

@@ -64,6 +64,7 @@ impl Choice {
     pub(super) fn initialize(
         self,
         job: &Job,
+        dataset: &Dataset,
         spec: ModelSpec,
         rules: &TrainingRules,
         threads: usize,
@@ -71,7 +72,7 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(device) => match gpu::initialize(&device, job, &spec, rules)? {
+            Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
                 Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
@@ -274,7 +275,7 @@ mod gpu {
     use rankine_reader::Dataset;
 
     use super::super::TrainError;
-    use crate::cuda::{CudaModel, refusals};
+    use crate::cuda::{BatchShape, CudaModel, refusals};
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
@@ -305,12 +306,18 @@ mod gpu {
     pub(super) fn initialize(
         device: &Arc<Device>,
         job: &Job,
+        dataset: &Dataset,
         spec: &ModelSpec,
         rules: &TrainingRules,
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
-        let sizes = (job.train.batch_size.get() as usize, job.eval.batch_size.get() as usize);
-        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, sizes) {
+        let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
+        let shape = BatchShape {
+            batch_size: job.train.batch_size.get() as usize,
+            score_size: job.eval.batch_size.get() as usize,
+            hotness: &hotness,
+        };
+        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
             Ok(model) => {
                 let name = device.name().map_err(|error| failed(error.into()))?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))

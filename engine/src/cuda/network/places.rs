@@ -106,6 +106,11 @@ impl Places {
         heads.next_multiple_of(WIDE_MULTIPLE)
     }
 
+    /// The vectors that interact by products, the elements of each, and those of what they become.
+    pub(in crate::cuda) fn dot(&self, spec: &ModelSpec) -> (usize, usize, usize) {
+        (spec.vectors(), self.vectors.len / spec.vectors(), self.products(spec).len)
+    }
+
     /// What the dot interaction makes of the vectors: the first of them, and the products.
     pub(super) fn products(&self, spec: &ModelSpec) -> Filled {
         let count = spec.vectors();

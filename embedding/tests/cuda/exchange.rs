@@ -1,43 +1,27 @@
-//! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
-//! each time.
+//! The exchange between ranks against the CPU's tables.
 //!
-//! Ranks share one GPU, and where there are several the same tests run on as many. Inputs are new in each run; a
-//! failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+//! Ranks share one GPU, and where there are several the same tests run on as many.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use half::bf16;
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Failed, Trial};
 use rankine_cuda::{Device, Graph};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
-use rankine_embedding::cuda::{Error, Feature, Layout, Node, Rank, Routing, Schedule, Snapshot};
-use rankine_embedding::random::philox4x32;
+use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
 use rankine_embedding::{Optimizer, Pooling, Step, TableSpec};
 
-/// Half the distance from 1 to the next bf16, and to the next f32.
-const BF16_ROUNDING: f64 = 1.0 / 256.0;
-const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+use super::{BF16_ROUNDING, CASES, F32_ROUNDING, Outcome, Words};
+
 const DEADLINE: Duration = Duration::from_secs(5);
 const RATE: f32 = 0.25;
-const CASES: u64 = 12;
 
-fn main() -> ExitCode {
-    let devices = match Device::count() {
-        Ok(count) => count,
-        Err(error) => {
-            eprintln!("skipped: {error}");
-            0
-        }
-    };
-    let seed =
-        std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
-        });
-    type Body = fn(&Case) -> Result<(), Failed>;
-    let bodies: [(&str, Body); 7] = [
+/// The tests: each on one GPU, and where there are several on all of them.
+pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
+    type CaseBody = fn(&Case) -> Outcome;
+    let bodies: [(&str, CaseBody); 7] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
         ("vectors_are_the_rows", vectors_are_the_rows),
@@ -50,7 +34,7 @@ fn main() -> ExitCode {
     let mut trials = Vec::new();
     for &gpus in gpus {
         for (name, body) in bodies {
-            trials.push(Trial::test(format!("{name}_on_{gpus}"), move || {
+            trials.push(Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // Mapping memory into several GPUs takes the driver its time.
                 let cases = if gpus > 1 { CASES / 4 } else { CASES };
                 (0..cases).try_for_each(|number| {
@@ -62,37 +46,12 @@ fn main() -> ExitCode {
                 })
             }));
         }
-        trials.push(Trial::test(format!("a_rank_that_does_not_come_is_named_on_{gpus}"), move || {
-            a_rank_that_does_not_come_is_named(gpus)
-        }));
+        trials.push(Trial::test(
+            format!("exchange::a_rank_that_does_not_come_is_named_on_{gpus}"),
+            move || a_rank_that_does_not_come_is_named(gpus),
+        ));
     }
-    let trials = trials.into_iter().map(|trial| trial.with_ignored_flag(devices == 0)).collect();
-    let mut arguments = Arguments::from_args();
-    // Ranks that wait for each other hold the GPU.
-    arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials).exit_code()
-}
-
-/// Random words.
-struct Words {
-    seed: u64,
-    next: u32,
-}
-
-impl Words {
-    fn below(&mut self, end: u64) -> u64 {
-        self.next += 1;
-        let words = philox4x32([self.next, 0, 0, 0], [self.seed as u32, (self.seed >> 32) as u32]);
-        (u64::from(words[0]) << 32 | u64::from(words[1])) % end
-    }
-
-    fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-
-    fn unit(&mut self) -> f64 {
-        self.below(1 << 40) as f64 / (1u64 << 40) as f64
-    }
+    trials
 }
 
 /// Tables, and for each rank the ids of two batches and gradients.
@@ -123,11 +82,17 @@ impl Case {
             .collect();
         let count = if dim > 16 { words.one_of(&[1, 2, 7]) } else { words.one_of(&[3, 26, 40]) };
         let gap = words.one_of(&[0, 4, 8]);
-        let of = |number| Feature { table: number % tables.len(), column: gap + number * (dim + gap) };
+        let of = |number| Feature {
+            column: number,
+            table: number % tables.len(),
+            place: gap + number * (dim + gap),
+            pooling: Pooling::Sum,
+        };
         let features: Vec<_> = (0..count).map(of).collect();
         let stride = gap + count * (dim + gap) + words.one_of(&[0, 4]);
         let samples = words.one_of(&[1, 2, 63, 64, 65, 1000, 4097]);
-        let layout = Layout::new(ranks, samples, stride, &tables, &features)?;
+        let layout =
+            Layout::new(ranks, samples, stride, &tables, &vec![Hotness::Fixed(1); count], &features)?;
         let mut batch = || {
             let of_rank = |_| {
                 let ids = features.iter().flat_map(|feature| {
@@ -203,7 +168,7 @@ impl Case {
                 .map(|(&number, ids)| cpu::Feature {
                     bags: Bags { offsets: &offsets, ids },
                     pooling: Pooling::Sum,
-                    slot: FeatureSlot { stride: self.stride, offset: self.features[number].column },
+                    slot: FeatureSlot { stride: self.stride, offset: self.features[number].place },
                 })
                 .collect();
             let mut route = Route::default();
@@ -353,7 +318,7 @@ fn vectors_are_the_rows(case: &Case) -> Result<(), Failed> {
             let mut expected = vec![bf16::from_bits(0xffff); case.layout.elements()];
             for (number, feature) in case.features.iter().enumerate() {
                 for (sample, id) in case.column(0, number, &[rank]).into_iter().enumerate() {
-                    let at = sample * case.stride + feature.column;
+                    let at = sample * case.stride + feature.place;
                     let weights = tables[feature.table].weights(id);
                     let row = weights.iter().map(|&weight| bf16::from_f32(weight));
                     expected[at..at + dim].iter_mut().zip(row).for_each(|(to, from)| *to = from);
@@ -375,7 +340,7 @@ fn exact_sums(case: &Case, rank: usize, bags: &[u32]) -> (Vec<f64>, Vec<f64>) {
     let (mut sums, mut sizes) = (vec![0.0; dim], vec![0.0; dim]);
     for bag in bags {
         let sample = (bag & ((1 << bits) - 1)) as usize;
-        let at = sample * case.stride + case.features[(bag >> bits) as usize].column;
+        let at = sample * case.stride + case.features[(bag >> bits) as usize].place;
         for (element, gradient) in case.gradients[rank][at..at + dim].iter().enumerate() {
             sums[element] += gradient.to_f64();
             sizes[element] += gradient.to_f64().abs();
@@ -478,7 +443,7 @@ fn updates_are_the_cpus(case: &Case) -> Result<(), Failed> {
             let bags = route.bags_of(index);
             let count = bags.len() as f64;
             for bag in bags {
-                let at = bag.sample * case.stride + case.features[numbers[bag.feature]].column;
+                let at = bag.sample * case.stride + case.features[numbers[bag.feature]].place;
                 let of_bag = &gradients[at..at + dim];
                 sizes.iter_mut().zip(of_bag).for_each(|(size, gradient)| *size += f64::from(gradient.abs()));
             }
@@ -545,7 +510,8 @@ fn ids_out_of_range_are_told(case: &Case) -> Result<(), Failed> {
 fn a_rank_that_does_not_come_is_named(gpus: usize) -> Result<(), Failed> {
     let devices: Vec<_> = (0..2).map(|rank| Device::open(rank % gpus)).collect::<Result<_, _>>()?;
     let table = TableSpec { name: "t".into(), rows: 10, dim: 4 };
-    let layout = Layout::new(2, 1, 4, &[table], &[Feature { table: 0, column: 0 }])?;
+    let feature = Feature { column: 0, table: 0, place: 0, pooling: Pooling::Sum };
+    let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
     let ranks = Node::ranks(layout, &devices, 1, 2, Duration::from_millis(50))?;
     let waiting = &ranks[1];
     waiting.device().bind()?;

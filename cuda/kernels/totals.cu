@@ -1,0 +1,35 @@
+// What the samples of a batch weigh together, of each head those that have its label.
+//
+// Reads 8 bytes a sample and head. Each thread sums the samples that are as many apart as there are threads, and the
+// sums are added up by halves: the same order each time.
+#include "common.cuh"
+
+constexpr u32 TOTALS_THREADS = 1024;
+
+struct Totals {
+    // [head][sample]: NaN where there is none.
+    const float* labels;
+    // One a sample.
+    const float* weights;
+    // One a head.
+    double* totals;
+    u32 samples;
+    u32 reserved;
+};
+static_assert(sizeof(Totals) == 32);
+
+// Grid: one block a head.
+extern "C" __global__ void __launch_bounds__(TOTALS_THREADS) totals(const __grid_constant__ Totals p) {
+    __shared__ double sums[TOTALS_THREADS];
+    const float* labels = p.labels + u64(blockIdx.x) * p.samples;
+    double sum = 0;
+    for (u32 sample = threadIdx.x; sample < p.samples; sample += TOTALS_THREADS) {
+        if (!isnan(labels[sample])) sum += double(p.weights[sample]);
+    }
+    sums[threadIdx.x] = sum;
+    for (u32 half = TOTALS_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+    }
+    if (threadIdx.x == 0) p.totals[blockIdx.x] = sums[0];
+}

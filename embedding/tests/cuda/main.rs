@@ -1,0 +1,62 @@
+//! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
+//! each time.
+//!
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use libtest_mimic::{Arguments, Failed};
+use rankine_cuda::Device;
+use rankine_embedding::random::philox4x32;
+
+mod exchange;
+
+type Outcome = Result<(), Failed>;
+
+/// Half the distance from 1 to the next bf16, and to the next f32.
+const BF16_ROUNDING: f64 = 1.0 / 256.0;
+const F32_ROUNDING: f64 = 1.0 / (1 << 24) as f64;
+const CASES: u64 = 12;
+
+fn main() -> ExitCode {
+    let devices = match Device::count() {
+        Ok(count) => count,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            0
+        }
+    };
+    let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
+    });
+    let trials = exchange::trials(seed, devices).into_iter();
+    let mut arguments = Arguments::from_args();
+    // Ranks that wait for each other hold the GPU.
+    arguments.test_threads = Some(1);
+    let trials = trials.map(|trial| trial.with_ignored_flag(devices == 0)).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Random words.
+pub(crate) struct Words {
+    seed: u64,
+    next: u32,
+}
+
+impl Words {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next += 1;
+        let words = philox4x32([self.next, 0, 0, 0], [self.seed as u32, (self.seed >> 32) as u32]);
+        (u64::from(words[0]) << 32 | u64::from(words[1])) % end
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    pub(crate) fn unit(&mut self) -> f64 {
+        self.below(1 << 40) as f64 / (1u64 << 40) as f64
+    }
+}
