@@ -36,11 +36,11 @@ pub(crate) const BODIES: &[Body] = &[
 /// last bits: so what roots are added to is not small.
 const DENSE_RULES: [(UpdateRule, f64); 6] = [
     (UpdateRule::Sgd, 0.2),
-    (UpdateRule::Momentum { momentum: 0.9, nesterov: false }, 0.03),
-    (UpdateRule::Momentum { momentum: 0.8, nesterov: true }, 0.05),
-    (UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 }, 0.1),
-    (UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-2 }, 0.02),
-    (UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 1e-3 }, 0.5),
+    (UpdateRule::Momentum { momentum: 0.9, nesterov: false }, 0.02),
+    (UpdateRule::Momentum { momentum: 0.8, nesterov: true }, 0.03),
+    (UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 }, 0.03),
+    (UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-2 }, 0.003),
+    (UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 1e-3 }, 0.2),
 ];
 
 /// A model with features of several tables, and batches of learnable samples.
@@ -89,8 +89,9 @@ impl Training {
             features: (0..6).map(feature).collect(),
             tables,
         };
-        let mut rules = TrainingRules::sgd(&spec, 0.2);
-        rules.tables[1] = Optimizer::sgd(1.0);
+        let rate = if interaction == Interaction::FactorizationMachine { 0.05 } else { 0.2 };
+        let mut rules = TrainingRules::sgd(&spec, rate);
+        rules.tables[1] = Optimizer::sgd(2.0 * rate);
         let (rule, learning_rate) = words.one_of(&DENSE_RULES);
         rules.dense = Optimizer { rule, learning_rate, weight_decay: words.one_of(&[0.0, 1e-3]) };
         rules.dense_clip_norm = words.one_of(&[None, Some(0.3)]);

@@ -114,8 +114,8 @@ impl<T: Element> Interaction<T> {
     /// # Safety
     /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
     pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
-        // SAFETY: the buffers are this value's, or those that it was made for, with room for a batch; the caller vouches
-        // for the order.
+        // SAFETY: the buffers are this value's, or those that it was made for, with room for a batch; the caller
+        // vouches for the order.
         unsafe {
             match (&self.kind, &plan.cross) {
                 (Kind::Dot(products), _) => {

@@ -1,5 +1,5 @@
-//! Dense parameters as they lie on a GPU: the rows and columns of every matrix filled up with zeros, as their inputs and
-//! outputs are.
+//! Dense parameters as they lie on a GPU: the rows and columns of every matrix filled up with zeros, as their inputs
+//! and outputs are.
 //!
 //! Zeros stay zeros: what a filled-up column is multiplied with is 0, and so is its gradient.
 

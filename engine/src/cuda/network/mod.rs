@@ -1,8 +1,8 @@
 //! A model's parts on a GPU, and the work of a pass forward and of a pass back.
 //!
-//! The matrix of vectors is where the parts meet: the bottom MLP and the look-ups write it, the interaction reads it, and
-//! so do the heads, as far as first-order terms lie there; [`places`] says where. Each part plans its products once and
-//! enqueues them, with the kernels around them, as often as a graph is captured.
+//! The matrix of vectors is where the parts meet: the bottom MLP and the look-ups write it, the interaction reads it,
+//! and so do the heads, as far as first-order terms lie there; [`places`] says where. Each part plans its products once
+//! and enqueues them, with the kernels around them, as often as a graph is captured.
 
 mod cross;
 mod dense;

@@ -1,8 +1,8 @@
 //! Where what belongs to a sample's vectors lies, and how rows are filled up.
 //!
-//! A sample has one row in the matrix of vectors: the bottom MLP's output, the features' vectors, zeros up to a multiple
-//! of eight elements behind each, and then the first-order terms of each feature, one element a head. Interaction and
-//! MLPs see the vectors with the zeros between them; the head reads the terms.
+//! A sample has one row in the matrix of vectors: the bottom MLP's output, the features' vectors, zeros up to a
+//! multiple of eight elements behind each, and then the first-order terms of each feature, one element a head.
+//! Interaction and MLPs see the vectors with the zeros between them; the head reads the terms.
 
 use crate::model::{Interaction, ModelSpec};
 
