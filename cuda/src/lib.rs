@@ -25,6 +25,8 @@ pub mod kernels;
 #[cfg(feature = "cuda")]
 mod lane;
 #[cfg(feature = "cuda")]
+mod memory;
+#[cfg(feature = "cuda")]
 mod peer;
 #[cfg(feature = "cuda")]
 mod pinned;
@@ -39,6 +41,8 @@ pub use error::{Error, Result};
 pub use graph::Graph;
 #[cfg(feature = "cuda")]
 pub use lane::{Lane, Moment};
+#[cfg(feature = "cuda")]
+pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
