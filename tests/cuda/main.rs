@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 
 mod auc;
 mod dense;
+mod memory;
 mod optimizers;
 mod products;
 mod training;
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     let bodies =
-        [auc::BODIES, products::BODIES, dense::BODIES, optimizers::BODIES, training::BODIES].concat();
+        [auc::BODIES, memory::BODIES, products::BODIES, dense::BODIES, optimizers::BODIES, training::BODIES]
+            .concat();
     let trials = bodies.into_iter().map(|(name, cases, body)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
