@@ -2,7 +2,7 @@
 
 use half::bf16;
 use rankine_cuda::kernels::{
-    Columns, DenseInput, Dot, DotBackward, DotForward, Element, Head, Loss, Rate, Step, Total,
+    Columns, DenseInput, Dot, DotBackward, DotForward, Element, Head, Loss, Step, Total,
 };
 use rankine_cuda::{Buffer, Pointer};
 
@@ -164,8 +164,7 @@ fn the_head_is_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let sample_weights: Vec<_> = (0..samples).map(|_| words.number() + 1.0).collect();
     let there = labels.iter().zip(&sample_weights).filter(|(label, _)| !label.is_nan());
     let total_weight: f64 = there.map(|(_, &weight)| f64::from(weight)).sum();
-    let rate = Rate { rate: 0.25, root_correction: 1.0 };
-    let step = Step { number: 1, samples: samples as u32, loss_place: 1, dense: rate };
+    let step = Step { number: 1, samples: samples as u32, loss_place: 1, ..Step::default() };
     let total_at = Buffer::of(&bench.device, &[total_weight])?;
     let relu = words.below(2) == 0;
     let (input_at, weights_at) = (bench.buffer(&input)?, bench.buffer(&weights)?);

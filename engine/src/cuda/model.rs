@@ -7,8 +7,8 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
+use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
-use rankine_embedding::{Optimizer, Update};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
@@ -111,8 +111,8 @@ impl CudaModel {
         with_trainer!(machine, trainer => {
             let number = trainer.steps + 1;
             let step = rankine_embedding::Step { number, rate_factor };
-            let rates: Vec<_> = optimizers.iter().map(|optimizer| rate(optimizer.at(step))).collect();
-            let step = Step { number, dense: rate(rules.dense.at(step)), ..Step::default() };
+            let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
+            let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
             trainer.step(batch, step, &rates)
         })
     }
@@ -391,8 +391,8 @@ fn enqueue_iteration<T: Element>(
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
-    // lanes order the work: tables and parameters change when all that reads them is done.
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
+    // The lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
         beside.record(looked_up)?;
@@ -423,8 +423,4 @@ fn of_column(hotness: schema::Hotness) -> Hotness {
         schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
         schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
     }
-}
-
-fn rate(update: Update) -> Rate {
-    Rate { rate: update.rate(), root_correction: update.root_correction() }
 }
