@@ -33,6 +33,9 @@ pub enum Error {
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
     NoBlas(String),
+    /// CUPTI is not here, or does not record.
+    #[error("no trace can be taken: {0}; `rankine doctor` says what was looked for")]
+    NoTrace(String),
     /// A call of cuBLASLt failed.
     #[error("{call}: {status}")]
     Blas {

@@ -30,6 +30,8 @@ mod memory;
 mod peer;
 #[cfg(feature = "cuda")]
 mod pinned;
+#[cfg(feature = "cuda")]
+mod trace;
 
 #[cfg(feature = "cuda")]
 pub use buffer::{Buffer, Pointer};
@@ -47,3 +49,5 @@ pub use memory::{Budget, Part, Purpose};
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
 pub use pinned::Pinned;
+#[cfg(feature = "cuda")]
+pub use trace::{Activity, ActivityKind, Trace};
