@@ -49,9 +49,14 @@ impl LocalTables {
     ) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
         let words = |len| Buffer::filled(device, len, Bits::POISON);
+        let table = {
+            let _tables = device.purpose("tables");
+            Buffer::uninitialized(device, layout.owner_words())?
+        };
+        let _routes = device.purpose("routes");
         let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
-            table: Buffer::uninitialized(device, layout.owner_words())?,
+            table,
             router: Router::new(device, &layout)?,
             rows: words(layout.ids())?,
             starts: words(2)?,
