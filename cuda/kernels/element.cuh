@@ -11,6 +11,10 @@ __device__ inline float4 load4(const bf16* elements) { return unpacked(*reinterp
 __device__ inline void store4(float* elements, float4 values) { *reinterpret_cast<float4*>(elements) = values; }
 __device__ inline void store4(bf16* elements, float4 values) { *reinterpret_cast<uint2*>(elements) = packed(values); }
 
+// The same, of what is not read again before much else.
+__device__ inline void stream4(float* elements, float4 values) { __stcs(reinterpret_cast<float4*>(elements), values); }
+__device__ inline void stream4(bf16* elements, float4 values) { __stcs(reinterpret_cast<uint2*>(elements), packed(values)); }
+
 __device__ inline float load(const float* element) { return *element; }
 __device__ inline float load(const bf16* element) { return __bfloat162float(*element); }
 
@@ -31,6 +35,16 @@ struct Rate {
     float root_correction;
 };
 static_assert(sizeof(Rate) == 8);
+
+// Whether elements of a type hold a number: neither is it none, nor is it rounded to infinity.
+__device__ inline bool holds(const float*, float value) { return fabsf(value) <= 3.402823466e38f; }
+__device__ inline bool holds(const bf16*, float value) { return fabsf(value) <= 3.389531389e38f; }
+
+template <class T>
+__device__ inline bool holds4(const T* element, float4 values) {
+    return holds(element, values.x) && holds(element, values.y) && holds(element, values.z) &&
+           holds(element, values.w);
+}
 
 // What a step is told, beside its batch.
 struct Step {

@@ -6,9 +6,9 @@ use std::time::Instant;
 use rankine_embedding::EmbeddingPlan;
 use rankine_reader::{Dataset, Samples};
 
-use super::TrainError;
 use super::evaluate::Scorer;
 use super::translate::check_memory;
+use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
@@ -45,7 +45,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec, rules)? {
+        let why = match gpu::device(job, dataset, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -108,6 +108,18 @@ impl Learner {
     /// Whether it computes in the job's precision, which is a GPU's.
     pub(super) fn is_on_gpu(&self) -> bool {
         !matches!(self, Self::Cpu(..))
+    }
+
+    /// What the model takes of the device's memory, where that is not the host's.
+    pub(super) fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                let budget = model.device().budget().map_err(|error| gpu::failed(error.into()))?;
+                Ok(Some(budget.into()))
+            }
+        }
     }
 
     /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
@@ -279,18 +291,23 @@ mod gpu {
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
+    /// What to do where a job is too large.
+    const WAY_OUT: &str = "Tables take less with fewer rows (data.generate.rows_cap, or hashing at conversion), a \
+                           smaller model.embedding_dim, or a sparse optimizer that keeps less beside each row; all \
+                           else grows with train.batch_size. With device.kind = \"cpu\" the host's memory is what \
+                           counts";
+
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
     pub(super) fn device(
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
-        rules: &TrainingRules,
     ) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec, rules);
+        let refused = refusals(job, dataset.schema(), spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
@@ -317,15 +334,18 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
+        let make = || CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape);
+        // First without the GPU's memory: what does not fit is known before anything of it is taken.
+        let made =
+            device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
+        match made {
             Ok(model) => {
                 let name = device.name().map_err(|error| failed(error.into()))?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
-            Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
-                "the GPU cannot take this job: {error}. Make the tables or the batch smaller, or set device.kind to \
-                 \"cpu\""
-            ))),
+            Err(error) if job.device.kind == DeviceKind::Cuda => {
+                Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
+            }
             Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
         }
     }
