@@ -2,6 +2,7 @@
 
 use half::bf16;
 use rankine::job::Precision;
+use rankine::model::Interaction;
 use rankine_cuda::{Buffer, Error, Part};
 
 use super::training::Training;
@@ -18,7 +19,7 @@ fn bytes_of(parts: &[Part], purpose: &str) -> u64 {
 }
 
 fn what_is_measured_is_what_is_taken(bench: &Bench, words: &mut Words) -> Outcome {
-    let training = Training::random(words, 3);
+    let training = Training::random(words, Interaction::Dot, 3);
     let measured = bench.device.measure(|| training.on_gpu(bench, Precision::Bf16))?;
     let before = bench.device.budget()?;
     if !before.parts.is_empty() {

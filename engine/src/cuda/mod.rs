@@ -11,7 +11,6 @@
 
 mod evaluation;
 mod input;
-mod layers;
 mod model;
 mod network;
 mod refusal;

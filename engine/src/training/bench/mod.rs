@@ -81,8 +81,8 @@ pub fn bench_train(
         let (phases, ceilings) = learner.time_phases()?;
         let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
-        let loss = (losses.len() >= most)
-            .then(|| [mean(&losses[..most]), mean(&losses[losses.len() - most..])]);
+        let loss =
+            (losses.len() >= most).then(|| [mean(&losses[..most]), mean(&losses[losses.len() - most..])]);
         Ok(TrainBench {
             name: job.name.to_string(),
             device,
