@@ -170,6 +170,15 @@ impl LocalTables {
         Ok(())
     }
 
+    /// The look-ups of the batch that was routed last, and the distinct rows among them.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn counts(&self, lane: &Lane) -> Result<[u64; 2]> {
+        let distinct = self.starts.read_part(lane, 1, 1)?[0];
+        Ok([self.layout.ids() as u64, u64::from(distinct)])
+    }
+
     /// Waits for the lane, and tells what went wrong on the GPU.
     ///
     /// # Errors

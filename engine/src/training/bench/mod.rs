@@ -14,11 +14,13 @@ use rankine_reader::{Dataset, Part, Samples};
 
 use super::data::open_or_generate;
 use super::evaluate::Scorer;
-use super::fit::{stream_options, thread_pool};
+use super::fit::{thread_pool, train_options};
 use super::learner::{Choice, Learner};
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::job::Job;
+
+pub(super) use trace::Activity;
 
 pub use report::{Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench};
 
@@ -124,7 +126,7 @@ fn resident(
 ) -> Result<Measured, TrainError> {
     let batch_size = job.train.batch_size.get() as usize;
     let mut batches: Vec<Samples> = Vec::new();
-    let stream = stream_options(job, job.reader.io_options());
+    let stream = train_options(job, job.reader.io_options());
     for batch in BatchStream::open(dataset.part(Part::Train)?, &stream)?.take(RESIDENT_BATCHES) {
         batches.push(batch?.samples.clone());
     }
@@ -153,7 +155,7 @@ fn reading(
     learner: &mut Learner,
 ) -> Result<Measured, TrainError> {
     let steps = options.steps.max(1);
-    let mut stream = stream_options(job, job.reader.io_options());
+    let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
     let mut batches = BatchStream::open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
