@@ -43,8 +43,8 @@ __device__ inline void arrive_with_bytes(u32 barrier, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Waits for the end of the phase of that parity. No scope wider than the block is named, here and for `arrive_at`: only the
-// accelerator and products access what passes between blocks, and a wider one empties the L1 cache each time.
+// Waits for the end of the phase of that parity. No scope wider than the block is named, here and for `arrive_at`: only
+// the accelerator and products access what passes between blocks, and a wider one empties the L1 cache each time.
 __device__ inline void wait(u32 barrier, u32 parity) {
     asm volatile(
         "{\n.reg .pred done;\n"
@@ -147,7 +147,7 @@ __device__ inline void products_done() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
-// sums (64 x 160) = a (64 x 16) b (16 x 160), added to what they were where `add` is not 0.
+// sums (64 x 160) = a (64 x 16) b (16 x 160), added to what they were where `add` is not 0; `TURN_A`: a is turned.
 template <int TURN_A>
 __device__ inline void multiply(float (&d)[80], u64 a, u64 b, u32 add) {
     asm volatile(

@@ -1,4 +1,6 @@
-// Products of bf16 matrices on Hopper, with what is done to their elements before they are written.
+// Gradients by a layer's input on Hopper, in bf16: the product of the gradients by its output and its weights, taken
+// through the ReLU that the input came from, and summed over pieces of the samples, column by column, for the bias before
+// that ReLU. So no pass over activations is left; the ReLU's outputs are read while others multiply.
 //
 // Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
 // are turned when they are written. A block has one warp that fetches tiles and two warpgroups that multiply, each a tile
@@ -7,13 +9,34 @@
 // sample's columns, so that samples are read from memory once; weights stay in the cache.
 #include "hopper.cuh"
 
+constexpr u32 MATMUL_THREADS = 384;
+
+struct Matmul {
+    // [depth][columns], tiles of 64 of the depth.
+    TensorMap weights;
+    // [samples][depth], tiles of 80 samples.
+    TensorMap samples;
+    // [samples][columns], tiles of 160 samples.
+    TensorMap out;
+    // The outputs of a ReLU, by which `out` are gradients: as `out`.
+    TensorMap outputs;
+    // [tile of samples][columns]
+    float* parts;
+    u32 count;
+    u32 columns;
+    u32 depth;
+    u32 reserved[11];
+};
+static_assert(sizeof(Matmul) == 576);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
 // Of a tile: its columns and samples, and how much of the depth is multiplied at a time.
 constexpr u32 COLUMNS = 128;
 constexpr u32 SAMPLES = 160;
 constexpr u32 DEPTH = 64;
 constexpr u32 STAGES = 5;
 constexpr u32 GROUP_THREADS = 128;
-constexpr u32 MATMUL_THREADS = 3 * GROUP_THREADS;
 // In shared memory a row of a tile has 64 elements.
 constexpr u32 ROW_BYTES = 128;
 constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
@@ -26,38 +49,7 @@ constexpr u32 BARRIERS = 2 * STAGES + 5;
 constexpr u32 TILE_AT = STAGES * STAGE_BYTES;
 constexpr u32 BARRIERS_AT = TILE_AT + TILE_BYTES;
 constexpr u32 MATMUL_SHARED_BYTES = BARRIERS_AT + 8 * BARRIERS;
-static_assert(MATMUL_SHARED_BYTES <= 232448);
-
-struct Matmul {
-    // [columns][depth] in tiles of 128 rows, or [depth][columns] in tiles of 64.
-    TensorMap weights;
-    // [samples][depth], tiles of 80 samples.
-    TensorMap samples;
-    // [samples][columns], tiles of 160 samples.
-    TensorMap out;
-    // The outputs of a ReLU, by which `out` are gradients: as `out`.
-    TensorMap outputs;
-    // One a column.
-    const bf16* bias;
-    // [tile of samples][columns]
-    float* parts;
-    u32 count;
-    u32 columns;
-    u32 depth;
-    u32 reserved[9];
-};
-static_assert(sizeof(Matmul) == 576);
-
-// What is done to the elements of a product.
-enum class Then {
-    NOTHING,
-    // A bias is added, and what is negative becomes 0.
-    BIAS_RELU,
-    // They become 0 where a ReLU's outputs are not above 0, and are summed, column by column.
-    RELU_GRADIENT,
-};
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+static_assert(MATMUL_SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
 
 // Where a pass over tiles is: in the ring of stages, and how often it went round.
 struct Ring {
@@ -71,9 +63,7 @@ struct Ring {
     }
 };
 
-// `TURNED`: weights are [depth][columns].
-template <bool TURNED, Then THEN>
-__device__ inline void matmul(const Matmul& p) {
+__device__ inline void relu_gradient(const Matmul& p) {
     extern __shared__ __align__(1024) u8 memory[];
     const u32 base = shared_address(memory), tile = base + TILE_AT;
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
@@ -114,17 +104,13 @@ __device__ inline void matmul(const Matmul& p) {
                     wait(empty + 8 * ring.stage, (ring.round & 1) ^ 1);
                     arrive_with_bytes(barrier, STAGE_BYTES);
                     fetch_tile_for(half, p.samples, barrier, step * DEPTH, sample, 3);
-                    if (TURNED) {
-                        fetch_tile(to, p.weights, barrier, column, step * DEPTH);
-                        fetch_tile(to + WEIGHTS_BYTES / 2, p.weights, barrier, column + COLUMNS / 2, step * DEPTH);
-                    } else {
-                        fetch_tile(to, p.weights, barrier, step * DEPTH, column);
-                    }
+                    fetch_tile(to, p.weights, barrier, column, step * DEPTH);
+                    fetch_tile(to + WEIGHTS_BYTES / 2, p.weights, barrier, column + COLUMNS / 2, step * DEPTH);
                     ring.advance(1);
                 }
             }
         }
-        if (THEN == Then::RELU_GRADIENT && warp == 1 && lane == 0) {
+        if (warp == 1 && lane == 0) {
             prefetch(p.outputs);
             u32 number = 0;
             for (u32 pair = first; pair < pairs; pair += clusters, number++) {
@@ -147,14 +133,6 @@ __device__ inline void matmul(const Matmul& p) {
             const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
             // The columns that this lane has sums of, in either half.
             const u32 own = column + warp * 16 + lane / 4;
-            float bias[2][2];
-            if constexpr (THEN == Then::BIAS_RELU) {
-#pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    const u32 at = own + i / 2 * (COLUMNS / 2) + i % 2 * 8;
-                    bias[i / 2][i % 2] = at < p.columns ? load(p.bias + at) : 0;
-                }
-            }
             // The stages' barriers tell even rounds from odd ones alone: so no warpgroup waits for stages before the
             // other one has got all of its own.
             wait(turns + 8 * consumer, (number & 1) ^ (consumer ^ 1));
@@ -169,8 +147,8 @@ __device__ inline void matmul(const Matmul& p) {
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
                         const u32 from = weights + half * (WEIGHTS_BYTES / 2);
-                        const u64 a = factor(from + part * (TURNED ? 16 * ROW_BYTES : 32), 1024);
-                        multiply<TURNED ? 1 : 0>(sums[half], a, b, step + part);
+                        const u64 a = factor(from + part * 16 * ROW_BYTES, 1024);
+                        multiply<1>(sums[half], a, b, step + part);
                     }
                 }
                 products_end();
@@ -185,12 +163,7 @@ __device__ inline void matmul(const Matmul& p) {
             if (thread < 2) arrive_at(empty + 8 * before, thread);
             ring.advance(steps);
 
-            if constexpr (THEN == Then::RELU_GRADIENT) {
-                wait(given + 8 * consumer, number & 1);
-            } else {
-                if (thread == 0) wait(taken, consumer ^ 1);
-                meet(1 + consumer, GROUP_THREADS);
-            }
+            wait(given + 8 * consumer, number & 1);
             float column_sums[2][2] = {};
             // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
             const u32 place = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
@@ -201,22 +174,16 @@ __device__ inline void matmul(const Matmul& p) {
                 for (u32 half = 0; half < 2; half++) {
                     const u32 at = row + half * HALF_BYTES + j * 16 * ROW_BYTES;
                     u32 outputs[4], pieces[4];
-                    if constexpr (THEN == Then::RELU_GRADIENT) load_pieces(outputs, at);
+                    load_pieces(outputs, at);
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        float2 two = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
-                        if constexpr (THEN == Then::BIAS_RELU) {
-                            two.x = fmaxf(two.x + bias[half][i % 2], 0);
-                            two.y = fmaxf(two.y + bias[half][i % 2], 0);
-                        }
-                        const __nv_bfloat162 rounded = __floats2bfloat162_rn(two.x, two.y);
-                        pieces[i] = reinterpret_cast<const u32&>(rounded);
-                        if constexpr (THEN == Then::RELU_GRADIENT) {
-                            const auto output = reinterpret_cast<const __nv_bfloat162&>(outputs[i]);
-                            pieces[i] &= __hgt2_mask(output, __float2bfloat162_rn(0));
-                            column_sums[half][i % 2] += __uint_as_float(pieces[i] << 16);
-                            column_sums[half][i % 2] += __uint_as_float(pieces[i] & 0xffff0000u);
-                        }
+                        const u32 first = j * 8 + i * 2;
+                        const auto rounded = __floats2bfloat162_rn(sums[half][first], sums[half][first + 1]);
+                        const auto output = reinterpret_cast<const __nv_bfloat162&>(outputs[i]);
+                        const u32 mask = __hgt2_mask(output, __float2bfloat162_rn(0));
+                        pieces[i] = reinterpret_cast<const u32&>(rounded) & mask;
+                        column_sums[half][i % 2] += __uint_as_float(pieces[i] << 16);
+                        column_sums[half][i % 2] += __uint_as_float(pieces[i] & 0xffff0000u);
                     }
                     store_pieces(at, pieces);
                 }
@@ -228,16 +195,14 @@ __device__ inline void matmul(const Matmul& p) {
                 write_tile(p.out, tile + HALF_BYTES, column + COLUMNS / 2, sample);
                 writes_begun();
             }
-            if constexpr (THEN == Then::RELU_GRADIENT) {
-                float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
+            float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
 #pragma unroll
-                for (u32 i = 0; i < 4; i++) {
-                    float sum = column_sums[i / 2][i % 2];
-                    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-                    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-                    const u32 at = own + i / 2 * (COLUMNS / 2) + i % 2 * 8;
-                    if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
-                }
+            for (u32 i = 0; i < 4; i++) {
+                float sum = column_sums[i / 2][i % 2];
+                sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+                sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+                const u32 at = own + i / 2 * (COLUMNS / 2) + i % 2 * 8;
+                if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
             }
             if (thread == 0) {
                 writes_read();
@@ -252,8 +217,7 @@ __device__ inline void matmul(const Matmul& p) {
 
 #else
 
-template <bool TURNED, Then THEN>
-__device__ inline void matmul(const Matmul&) {
+__device__ inline void relu_gradient(const Matmul&) {
     __trap();
 }
 
@@ -265,11 +229,7 @@ __device__ inline void matmul(const Matmul&) {
 #define PAIRED
 #endif
 
-#define MATMUL(name, turned, then)                                                                                  \
-    extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1) name(const __grid_constant__ Matmul p) { \
-        matmul<turned, then>(p);                                                                                    \
-    }
-
-MATMUL(matmul_bias_relu, false, Then::BIAS_RELU)
-MATMUL(matmul_plain, true, Then::NOTHING)
-MATMUL(matmul_relu_gradient, true, Then::RELU_GRADIENT)
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
+    matmul_relu_gradient(const __grid_constant__ Matmul p) {
+    relu_gradient(p);
+}

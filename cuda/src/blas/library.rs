@@ -1,7 +1,4 @@
-//! Products of matrices by cuBLASLt, with bias and ReLU behind them where a layer has those.
-//!
-//! Gradients are not taken through a ReLU here, nor summed for a bias: the library (13.1) has kernels of its own run
-//! behind the product for both, which take longer than `columns.cu`, by a factor of three for a layer of 1024.
+//! cuBLASLt, and products by it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -9,7 +6,8 @@ use std::sync::Arc;
 
 use cudarc::cublaslt::sys as lt;
 
-use crate::buffer::{Buffer, Pointer};
+use super::{Compute, Epilogue, Matrix};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernels::Element;
@@ -19,17 +17,6 @@ use crate::lane::Lane;
 const WORKSPACE_BYTES: usize = 32 << 20;
 /// Algorithms to choose from: the heuristics put the best first, and it is used unless it cannot be had.
 const CANDIDATES: usize = 4;
-
-/// How elements are multiplied. Sums are in f32.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Compute {
-    /// f32, as it is.
-    F32,
-    /// f32, rounded to the 11 bits that tensor cores take.
-    Tf32,
-    /// bf16.
-    Bf16,
-}
 
 /// cuBLASLt on a GPU, with the memory that products on one lane work in.
 #[derive(Debug)]
@@ -59,6 +46,11 @@ impl Blas {
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         Ok(Self { device: Arc::clone(device), handle, workspace })
     }
+
+    /// The GPU.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
 }
 
 impl Drop for Blas {
@@ -69,131 +61,56 @@ impl Drop for Blas {
     }
 }
 
-/// A matrix, row by row in memory.
+/// A product of the library's.
 #[derive(Debug)]
-pub struct Matrix<T> {
-    /// Its first element.
-    pub pointer: Pointer<T>,
-    /// Rows.
-    pub rows: usize,
-    /// Columns.
-    pub columns: usize,
-    /// Elements from one row to the next.
-    pub stride: usize,
-}
-
-impl<T> Clone for Matrix<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Matrix<T> {}
-
-/// What a product does to its sums.
-#[derive(Debug)]
-pub enum Epilogue<T> {
-    /// Nothing.
-    None,
-    /// Adds a bias to each row, and sets what is negative to 0.
-    BiasRelu {
-        /// One a column.
-        bias: Pointer<T>,
-    },
-}
-
-impl<T> Clone for Epilogue<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for Epilogue<T> {}
-
-/// A product whose matrices lie where they lie.
-#[derive(Debug)]
-pub struct Product {
+pub(super) struct Library {
     description: Description,
     // As the library counts: column by column, so what is the right matrix of a row-major product comes first.
     a: (u64, Layout),
     b: (u64, Layout),
     out: (u64, Layout),
+    /// What is in `out` before is multiplied by this, and added.
+    keep: f32,
     algorithm: lt::cublasLtMatmulAlgo_t,
 }
 
 // SAFETY: descriptions and layouts are plain memory of the library, which products only read.
-unsafe impl Send for Product {}
+unsafe impl Send for Library {}
 
-impl Product {
-    /// `out = x yᵀ`: x `[m, k]`, y `[n, k]`.
+impl Library {
+    /// `out` is the product of the left and the right factor, of which either may be transposed.
+    ///
+    /// # Panics
+    /// At [`Epilogue::ReluGradient`], which the library does not do on the way.
     ///
     /// # Errors
     /// Where the library has no algorithm for it.
-    pub fn by_transposed<T: Element, O: Element>(
+    pub(super) fn new<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
-        x: Matrix<T>,
-        y: Matrix<T>,
+        [(b, transpose_b), (a, transpose_a)]: [(Matrix<T>, bool); 2],
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
-        Self::new(blas, compute, (y, true), (x, false), out, epilogue)
-    }
-
-    /// `out = x y`: x `[m, k]`, y `[k, n]`.
-    ///
-    /// # Errors
-    /// Where the library has no algorithm for it.
-    pub fn straight<T: Element, O: Element>(
-        blas: &Blas,
-        compute: Compute,
-        x: Matrix<T>,
-        y: Matrix<T>,
-        out: Matrix<O>,
-    ) -> Result<Self> {
-        assert_eq!((x.columns, x.rows, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, (y, false), (x, false), out, Epilogue::None)
-    }
-
-    /// `out = xᵀ y`: x `[k, m]`, y `[k, n]`.
-    ///
-    /// # Errors
-    /// Where the library has no algorithm for it.
-    pub fn of_transposed<T: Element, O: Element>(
-        blas: &Blas,
-        compute: Compute,
-        x: Matrix<T>,
-        y: Matrix<T>,
-        out: Matrix<O>,
-    ) -> Result<Self> {
-        assert_eq!((x.rows, x.columns, y.columns), (y.rows, out.rows, out.columns));
-        Self::new(blas, compute, (y, false), (x, true), out, Epilogue::None)
-    }
-
-    fn new<T: Element, O: Element>(
-        blas: &Blas,
-        compute: Compute,
-        (a, transpose_a): (Matrix<T>, bool),
-        (b, transpose_b): (Matrix<T>, bool),
-        out: Matrix<O>,
-        epilogue: Epilogue<T>,
-    ) -> Result<Self> {
-        assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let description = Description::new(compute)?;
         let transposition = |transpose| if transpose { 1u32 } else { 0 };
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, transposition(transpose_a))?;
         description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, transposition(transpose_b))?;
-        if let Epilogue::BiasRelu { bias } = epilogue {
-            let kind = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS as u32;
-            description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
-            description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
+        match epilogue {
+            Epilogue::None | Epilogue::Add => {}
+            Epilogue::BiasRelu { bias } => {
+                let kind = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS as u32;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
+            }
+            Epilogue::ReluGradient { .. } => panic!("cuBLASLt has no ReLU gradients on the way"),
         }
+        let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
         let (a, b) = ((a.pointer.address(), Layout::new(a)?), (b.pointer.address(), Layout::new(b)?));
         let out = (out.pointer.address(), Layout::new(out)?);
         let algorithm = first_algorithm(blas, &description, [&a.1, &b.1, &out.1])?;
-        Ok(Self { description, a, b, out, algorithm })
+        Ok(Self { description, a, b, out, keep, algorithm })
     }
 
     /// Enqueues the product.
@@ -204,8 +121,8 @@ impl Product {
     ///
     /// # Errors
     /// Where the library refuses.
-    pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        let (one, zero) = (1f32, 0f32);
+    pub(super) unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
+        let one = 1f32;
         let pointer = |address: u64| address as *const c_void;
         // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns.
         // The caller vouches for the memory.
@@ -218,7 +135,7 @@ impl Product {
                 self.a.1.0,
                 pointer(self.b.0),
                 self.b.1.0,
-                std::ptr::from_ref(&zero).cast(),
+                std::ptr::from_ref(&self.keep).cast(),
                 pointer(self.out.0),
                 self.out.1.0,
                 pointer(self.out.0).cast_mut(),
