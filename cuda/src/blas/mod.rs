@@ -7,12 +7,13 @@
 mod library;
 
 use std::any::TypeId;
+use std::fmt;
 
 use half::bf16;
 
 use crate::buffer::{Buffer, Pointer};
 use crate::error::Result;
-use crate::kernels::{Columns, Element, MatmulReluGradient, Matrices, Total};
+use crate::kernels::{Columns, Element, Kernel, MatmulReluGradient, Matrices, Total};
 use crate::lane::Lane;
 
 pub use library::Blas;
@@ -90,33 +91,39 @@ impl<T> Copy for Epilogue<T> {}
 
 /// A product whose matrices lie where they lie.
 #[derive(Debug)]
-pub struct Product<T> {
-    way: Way,
-    behind: Option<Behind<T>>,
+pub struct Product {
+    /// None where the first of the kernels multiplies.
+    library: Option<Library>,
+    /// What is done by kernels of ours, in their order.
+    kernels: Vec<Box<dyn Launch>>,
+    /// Sums over pieces of the rows.
+    _parts: Option<Buffer<f32>>,
 }
 
-/// What multiplies.
+/// A kernel that is always launched alike.
+trait Launch: fmt::Debug + Send {
+    /// # Safety
+    /// As for [`Lane::launch`].
+    unsafe fn launch(&self, lane: &Lane) -> Result<()>;
+}
+
+/// A launcher with its blocks.
 #[derive(Debug)]
-enum Way {
-    Library(Library),
-    Own(MatmulReluGradient, (u32, u32)),
+struct Launcher<K>(K, (u32, u32));
+
+impl<K: Kernel + fmt::Debug + Send> Launch for Launcher<K> {
+    unsafe fn launch(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { lane.launch(&self.0, self.1) }
+    }
 }
 
-/// What sums columns once a product is there.
-#[derive(Debug)]
-struct Behind<T> {
-    /// Where the product is not summed in parts already.
-    columns: Option<Columns<T>>,
-    total: Total,
-    _parts: Buffer<f32>,
-}
-
-impl<T: Element> Product<T> {
+impl Product {
     /// `out = x yᵀ`: x `[m, k]`, y `[n, k]`.
     ///
     /// # Errors
     /// Where there is no algorithm for it, or the memory does not suffice.
-    pub fn by_transposed<O: Element>(
+    pub fn by_transposed<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
         x: Matrix<T>,
@@ -132,7 +139,7 @@ impl<T: Element> Product<T> {
     ///
     /// # Errors
     /// As for [`Product::by_transposed`].
-    pub fn straight<O: Element>(
+    pub fn straight<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
         x: Matrix<T>,
@@ -148,7 +155,7 @@ impl<T: Element> Product<T> {
     ///
     /// # Errors
     /// As for [`Product::by_transposed`].
-    pub fn of_transposed<O: Element>(
+    pub fn of_transposed<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
         x: Matrix<T>,
@@ -160,7 +167,7 @@ impl<T: Element> Product<T> {
         Self::new(blas, compute, [(x, true), (y, false)], out, epilogue)
     }
 
-    fn new<O: Element>(
+    fn new<T: Element, O: Element>(
         blas: &Blas,
         compute: Compute,
         factors: [(Matrix<T>, bool); 2],
@@ -170,20 +177,18 @@ impl<T: Element> Product<T> {
         assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
         let Epilogue::ReluGradient { outputs, sums } = epilogue else {
             let library = Library::new(blas, compute, factors, out, epilogue)?;
-            return Ok(Self { way: Way::Library(library), behind: None });
+            return Ok(Self { library: Some(library), kernels: Vec::new(), _parts: None });
         };
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
         assert_eq!(TypeId::of::<T>(), TypeId::of::<O>(), "gradients have the outputs' type");
-        let out = out.cast();
-        let device = blas.device();
+        let (device, out) = (blas.device(), out.cast::<T>());
         if let Some(matrices) = for_hopper(blas, factors, out, outputs) {
             let pieces = MatmulReluGradient::pieces(out.rows);
             let parts = Buffer::uninitialized(device, pieces * out.columns)?;
             let own = MatmulReluGradient::new(&matrices, outputs.cast(), parts.pointer())?;
             let grid = own.grid(device.multiprocessors());
-            let total = Total::new(&parts, sums, pieces, out.columns);
-            let behind = Behind { columns: None, total, _parts: parts };
-            return Ok(Self { way: Way::Own(own, grid), behind: Some(behind) });
+            let kernels = vec![launcher(own, grid), total(&parts, sums, pieces, out.columns)];
+            return Ok(Self { library: None, kernels, _parts: Some(parts) });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
@@ -197,9 +202,8 @@ impl<T: Element> Product<T> {
             stride: out.stride as u32,
             outputs_stride: outputs.stride as u32,
         };
-        let total = Total::new(&parts, sums, pieces, out.columns);
-        let behind = Behind { columns: Some(columns), total, _parts: parts };
-        Ok(Self { way: Way::Library(library), behind: Some(behind) })
+        let kernels = vec![launcher(columns, columns.grid()), total(&parts, sums, pieces, out.columns)];
+        Ok(Self { library: Some(library), kernels, _parts: Some(parts) })
     }
 
     /// Enqueues the product.
@@ -213,19 +217,20 @@ impl<T: Element> Product<T> {
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for the matrices; the parts are this value's, as many as the kernels are told.
         unsafe {
-            match &self.way {
-                Way::Library(library) => library.enqueue(blas, lane)?,
-                Way::Own(own, grid) => lane.launch(own, *grid)?,
-            }
-            if let Some(Behind { columns, total, .. }) = &self.behind {
-                if let Some(columns) = columns {
-                    lane.launch(columns, columns.grid())?;
-                }
-                lane.launch(total, total.grid())?;
-            }
+            self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
+            self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
         }
-        Ok(())
     }
+}
+
+fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u32)) -> Box<dyn Launch> {
+    Box::new(Launcher(kernel, blocks))
+}
+
+/// Adds up parts, `[piece][column]`.
+fn total(parts: &Buffer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
+    let total = Total { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 };
+    launcher(total, total.grid())
 }
 
 /// The matrices of a product that `matmul.cu` can take: `x y` in bf16, on a Hopper, with rows that begin at multiples of

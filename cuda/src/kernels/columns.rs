@@ -1,7 +1,7 @@
 //! `columns.cu`.
 
 use super::{Element, Id, Kernel};
-use crate::buffer::{Buffer, Pointer};
+use crate::buffer::Pointer;
 
 /// Sums gradients over pieces of the samples, column by column; where there was a ReLU, takes them through it first.
 /// Grid: [`Columns::grid`].
@@ -62,11 +62,6 @@ pub struct Total {
 const _: () = assert!(size_of::<Total>() == 24);
 
 impl Total {
-    /// `parts` are `[piece][column]`.
-    pub fn new(parts: &Buffer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Self {
-        Self { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 }
-    }
-
     /// Blocks.
     pub fn grid(&self) -> (u32, u32) {
         (self.columns.div_ceil(32), 1)

@@ -71,8 +71,8 @@ impl LocalTables {
         &self.layout
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An id
-    /// that is not below its table's rows is taken for the last row.
+    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An
+    /// id that is not below its table's rows is taken for the last row.
     ///
     /// # Safety
     /// The ids must be those of the layout, which has `samples` samples at least; there must be as many of the layout's

@@ -9,11 +9,12 @@
 //! sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on the same GPU with the
 //! same cuBLASLt.
 
+mod evaluation;
 mod input;
-mod layers;
 mod model;
 mod network;
 mod refusal;
 
+pub use evaluation::{CudaEvaluation, Judgement, Scored};
 pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;

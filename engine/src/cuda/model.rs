@@ -7,13 +7,13 @@ use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
+use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
-use rankine_embedding::{Optimizer, Update};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
-use super::network::{Backward, Forward, Network};
+use super::network::{Backward, Forward, Network, Places};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -75,12 +75,14 @@ impl CudaModel {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, batches)?.into()),
+            Precision::Fp32 => {
+                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
+            }
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, batches)?.into())
+                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, batches)?.into())
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
             }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
@@ -106,8 +108,8 @@ impl CudaModel {
         with_trainer!(machine, trainer => {
             let number = trainer.steps + 1;
             let step = rankine_embedding::Step { number, rate_factor };
-            let rates: Vec<_> = optimizers.iter().map(|optimizer| rate(optimizer.at(step))).collect();
-            let step = Step { number, dense: rate(rules.dense.at(step)), ..Step::default() };
+            let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
+            let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
             trainer.step(batch, step, &rates)
         })
     }
@@ -127,7 +129,7 @@ impl CudaModel {
         Ok(())
     }
 
-    /// BatchShape that can be on the GPU at once.
+    /// Batches that can be on the GPU at once.
     pub const RESIDENT_BATCHES: usize = SLOTS;
 
     /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
@@ -176,8 +178,7 @@ impl Weights for CudaModel {
         with_trainer!(&self.machine, trainer => {
             let Trainer { tables, main, network, .. } = &**trainer;
             tables.check(main).map_err(failed)?;
-            let parameters = network.parameters.read(main).map_err(|error| failed(error.into()))?;
-            tell(&network.layers.cut_out(&parameters))?;
+            tell(&network.parameters(main).map_err(failed)?)?;
             tables.try_for_each_row(main, |weights| tell(weights), failed)
         })
     }
@@ -227,7 +228,7 @@ struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    back: Moment,
+    judged: Moment,
     updated: Moment,
 }
 
@@ -235,22 +236,19 @@ impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
         compute: Compute,
-        spec: &ModelSpec,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
     ) -> Result<Self> {
         let main = Lane::of_high_priority(device)?;
-        let dim = spec.tables[0].dim;
-        let first = spec.vectors() - spec.features.len();
-        let feature = |(column, feature): (usize, &FeatureSpec)| {
-            let &FeatureSpec { table, pooling, .. } = feature;
-            Feature { column, table, place: (first + column) * dim, pooling }
-        };
-        let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
+        let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let features = table_features(spec, &places);
+        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
-        let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
+        let parameters = initial_parameters(spec, seed);
+        let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes {
@@ -260,7 +258,7 @@ impl<T: Element> Trainer<T> {
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
-            back: Moment::new(device)?,
+            judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
         let layout = InputLayout::new(spec, tables.layout());
@@ -271,9 +269,9 @@ impl<T: Element> Trainer<T> {
                 || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
-                network.stop.write(&main, &[1])?;
+                network.hold(&main, true)?;
                 iteration()?;
-                network.stop.write(&main, &[0])?;
+                network.hold(&main, false)?;
             }
             let graph = Graph::capture(&main, iteration)?;
             slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
@@ -367,7 +365,7 @@ impl<T: Element> Trainer<T> {
             input.send(&self.copies, &self.main)?;
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { pass.replay(&self.main) }?;
-            out.extend(self.network.logits.read_part(&self.main, 0, count)?);
+            out.extend(self.network.logits(&self.main, count)?);
         }
         Ok(())
     }
@@ -381,13 +379,13 @@ fn enqueue_iteration<T: Element>(
     slot: &InputSlot,
     (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
 ) -> Result<()> {
-    let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
+    let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
     let (input, samples) = (slot.input(), tables.layout().samples());
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
-    // lanes order the work: tables and parameters change when all that reads them is done.
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
+    // The lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
         beside.record(looked_up)?;
@@ -398,19 +396,37 @@ fn enqueue_iteration<T: Element>(
         network.interact(main, forward)?;
         network.hidden_forward(main, forward)?;
         network.head(main, input, samples, true)?;
-        network.loss(main, input, losses.device_pointer()?)?;
         network.hidden_backward(main, backward)?;
-        network.interact_backward(main)?;
-        main.record(back)?;
-        beside.wait(back)?;
+        network.interact_backward(main, backward)?;
+        network.bottom_backward(main, backward)?;
+        network.verdict(main, input, losses.device_pointer()?)?;
+        main.record(judged)?;
+        beside.wait(judged)?;
         beside.wait(routed)?;
         network.update_tables(beside, tables, input)?;
         beside.record(updated)?;
-        network.bottom_backward(main, backward)?;
         network.update(main, input)?;
         main.wait(updated)?;
     }
     Ok(())
+}
+
+/// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
+/// has such.
+fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
+    let columns = || spec.features.iter().enumerate();
+    let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
+        let &FeatureSpec { table, pooling, .. } = feature;
+        Feature { column, table, place, pooling }
+    };
+    let terms = |((column, feature), &place): ((usize, &FeatureSpec), _)| Feature {
+        column,
+        table: spec.tables.len() + column,
+        place,
+        pooling: feature.pooling,
+    };
+    let vectors = columns().zip(&places.features).map(vector);
+    vectors.chain(columns().zip(&places.wide).map(terms)).collect()
 }
 
 fn of_column(hotness: schema::Hotness) -> Hotness {
@@ -418,8 +434,4 @@ fn of_column(hotness: schema::Hotness) -> Hotness {
         schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
         schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
     }
-}
-
-fn rate(update: Update) -> Rate {
-    Rate { rate: update.rate(), root_correction: update.root_correction() }
 }
