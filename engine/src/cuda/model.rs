@@ -94,6 +94,11 @@ impl CudaModel {
         &self.spec
     }
 
+    /// The GPU that it lies on.
+    pub fn device(&self) -> &Arc<Device> {
+        with_trainer!(&self.machine, trainer => trainer.main.device())
+    }
+
     /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
     /// Waits only where several steps are under way. Losses come by [`CudaModel::take_losses`].
     ///

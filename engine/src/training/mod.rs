@@ -7,6 +7,7 @@ mod data;
 mod evaluate;
 mod fit;
 mod learner;
+mod memory;
 mod run_dir;
 mod starter;
 mod summary;
@@ -22,6 +23,7 @@ pub use bench::{TrainBench, TrainBenchOptions, bench_train};
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
+pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
 pub use summary::{
@@ -46,6 +48,8 @@ pub enum Event<'a> {
         spec: &'a ModelSpec,
         /// What trains it, in words.
         device: &'a str,
+        /// What it takes of the device's memory, where that is not the host's.
+        memory: Option<&'a DeviceMemory>,
         /// The ranks that it is spread over.
         topology: rankine_embedding::Topology,
         /// How blocks are read.
