@@ -2,7 +2,7 @@
 
 use half::bf16;
 use rankine_cuda::Buffer;
-use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::Element;
 
 use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
@@ -24,7 +24,7 @@ fn products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
 
 /// `rounding` is that of the factors.
 fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, factors: f64) -> Outcome {
-    let blas = Blas::new(&bench.device)?;
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let mut size = || 8 * (1 + words.below(40)) as usize;
     let (m, n, k) = (size(), size(), size());
     let (x, y, bias) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k), words.numbers::<T>(n));
@@ -87,7 +87,7 @@ fn products_are_taken_through_relus(bench: &Bench, words: &mut Words) -> Outcome
 
 /// Of matrices whose sizes are multiples of nothing that kernels work in, but of the eight that rows begin at.
 fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
-    let blas = Blas::new(&bench.device)?;
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let m = 1 + words.below(900) as usize;
     let mut size = || 8 * (1 + words.below(60)) as usize;
     let (n, k) = (size(), size());
@@ -133,7 +133,7 @@ fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comp
 
 /// Of a size at which many blocks have several tiles each.
 fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
-    let blas = Blas::new(&bench.device)?;
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let (m, n, k) = (24_000 + words.below(1000) as usize, 1024, 520);
     let buffers = [(m, k), (k, n), (m, n)].map(|(rows, columns)| {
         let numbers: Vec<bf16> = words.numbers(rows * columns / 64);

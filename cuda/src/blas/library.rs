@@ -1,22 +1,28 @@
 //! cuBLASLt, and products by it.
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use cudarc::cublaslt::sys as lt;
 
-use super::{Compute, Epilogue, Matrix};
+use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
 use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernels::Element;
-use crate::lane::Lane;
+use crate::lane::{Lane, Moment};
 
 /// What a product may work in. Products on lanes that run side by side must not share it.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Algorithms to choose from: the heuristics put the best first, and it is used unless it cannot be had.
-const CANDIDATES: usize = 4;
+/// Algorithms to choose from: the heuristics name no more, and put first what they expect to be the fastest.
+const CANDIDATES: usize = 8;
+/// How often algorithms are timed, in turns: the fastest time counts. Each time so many products.
+const ROUNDS: usize = 4;
+const RUNS: usize = 3;
+/// Random numbers that are drawn for timing; they are repeated.
+const PATTERN: usize = 1 << 20;
 
 /// cuBLASLt on a GPU, with the memory that products on one lane work in.
 #[derive(Debug)]
@@ -24,6 +30,10 @@ pub struct Blas {
     device: Arc<Device>,
     handle: lt::cublasLtHandle_t,
     workspace: Buffer<u8>,
+    algorithms: Algorithms,
+    known: Tuning,
+    /// Of the products that were planned so far.
+    taken: RefCell<Tuning>,
 }
 
 // SAFETY: the library allows the use of a handle from any thread.
@@ -33,18 +43,31 @@ impl Blas {
     /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
     ///
     /// # Errors
-    /// Where the library is not found or does not start.
-    pub fn new(device: &Arc<Device>) -> Result<Self> {
+    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not fit.
+    pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
         // The bindings panic where the library is missing: so it is asked for first.
         // SAFETY: loading the library runs its initializers, which it allows at any time.
         if !unsafe { lt::is_culib_present() } {
             return Err(Error::NoBlas("the library, libcublasLt.so.13, was not found".into()));
         }
+        // SAFETY: the library is there.
+        let (gpu, library) = (device.name()?, unsafe { lt::cublasLtGetVersion() });
+        if let Algorithms::Recorded(tuning) = &algorithms {
+            tuning.check(&gpu, library)?;
+        }
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
         named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
-        Ok(Self { device: Arc::clone(device), handle, workspace })
+        let known = Tuning::known(&gpu, library);
+        let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
+        Ok(Self { device: Arc::clone(device), handle, workspace, algorithms, known, taken })
+    }
+
+    /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
+    /// alike.
+    pub fn tuning(&self) -> Tuning {
+        self.taken.borrow().clone()
     }
 
     /// The GPU.
@@ -107,10 +130,26 @@ impl Library {
             Epilogue::ReluGradient { .. } => panic!("cuBLASLt has no ReLU gradients on the way"),
         }
         let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
-        let (a, b) = ((a.pointer.address(), Layout::new(a)?), (b.pointer.address(), Layout::new(b)?));
-        let out = (out.pointer.address(), Layout::new(out)?);
-        let algorithm = first_algorithm(blas, &description, [&a.1, &b.1, &out.1])?;
-        Ok(Self { description, a, b, out, keep, algorithm })
+        let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
+        let product = Self {
+            description,
+            a: (a.pointer.address(), Layout::new(a)?),
+            b: (b.pointer.address(), Layout::new(b)?),
+            out: (out.pointer.address(), Layout::new(out)?),
+            keep,
+            algorithm: lt::cublasLtMatmulAlgo_t { data: [0; 8] },
+        };
+        let taken = blas.taken.borrow().get(&name)?;
+        let algorithm = match (taken, &blas.algorithms) {
+            (Some(algorithm), _) => algorithm,
+            (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
+            (None, Algorithms::Recorded(tuning)) => {
+                product.from_records(blas, &name, &[tuning, &blas.known])?
+            }
+            (None, Algorithms::Known) => product.from_records(blas, &name, &[&blas.known])?,
+        };
+        blas.taken.borrow_mut().set(name, &algorithm);
+        Ok(Self { algorithm, ..product })
     }
 
     /// Enqueues the product.
@@ -122,6 +161,18 @@ impl Library {
     /// # Errors
     /// Where the library refuses.
     pub(super) unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.enqueue_at(blas, lane, [self.a.0, self.b.0, self.out.0], &self.algorithm) }
+    }
+
+    /// The same by another algorithm, with the matrices elsewhere.
+    unsafe fn enqueue_at(
+        &self,
+        blas: &Blas,
+        lane: &Lane,
+        [a, b, out]: [u64; 3],
+        algorithm: &lt::cublasLtMatmulAlgo_t,
+    ) -> Result<()> {
         if lane.measures() {
             return Ok(());
         }
@@ -134,16 +185,16 @@ impl Library {
                 blas.handle,
                 self.description.0,
                 std::ptr::from_ref(&one).cast(),
-                pointer(self.a.0),
+                pointer(a),
                 self.a.1.0,
-                pointer(self.b.0),
+                pointer(b),
                 self.b.1.0,
                 std::ptr::from_ref(&self.keep).cast(),
-                pointer(self.out.0),
+                pointer(out),
                 self.out.1.0,
-                pointer(self.out.0).cast_mut(),
+                pointer(out).cast_mut(),
                 self.out.1.0,
-                &self.algorithm,
+                algorithm,
                 pointer(blas.workspace.pointer().address()).cast_mut(),
                 blas.workspace.len(),
                 lane.stream().cast(),
@@ -151,47 +202,139 @@ impl Library {
         };
         named(status, "cublasLtMatmul")
     }
+
+    /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
+    /// none, what the heuristics put first.
+    fn from_records(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
+        let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
+        let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
+        let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
+        // SAFETY: all handles live; there is room for the result.
+        let status = unsafe {
+            lt::cublasLtMatmulAlgoCheck(
+                blas.handle,
+                self.description.0,
+                a.0,
+                b.0,
+                out.0,
+                out.0,
+                &algorithm,
+                found.as_mut_ptr(),
+            )
+        };
+        let taken = status == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+            // SAFETY: the call succeeded, and so has set the result.
+            && unsafe { found.assume_init_ref() }.workspaceSize <= blas.workspace.len();
+        if taken {
+            return Ok(algorithm);
+        }
+        Err(Error::Tuning(format!("the library does not take its algorithm of {name}")))
+    }
+
+    /// The algorithms that the library's heuristics name, at least one: the same each time with the same library on the
+    /// same GPU. None that adds up pieces in the order in which they are done.
+    fn candidates(&self, blas: &Blas) -> Result<Vec<lt::cublasLtMatmulAlgo_t>> {
+        use lt::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let preference = Preference::new()?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace.len() as u64)?;
+        // Pieces go to the workspace and are added up in order; `INPLACE` would add them atomically.
+        let schemes = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
+        let mut found = [MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit(); CANDIDATES];
+        let mut count = 0;
+        // SAFETY: all handles live; there is room for as many results as are asked for.
+        let status = unsafe {
+            lt::cublasLtMatmulAlgoGetHeuristic(
+                blas.handle,
+                self.description.0,
+                self.a.1.0,
+                self.b.1.0,
+                self.out.1.0,
+                self.out.1.0,
+                preference.0,
+                CANDIDATES as i32,
+                found.as_mut_ptr().cast(),
+                &mut count,
+            )
+        };
+        named(status, "cublasLtMatmulAlgoGetHeuristic")?;
+        let found = found.iter().take(count.unsigned_abs() as usize);
+        // SAFETY: the library has set as many results as it counted.
+        let found = found.map(|result| unsafe { result.assume_init_ref() });
+        let usable = found.filter(|result| result.state == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        let usable: Vec<_> = usable.map(|result| result.algo).collect();
+        if usable.is_empty() {
+            let status = "no algorithm for this product".into();
+            return Err(Error::Blas { call: "cublasLtMatmulAlgoGetHeuristic", status });
+        }
+        Ok(usable)
+    }
+
+    /// The fastest of the candidates, on random numbers.
+    fn fastest<T: Element, O: Element>(
+        &self,
+        blas: &Blas,
+        [a, b]: [&Matrix<T>; 2],
+        out: &Matrix<O>,
+    ) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let candidates = self.candidates(blas)?;
+        if blas.device.ledger().measures() {
+            return Ok(candidates[0]);
+        }
+        let (a, b, out) = (random(blas, a)?, random(blas, b)?, random(blas, out)?);
+        let places = [a.pointer().address(), b.pointer().address(), out.pointer().address()];
+        let lane = Lane::new(&blas.device)?;
+        let (begin, end) = (Moment::new(&blas.device)?, Moment::new(&blas.device)?);
+        let mut times = vec![f64::INFINITY; candidates.len()];
+        for _ in 0..ROUNDS {
+            for (algorithm, fastest) in candidates.iter().zip(&mut times) {
+                lane.record(&begin)?;
+                for _ in 0..RUNS {
+                    // SAFETY: the buffers are as large as the matrices and live until the lane was waited for.
+                    unsafe { self.enqueue_at(blas, &lane, places, algorithm) }?;
+                }
+                lane.record(&end)?;
+                lane.synchronize()?;
+                *fastest = fastest.min(end.ms_since(&begin)?);
+            }
+        }
+        let first = times.iter().enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+        Ok(candidates[first.map_or(0, |(number, _)| number)])
+    }
 }
 
-/// The algorithm that the library's heuristics put first: the same each time on the same GPU with the same library.
-/// None that adds up pieces in the order in which they are done.
-fn first_algorithm(
-    blas: &Blas,
-    description: &Description,
-    [a, b, out]: [&Layout; 3],
-) -> Result<lt::cublasLtMatmulAlgo_t> {
-    use lt::cublasLtMatmulPreferenceAttributes_t as Attribute;
-    let preference = Preference::new()?;
-    preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace.len() as u64)?;
-    // Pieces go to the workspace and are added up in order; `INPLACE` would add them atomically.
-    let schemes = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-    preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
-    let mut found = [MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit(); CANDIDATES];
-    let mut count = 0;
-    // SAFETY: all handles live; there is room for as many results as are asked for.
-    let status = unsafe {
-        lt::cublasLtMatmulAlgoGetHeuristic(
-            blas.handle,
-            description.0,
-            a.0,
-            b.0,
-            out.0,
-            out.0,
-            preference.0,
-            CANDIDATES as i32,
-            found.as_mut_ptr().cast(),
-            &mut count,
-        )
+/// What a product is called in records: what decides how fast an algorithm is.
+fn name<T: Element, O: Element>(
+    compute: Compute,
+    [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
+    out: Matrix<O>,
+    epilogue: Epilogue<T>,
+) -> String {
+    let factor = |matrix: Matrix<T>, transposed| {
+        let turned = if transposed { " transposed" } else { "" };
+        format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
     };
-    named(status, "cublasLtMatmulAlgoGetHeuristic")?;
-    let found = found.iter().take(count.unsigned_abs() as usize);
-    // SAFETY: the library has set as many results as it counted.
-    let mut found = found.map(|result| unsafe { result.assume_init_ref() });
-    let usable = found.find(|result| result.state == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
-    usable.map(|result| result.algo).ok_or(Error::Blas {
-        call: "cublasLtMatmulAlgoGetHeuristic",
-        status: "no algorithm for this product".into(),
-    })
+    let epilogue = match epilogue {
+        Epilogue::None | Epilogue::ReluGradient { .. } => "",
+        Epilogue::Add => ", added",
+        Epilogue::BiasRelu { .. } => ", bias, relu",
+    };
+    let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
+    let kind = if O::BF16 { "bf16" } else { "f32" };
+    format!("{compute:?}: {x} by {y} to {kind} of {}{epilogue}", out.stride)
+}
+
+/// Random numbers, in memory as large as a matrix's.
+fn random<T: Element>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
+    let buffer = Buffer::uninitialized(&blas.device, matrix.rows * matrix.stride)?;
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let numbers = (0..PATTERN.min(buffer.len())).map(|_| {
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        T::of((word >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    });
+    buffer.repeat(&numbers.collect::<Vec<_>>())?;
+    Ok(buffer)
 }
 
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! `columns.cu`) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and by `columns.cu` elsewhere.
 
 mod library;
+mod tuning;
 
 use std::any::TypeId;
 use std::fmt;
@@ -18,6 +19,7 @@ use crate::lane::Lane;
 
 pub use library::Blas;
 use library::Library;
+pub use tuning::{Algorithms, Tuning};
 
 /// How elements are multiplied. Sums are in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

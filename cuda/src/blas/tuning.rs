@@ -59,7 +59,8 @@ impl Tuning {
     /// Where it is not written as it should be.
     pub(super) fn get(&self, product: &str) -> Result<Option<lt::cublasLtMatmulAlgo_t>> {
         let Some(words) = self.algorithms.get(product) else { return Ok(None) };
-        let parsed = words.split(' ').map(|word| u64::from_str_radix(word, 16)).collect::<Result<Vec<_>, _>>();
+        let parsed =
+            words.split(' ').map(|word| u64::from_str_radix(word, 16)).collect::<Result<Vec<_>, _>>();
         let data = parsed.ok().and_then(|words| words.try_into().ok());
         let data = data.ok_or_else(|| {
             Error::Tuning(format!("the algorithm of {product} is not eight words in hexadecimal digits"))
