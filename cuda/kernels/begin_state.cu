@@ -1,18 +1,22 @@
 // The state that a table's rows begin with, behind their weights.
 //
 // Writes 4 bytes a number of state, and reads the weights where they decide.
+#include "dtype.cuh"
 #include "optimizer.cuh"
 
 struct BeginState {
-    // [row][words], the first elements of a row its weights.
+    // [row][words], the weights in front of the state.
     float* rows;
     u64 rows_count;
     Rule rule;
-    // Words of a row, and those in front of its state.
+    // Words of a row, those in front of its state, and its elements, filled up.
     u32 words;
     u32 weights;
+    u32 dim;
+    // What the weights are stored as: a `Dtype`.
+    u32 dtype;
 };
-static_assert(sizeof(BeginState) == 56);
+static_assert(sizeof(BeginState) == 64);
 
 // Grid: any.
 extern "C" __global__ void __launch_bounds__(256) begin_state(const __grid_constant__ BeginState p) {
@@ -23,7 +27,11 @@ extern "C" __global__ void __launch_bounds__(256) begin_state(const __grid_const
         float* row = p.rows + i / states * p.words;
         float state = p.rule.initial;
         // FTRL's z stands for the weight.
-        if (p.rule.kind == FTRL && number < p.weights) state = __fmul_rn(-p.rule.damping, row[number]);
+        if (p.rule.kind == FTRL && number < p.dim) {
+            const float4 weights = load_weights(row, number, p.dtype);
+            const float weight = (&weights.x)[number % VECTOR];
+            state = __fmul_rn(-p.rule.damping, weight);
+        }
         row[p.weights + number] = state;
     }
 }

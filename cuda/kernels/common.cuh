@@ -133,8 +133,11 @@ struct Feature {
     // Where the vector begins in a sample's.
     u32 place;
     u32 table;
+    // What the rows are stored as: a `Dtype`.
+    u32 dtype;
+    u32 reserved;
 };
-static_assert(sizeof(Feature) == 48);
+static_assert(sizeof(Feature) == 56);
 constexpr u32 FIXED = ~0u;
 
 // A sample's ids: `size` from `begin` on.

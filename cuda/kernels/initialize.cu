@@ -1,7 +1,7 @@
 // The first weights of an owner's rows: uniform, a function of seed, table, row and column alone, or zeros.
 //
-// Writes 4 bytes an element. The numbers are those of `random.rs`: Philox4x32-10.
-#include "common.cuh"
+// Writes an element of the tables' type each. The numbers are those of `random.rs`.
+#include "dtype.cuh"
 
 struct Table {
     // Where its rows begin, in words of four bytes.
@@ -12,8 +12,11 @@ struct Table {
     // Zeros follow them, up to whole vectors.
     u32 dim;
     u32 row_words;
+    // What rows are stored as: a `Dtype`.
+    u32 dtype;
+    u32 reserved;
 };
-static_assert(sizeof(Table) == 24);
+static_assert(sizeof(Table) == 32);
 
 struct Initialize {
     float* rows;
@@ -26,17 +29,6 @@ struct Initialize {
     u32 ranks;
 };
 static_assert(sizeof(Initialize) == 40);
-
-__device__ inline uint4 philox(uint4 counter, uint2 key) {
-#pragma unroll
-    for (u32 round = 0; round < 10; round++) {
-        if (round > 0) key = make_uint2(key.x + 0x9E3779B9u, key.y + 0xBB67AE85u);
-        const u64 first = u64(counter.x) * 0xD2511F53u, second = u64(counter.z) * 0xCD9E8D57u;
-        counter = make_uint4(u32(second >> 32) ^ counter.y ^ key.x, u32(second), u32(first >> 32) ^ counter.w ^ key.y,
-                             u32(first));
-    }
-    return counter;
-}
 
 __device__ inline float uniform(u32 word, float bound) {
     const float unit = float(word >> 8) * (1.0f / (1 << 24));
@@ -64,9 +56,11 @@ extern "C" __global__ void __launch_bounds__(256) initialize(const __grid_consta
             const uint4 words =
                 philox(make_uint4(row, 0, column / VECTOR, table), make_uint2(u32(p.seed), u32(p.seed >> 32)));
             const u32 here = own.bound == 0 ? 0 : own.dim - column;
-            *reinterpret_cast<float4*>(weights + column) =
-                make_float4(here > 0 ? uniform(words.x, own.bound) : 0, here > 1 ? uniform(words.y, own.bound) : 0,
-                            here > 2 ? uniform(words.z, own.bound) : 0, here > 3 ? uniform(words.w, own.bound) : 0);
+            const auto number = [&](u32 word, u32 place) {
+                return here > place ? nearest(own.dtype, uniform(word, own.bound)) : 0.0f;
+            };
+            store_weights(weights, column, own.dtype,
+                          make_float4(number(words.x, 0), number(words.y, 1), number(words.z, 2), number(words.w, 3)));
         }
     }
 }

@@ -1,10 +1,10 @@
 // The vectors of samples, straight out of tables that lie on this GPU: of each bag the sum or the mean of its rows, in
 // their order.
 //
-// Reads 4 bytes an element of every look-up and writes one element of the vectors' type for every bag. Blocks go by
+// Reads an element of the table's type of every look-up and writes one element of the vectors' type for every bag. Blocks go by
 // feature: at any time the whole GPU reads one table, of whose frequent rows many then lie in the first-level caches,
 // and most others in the second.
-#include "element.cuh"
+#include "dtype.cuh"
 
 // Rows that a group of lanes has in flight.
 constexpr u32 LOOK_UPS_AT_ONCE = 8;
@@ -33,12 +33,11 @@ struct LookUp {
 };
 static_assert(sizeof(LookUp) == 64);
 
-template <class T>
-__device__ inline void look_up(const LookUp& p) {
-    const LookUpTask task = p.tasks[blockIdx.x];
+template <class T, u32 DTYPE>
+__device__ __noinline__ void look_up(const LookUp& p, LookUpTask task) {
+    const Feature feature = p.features[task.feature];
     const u32 first = task.first + threadIdx.x / task.lanes * task.each, lane = threadIdx.x % task.lanes;
     if (first >= p.samples) return;
-    const Feature feature = p.features[task.feature];
     const u32 last = min(first + task.each, p.samples), there = min(last, *p.samples_count);
     const float* table = p.tables + feature.words;
     T* output = static_cast<T*>(p.output) + feature.place;
@@ -62,13 +61,13 @@ __device__ inline void look_up(const LookUp& p) {
             sum = make_float4(0, 0, 0, 0);
         };
         for (u32 next = first_bag.begin; next < end; next += LOOK_UPS_AT_ONCE) {
-            float4 values[LOOK_UPS_AT_ONCE];
+            typename FourWeights<DTYPE>::Type values[LOOK_UPS_AT_ONCE];
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
                 if (next + i >= end) continue;
                 // What routes the batch counts ids that are out of range.
                 const u32 row = min(__ldg(p.ids + next + i), feature.rows - 1);
-                values[i] = __ldg(reinterpret_cast<const float4*>(table + u64(row) * feature.row_words + column));
+                values[i] = __ldg(four_weights<DTYPE>(table + u64(row) * feature.row_words, column));
             }
 #pragma unroll
             for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
@@ -77,13 +76,23 @@ __device__ inline void look_up(const LookUp& p) {
                     close_bag();
                     bag = bag_at(++sample);
                 }
-                add(sum, values[i]);
+                add(sum, weights_from<DTYPE>(values[i]));
             }
         }
         for (close_bag(); ++sample < last;) {
             bag = bag_at(sample);
             close_bag();
         }
+    }
+}
+
+template <class T>
+__device__ inline void look_up(const LookUp& p) {
+    const LookUpTask task = p.tasks[blockIdx.x];
+    switch (p.features[task.feature].dtype) {
+        case FP32: return look_up<T, FP32>(p, task);
+        case BF16: return look_up<T, BF16>(p, task);
+        case FP16: return look_up<T, FP16>(p, task);
     }
 }
 

@@ -18,7 +18,7 @@ use half::bf16;
 use rankine_cuda::{Device, Graph, Lane, Moment};
 use rankine_embedding::cuda::{self, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
 use rankine_embedding::random::philox4x32;
-use rankine_embedding::{Pooling, TableSpec};
+use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use serde_json::json;
@@ -173,6 +173,7 @@ fn main() -> Result<()> {
             name: format!("c{number}"),
             rows: rows.min(options.rows_cap),
             dim: options.dim,
+            dtype: Dtype::Fp32,
         })
         .collect();
     // The first vector of a sample is the bottom MLP's.

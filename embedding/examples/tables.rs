@@ -9,7 +9,7 @@ use half::bf16;
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
 use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables};
 use rankine_embedding::random::philox4x32;
-use rankine_embedding::{Pooling, TableSpec};
+use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 
@@ -45,7 +45,12 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let shape = Shape::load(&options.shape)?;
     let rows: Vec<_> = shape.rows.iter().map(|&rows| rows.min(options.rows_cap)).collect();
-    let of = |(number, &rows)| TableSpec { name: format!("c{number}"), rows, dim: options.dim };
+    let of = |(number, &rows)| TableSpec {
+        name: format!("c{number}"),
+        rows,
+        dim: options.dim,
+        dtype: Dtype::Fp32,
+    };
     let tables: Vec<_> = rows.iter().enumerate().map(of).collect();
     let hotness = |column| shape.hotness.get(column).map_or(1, |&hotness| hotness as usize);
     let columns: Vec<_> = (0..tables.len()).map(|column| Hotness::Fixed(hotness(column))).collect();

@@ -8,6 +8,7 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod dtype;
 pub mod frequency;
 pub mod optimizer;
 pub mod placement;
@@ -18,6 +19,7 @@ pub mod topology;
 pub mod traffic;
 pub mod vector;
 
+pub use dtype::{Dtype, Rounding};
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};
 pub use placement::{

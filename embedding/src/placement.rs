@@ -313,6 +313,7 @@ impl FrequentRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::Dtype;
     use proptest::prelude::*;
 
     proptest! {
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn columns_are_cut_at_multiples_of_16_bytes() {
-        let table = TableSpec { name: "t".into(), rows: 3, dim: 18 };
+        let table = TableSpec { name: "t".into(), rows: 3, dim: 18, dtype: Dtype::Fp32 };
         let columns = |ranks: &[usize]| -> Vec<_> {
             let plan = TablePlan::column_wise(&table, Exchange::Rows, ranks);
             plan.shards.into_iter().map(|shard| shard.columns).collect()

@@ -41,6 +41,16 @@ impl UniformField {
         Self { key: [seed as u32, (seed >> 32) as u32], stream }
     }
 
+    /// What the seed makes of every stream.
+    pub(crate) fn key(&self) -> [u32; 2] {
+        self.key
+    }
+
+    /// The stream.
+    pub(crate) fn stream(&self) -> u32 {
+        self.stream
+    }
+
     /// Fills a row with numbers uniform in `-bound..bound`. Column `c` gets word `c % 4` of counter
     /// `(row low, row high, c / 4, stream)`.
     pub fn fill_row(&self, row: u64, bound: f32, out: &mut [f32]) {

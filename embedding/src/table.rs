@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::dtype::Dtype;
+
 /// How the rows of a bag become one vector. An empty bag becomes zeros either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -33,6 +35,9 @@ pub struct TableSpec {
     pub rows: u64,
     /// Elements of a row.
     pub dim: usize,
+    /// What they are stored as.
+    #[serde(default)]
+    pub dtype: Dtype,
 }
 
 impl TableSpec {

@@ -1,7 +1,7 @@
 //! A trained model on disk: `model.safetensors` with every weight, and `model.json` with what else scoring raw rows
 //! takes: the model's sizes, the columns with their transforms, and the checksums of all files.
 //!
-//! Tensors are f32, and a model has those of its parts:
+//! Tensors are f32, those of tables what the job says, and a model has those of its parts:
 //!
 //! - `bottom.0.weight` `[outputs, inputs]`, `bottom.0.bias` `[outputs]`, ..., `top.0.weight`, `top.0.bias`, ...
 //! - `cross.0.weight` and `cross.0.bias`, ...; with a rank `cross.0.v.weight`, `cross.0.u.weight` and `cross.0.u.bias`
@@ -13,14 +13,14 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
-use rankine_embedding::TableSpec;
 use rankine_embedding::cpu::Table;
+use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use rankine_reader::write::{CheckedFile, PartialDir, write_file};
 use rankine_reader::{Dataset, Schema};
-use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuModel;
@@ -171,10 +171,10 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     let shapes = tensor_shapes(model.spec());
     let mut tensors = Vec::new();
     let mut end = 0;
-    for (name, shape) in shapes.clone() {
+    for Tensor { name, shape, dtype } in shapes.clone() {
         let start = end;
-        end += 4 * shape.iter().product::<usize>();
-        tensors.push((name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) }));
+        end += dtype.bytes() * shape.iter().product::<usize>();
+        tensors.push((name, TensorInfo { dtype: named(dtype), shape, data_offsets: (start, end) }));
     }
     let metadata = Metadata::new(None, tensors).expect("tensors lie one behind the other");
     let mut header = serde_json::to_vec(&metadata).expect("metadata is plain data");
@@ -185,7 +185,10 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(&header)?;
     let mut run = Vec::new();
-    let mut told = 0;
+    let (mut told, mut written) = (0, 0);
+    // What is to come, tensor by tensor: how many numbers, and of which type.
+    let mut to_come = shapes.iter().map(|tensor| (tensor.elements(), tensor.dtype));
+    let (mut of_tensor, mut dtype) = (0, Dtype::Fp32);
     // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
     model.try_for_each_run(&mut |values| {
         // No loss sees the last step's update.
@@ -193,51 +196,86 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
             return Err(SavedModelError::NotFinite { tensor: tensor_at(&shapes, told + place) });
         }
         told += values.len();
-        for values in values.chunks(RUN_BYTES / 4) {
-            run.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        let mut values = values;
+        while !values.is_empty() {
+            while of_tensor == 0 {
+                (of_tensor, dtype) =
+                    to_come.next().expect("a model tells no more weights than its spec says");
+            }
+            let (here, behind) = values.split_at(values.len().min(of_tensor).min(RUN_BYTES / 4));
+            here.iter().for_each(|&value| dtype.write(value, &mut run));
+            (of_tensor, values) = (of_tensor - here.len(), behind);
             if run.len() >= RUN_BYTES {
+                written += run.len();
                 file.write(&run)?;
                 run.clear();
             }
         }
         Ok(())
     })?;
-    assert_eq!(4 * told, end, "a model tells as many weights as its spec says");
+    assert_eq!(written + run.len(), end, "a model tells as many weights as its spec says");
     file.write(&run)?;
     Ok(file.finish()?)
 }
 
 /// The tensor that an element belongs to, all of them one behind the other.
-fn tensor_at(shapes: &[(String, Vec<usize>)], element: usize) -> String {
+fn tensor_at(tensors: &[Tensor], element: usize) -> String {
     let mut end = 0;
-    let ends = shapes.iter().map(|(name, shape)| {
-        end += shape.iter().product::<usize>();
-        (name, end)
+    let ends = tensors.iter().map(|tensor| {
+        end += tensor.elements();
+        (&tensor.name, end)
     });
     ends.filter(|&(_, end)| element < end).map(|(name, _)| name.clone()).next().unwrap_or_default()
 }
 
-/// Every tensor with its shape, in the order of their bytes.
-fn tensor_shapes(spec: &ModelSpec) -> Vec<(String, Vec<usize>)> {
+/// A tensor, but for what it contains.
+#[derive(Debug, Clone)]
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    dtype: Dtype,
+}
+
+impl Tensor {
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A type's name in safetensors.
+fn named(dtype: Dtype) -> tensor::Dtype {
+    match dtype {
+        Dtype::Fp32 => tensor::Dtype::F32,
+        Dtype::Bf16 => tensor::Dtype::BF16,
+        Dtype::Fp16 => tensor::Dtype::F16,
+    }
+}
+
+/// Every tensor, in the order of their bytes.
+fn tensor_shapes(spec: &ModelSpec) -> Vec<Tensor> {
     let layers = spec.dense_layout().named_layers().into_iter().flat_map(|(name, layer)| {
-        let weight = (format!("{name}.weight"), vec![layer.outputs, layer.inputs]);
-        let bias = layer.bias.then(|| (format!("{name}.bias"), vec![layer.outputs]));
-        std::iter::once(weight).chain(bias)
+        let dense = |part, shape| Tensor { name: format!("{name}.{part}"), shape, dtype: Dtype::Fp32 };
+        let weight = dense("weight", vec![layer.outputs, layer.inputs]);
+        let bias = layer.bias.then(|| dense("bias", vec![layer.outputs]));
+        std::iter::once(weight).chain(bias).collect::<Vec<_>>()
     });
     let named = |kind: &'static str, tables: Vec<TableSpec>| {
-        let shape =
-            move |table: TableSpec| (format!("{kind}.{}", table.name), vec![table.rows as usize, table.dim]);
-        tables.into_iter().map(shape)
+        let tensor = move |table: TableSpec| Tensor {
+            name: format!("{kind}.{}", table.name),
+            shape: vec![table.rows as usize, table.dim],
+            dtype: table.dtype,
+        };
+        tables.into_iter().map(tensor)
     };
     let tables = named("embedding", spec.tables.clone());
     layers.chain(tables).chain(named("wide", spec.wide_tables())).collect()
 }
 
 /// The bytes of some tensors, where those can be counted.
-fn tensor_bytes(shapes: &[(String, Vec<usize>)]) -> Option<u64> {
-    shapes.iter().try_fold(0u64, |sum, (_, shape)| {
+fn tensor_bytes(tensors: &[Tensor]) -> Option<u64> {
+    tensors.iter().try_fold(0u64, |sum, Tensor { shape, dtype, .. }| {
         let elements = shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64))?;
-        sum.checked_add(elements.checked_mul(4)?)
+        sum.checked_add(elements.checked_mul(dtype.bytes() as u64)?)
     })
 }
 
@@ -312,14 +350,15 @@ impl SavedModel {
         let metadata: Metadata =
             serde_json::from_slice(&header).map_err(|error| damaged(error.to_string()))?;
         let shapes = tensor_shapes(&self.spec);
-        let expected: Vec<_> = shapes.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())).collect();
+        let expected: Vec<_> = shapes
+            .iter()
+            .map(|Tensor { name, shape, dtype }| (name.as_str(), shape.as_slice(), named(*dtype)))
+            .collect();
         let names = metadata.offset_keys();
         let found: Vec<_> = names
             .iter()
-            .filter_map(|name| {
-                Some((name.as_str(), metadata.info(name).filter(|info| info.dtype == Dtype::F32)?))
-            })
-            .map(|(name, info)| (name, info.shape.as_slice()))
+            .filter_map(|name| Some((name.as_str(), metadata.info(name)?)))
+            .map(|(name, info)| (name, info.shape.as_slice(), info.dtype))
             .collect();
         if found != expected {
             return Err(damaged("its tensors are not those of the model".into()));
@@ -330,23 +369,23 @@ impl SavedModel {
         }
 
         let mut bytes = Vec::new();
-        let mut take = |values: &mut [f32]| -> Result<(), SavedModelError> {
-            bytes.resize(values.len() * 4, 0);
+        let mut take = |values: &mut [f32], dtype: Dtype| -> Result<(), SavedModelError> {
+            bytes.resize(values.len() * dtype.bytes(), 0);
             input.read_exact(&mut bytes).map_err(read)?;
-            for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(4)) {
-                *value = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            for (value, bytes) in values.iter_mut().zip(bytes.chunks_exact(dtype.bytes())) {
+                *value = dtype.read(bytes);
             }
             Ok(())
         };
         let mut parameters = vec![0.0; self.spec.dense_parameters()];
-        take(&mut parameters)?;
+        take(&mut parameters, Dtype::Fp32)?;
         let mut tables = Vec::new();
         let rules = TrainingRules::sgd(&self.spec, 0.0);
         for (spec, optimizer) in rules.all_tables(&self.spec) {
-            let rows = spec.rows;
+            let (rows, dtype) = (spec.rows, spec.dtype);
             let mut table = Table::zeroed(spec, optimizer);
             for row in 0..rows {
-                take(table.weights_mut(row))?;
+                take(table.weights_mut(row), dtype)?;
             }
             tables.push(table);
         }

@@ -7,7 +7,7 @@ use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
 use rankine_cuda::blas::Algorithms;
-use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 
@@ -59,7 +59,7 @@ impl Training {
         let tables: Vec<_> = [3, 50, 2_000, 70_000]
             .into_iter()
             .enumerate()
-            .map(|(number, rows)| TableSpec { name: format!("t{number}"), rows, dim })
+            .map(|(number, rows)| TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32 })
             .collect();
         let feature = |number: usize| FeatureSpec {
             column: format!("c{number}"),

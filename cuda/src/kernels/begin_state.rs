@@ -17,9 +17,13 @@ pub struct BeginState {
     pub words: u32,
     /// Those in front of its state.
     pub weights: u32,
+    /// Its elements, filled up to a multiple of 4.
+    pub dim: u32,
+    /// What the weights are stored as: a [`super::Dtype`].
+    pub dtype: u32,
 }
 
-const _: () = assert!(size_of::<BeginState>() == 56);
+const _: () = assert!(size_of::<BeginState>() == 64);
 
 // SAFETY: `begin_state.cu` has the same struct.
 unsafe impl Kernel for BeginState {

@@ -19,6 +19,10 @@ pub struct Table {
     pub dim: u32,
     /// Words from one row to the next.
     pub row_words: u32,
+    /// What rows are stored as: a [`super::Dtype`].
+    pub dtype: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Sets the first weights of an owner's rows. Grid: any; a warp takes a row at a time.
@@ -41,7 +45,7 @@ pub struct Initialize {
     pub ranks: u32,
 }
 
-const _: () = assert!(size_of::<Table>() == 24 && size_of::<Initialize>() == 40);
+const _: () = assert!(size_of::<Table>() == 32 && size_of::<Initialize>() == 40);
 
 // SAFETY: `initialize.cu` has the same struct.
 unsafe impl Kernel for Initialize {

@@ -60,7 +60,7 @@ pub use mark::Mark;
 pub(crate) use matmul::{MatmulReluGradient, Matrices};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
-pub use optimizer::{Rule, RuleKind};
+pub use optimizer::{Dtype, Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use route::{Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::{Fetch, Send, Vectors};
@@ -116,6 +116,10 @@ pub struct Feature {
     pub place: u32,
     /// The number of its table.
     pub table: u32,
+    /// What its table's rows are stored as: a [`Dtype`].
+    pub dtype: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 impl Feature {
@@ -123,7 +127,7 @@ impl Feature {
     pub const FIXED: u32 = u32::MAX;
 }
 
-const _: () = assert!(size_of::<Feature>() == 48);
+const _: () = assert!(size_of::<Feature>() == 56);
 
 /// What a kernel is launched with.
 ///

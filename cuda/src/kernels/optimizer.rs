@@ -1,6 +1,18 @@
-//! `optimizer.cuh`: how parameters learn, as plain data.
+//! `optimizer.cuh` and `dtype.cuh`: how parameters learn, and what tables are stored as, as plain data.
 
 use bytemuck::{Pod, Zeroable};
+
+/// What the weights of a table are stored as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Dtype {
+    /// f32
+    Fp32,
+    /// bf16
+    Bf16,
+    /// f16
+    Fp16,
+}
 
 /// Which rule it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

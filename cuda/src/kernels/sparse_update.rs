@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Element, Feature, Id, Kernel, Pair, Rate, Rule};
+use super::{Element, Feature, Id, Kernel, Pair, Rate, Rule, Step};
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
@@ -19,8 +19,8 @@ pub struct TableRule {
     pub first: u32,
     /// Where the second of two numbers of state begins.
     pub second: u32,
-    /// 0.
-    pub reserved: u32,
+    /// What its weights are stored as: a [`super::Dtype`].
+    pub dtype: u32,
 }
 
 /// Sums the gradients of each distinct row and updates it.
@@ -47,6 +47,10 @@ pub struct SparseUpdate<T> {
     pub stop: Pointer<u32>,
     /// The tables.
     pub storage: Pointer<f32>,
+    /// The step's number.
+    pub step: Pointer<Step>,
+    /// The run's seed.
+    pub seed: u64,
     /// As many elements as [`SparseUpdate::parts_len`] says: sums of rows that reach from one block into another.
     pub parts: Pointer<f32>,
     /// Bits of a bag that are the sample's.
@@ -59,7 +63,7 @@ pub struct SparseUpdate<T> {
     pub room: u32,
 }
 
-const _: () = assert!(size_of::<TableRule>() == 48 && size_of::<SparseUpdate<f32>>() == 104);
+const _: () = assert!(size_of::<TableRule>() == 48 && size_of::<SparseUpdate<f32>>() == 120);
 
 /// Pairs that a team of lanes takes.
 const RUN: u32 = 64;

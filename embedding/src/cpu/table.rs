@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use super::deduplicate::{BagPlace, Route};
 use super::memory::Memory;
 use super::pool::Feature;
+use crate::dtype::{Dtype, Rounding};
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
 use crate::table::TableSpec;
@@ -27,6 +28,8 @@ pub struct Table {
     optimizer: Optimizer,
     stride: usize,
     data: Memory,
+    /// What the first weights were drawn from, where they were.
+    field: Option<UniformField>,
 }
 
 impl Table {
@@ -35,7 +38,7 @@ impl Table {
     pub fn zeroed(spec: TableSpec, optimizer: Optimizer) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
-        let mut table = Self { spec, optimizer, stride, data };
+        let mut table = Self { spec, optimizer, stride, data, field: None };
         let mut state = vec![0.0; optimizer.rule.state_elements(table.spec.dim)];
         optimizer.rule.initialize(&vec![0.0; table.spec.dim], &mut state);
         // Memory that was never written takes none.
@@ -49,24 +52,27 @@ impl Table {
     /// table number, row and column alone.
     pub fn initialized(spec: TableSpec, optimizer: Optimizer, seed: u64, number: u32) -> Self {
         let (field, bound) = (UniformField::new(seed, number), spec.initial_bound());
-        Self::filled(spec, optimizer, |row, weights| field.fill_row(row, bound, weights))
+        let table = Self::filled(spec, optimizer, |row, weights| field.fill_row(row, bound, weights));
+        Self { field: Some(field), ..table }
     }
 
-    /// A table whose weights `fill` sets, row by row, with the state that they start with.
+    /// A table whose weights `fill` sets, row by row, with the state that they start with. They are rounded to the
+    /// table's type.
     pub fn filled(spec: TableSpec, optimizer: Optimizer, fill: impl Fn(u64, &mut [f32]) + Sync) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
-        let mut table = Self { spec, optimizer, stride, data };
+        let mut table = Self { spec, optimizer, stride, data, field: None };
         table.fill(fill);
         table
     }
 
     /// Lets `fill` set the weights of every row, and sets the state that goes with them.
     fn fill(&mut self, fill: impl Fn(u64, &mut [f32]) + Sync) {
-        let (dim, rule) = (self.spec.dim, self.optimizer.rule);
+        let (dim, dtype, rule) = (self.spec.dim, self.spec.dtype, self.optimizer.rule);
         self.data.par_chunks_exact_mut(self.stride).enumerate().for_each(|(row, data)| {
             let (weights, state) = data.split_at_mut(dim);
             fill(row as u64, weights);
+            weights.iter_mut().for_each(|weight| *weight = dtype.nearest(*weight));
             rule.initialize(weights, &mut state[..rule.state_elements(dim)]);
         });
     }
@@ -96,17 +102,38 @@ impl Table {
     /// Updates every distinct row of a batch once, from the gradients of the pooled vectors.
     ///
     /// `route` was built from `features`; in `gradients` each feature's lie where its slot says.
+    ///
+    /// # Panics
+    /// Where weights are to be rounded, and were not drawn from a seed.
     pub fn update(&mut self, route: &Route, features: &[Feature<'_>], gradients: &[f32], step: Step) {
         let task = UpdateTask {
             dim: self.spec.dim,
             state_elements: self.optimizer.rule.state_elements(self.spec.dim),
             stride: self.stride,
             update: self.optimizer.at(step),
+            rounding: self.rounding(step),
             route,
             features,
             gradients,
         };
         task.run(0..route.rows.len(), 0, &mut self.data);
+    }
+
+    /// How a step's weights are rounded, where they are.
+    fn rounding(&self, step: Step) -> Option<Rounding> {
+        if self.spec.dtype == Dtype::Fp32 {
+            return None;
+        }
+        let field = self.field.expect("weights that are rounded were drawn from a seed");
+        Rounding::new(self.spec.dtype, field, step.number)
+    }
+
+    /// Rounds some rows' weights: each is a row here with the row that it is of the table as a whole, of which this has
+    /// the columns from `first_column` on.
+    pub fn round(&mut self, rows: impl Iterator<Item = (u64, u64)>, first_column: usize, rounding: Rounding) {
+        for (row, of_whole) in rows {
+            rounding.round(of_whole, first_column, self.weights_mut(row));
+        }
     }
 
     /// Updates some rows, each once, from the sums of their gradients, `[row, dim]`. Where the rule keeps one number a
@@ -151,6 +178,7 @@ struct UpdateTask<'a> {
     state_elements: usize,
     stride: usize,
     update: Update,
+    rounding: Option<Rounding>,
     route: &'a Route,
     features: &'a [Feature<'a>],
     gradients: &'a [f32],
@@ -184,6 +212,9 @@ impl UpdateTask<'_> {
         });
         let (weights, state) = row.split_at_mut(self.dim);
         self.update.apply(weights, &mut state[..self.state_elements], total);
+        if let Some(rounding) = self.rounding {
+            rounding.round(self.route.rows[index], 0, weights);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use rankine_cuda::kernels::{
 
 use super::error::{Error, Result};
 use super::local_route::tiles;
+use crate::dtype::Dtype;
 use crate::optimizer::Optimizer;
 #[cfg(doc)]
 use crate::placement::Owner;
@@ -251,15 +252,18 @@ impl Layout {
 
     /// Words of four bytes from one row of a table to the next.
     pub(super) fn row_words(&self, table: usize) -> usize {
-        let weights = filled_up(&self.tables[table]);
-        weights + self.optimizers[table].rule.state_elements(weights).next_multiple_of(VECTOR)
+        let (spec, rule) = (&self.tables[table], self.optimizers[table].rule);
+        weight_words(spec) + rule.state_elements(filled_up(spec)).next_multiple_of(VECTOR)
     }
 
     /// How the rows of each table learn, as the kernels have it.
     pub(super) fn kernel_rules(&self) -> Vec<TableRule> {
-        let of = |(table, optimizer): (&TableSpec, &Optimizer)| {
-            let first = filled_up(table) as u32;
-            TableRule { rule: optimizer.into(), dim: table.dim as u32, first, second: 2 * first, reserved: 0 }
+        let of = |(table, optimizer): (&TableSpec, &Optimizer)| TableRule {
+            rule: optimizer.into(),
+            dim: table.dim as u32,
+            first: weight_words(table) as u32,
+            second: (weight_words(table) + filled_up(table)) as u32,
+            dtype: kernel_dtype(table),
         };
         self.tables.iter().zip(&self.optimizers).map(of).collect()
     }
@@ -291,6 +295,8 @@ impl Layout {
                 dim: filled_up(&self.tables[table]) as u32,
                 place: place as u32,
                 table: table as u32,
+                dtype: kernel_dtype(&self.tables[table]),
+                reserved: 0,
             }
         };
         self.features.iter().map(of).collect()
@@ -304,6 +310,8 @@ impl Layout {
             bound: if number < drawn { table.initial_bound() } else { 0.0 },
             dim: table.dim as u32,
             row_words: self.row_words(number) as u32,
+            dtype: kernel_dtype(table),
+            reserved: 0,
         };
         self.tables.iter().enumerate().map(of).collect()
     }
@@ -360,6 +368,20 @@ fn filled_up(table: &TableSpec) -> usize {
     table.dim.next_multiple_of(VECTOR)
 }
 
+/// Words of four bytes that a row's weights take: state begins where rows can be read by vectors of f32.
+fn weight_words(table: &TableSpec) -> usize {
+    (filled_up(table) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
+}
+
+/// What a table is stored as, as the kernels have it.
+fn kernel_dtype(table: &TableSpec) -> u32 {
+    match table.dtype {
+        Dtype::Fp32 => kernels::Dtype::Fp32 as u32,
+        Dtype::Bf16 => kernels::Dtype::Bf16 as u32,
+        Dtype::Fp16 => kernels::Dtype::Fp16 as u32,
+    }
+}
+
 /// What the exchange between ranks has of a layout: one id a sample, a column a feature, tables of one dim.
 impl Layout {
     /// Refuses what is not exchanged.
@@ -370,6 +392,9 @@ impl Layout {
         }
         if self.tables.iter().any(|table| table.dim != self.dim()) {
             return Err(Error::NotExchanged("tables of different dims"));
+        }
+        if self.tables.iter().any(|table| table.dtype != Dtype::Fp32) {
+            return Err(Error::NotExchanged("tables of other types than fp32"));
         }
         let (have, most) = (self.ids() as u64, 1 << (2 * kernels::DIGIT_BITS_MAX));
         if have > most {
@@ -414,7 +439,7 @@ mod tests {
     use super::*;
 
     fn tables(rows: &[u64]) -> Vec<TableSpec> {
-        rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8 }).collect()
+        rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32 }).collect()
     }
 
     fn feature(table: usize, place: usize) -> Feature {
@@ -460,7 +485,7 @@ mod tests {
     #[test]
     fn only_one_id_a_sample_and_one_dim_are_exchanged() {
         let layout = |dims: [usize; 2], columns: [Hotness; 2], of: [usize; 2]| {
-            let table = |dim| TableSpec { name: "t".into(), rows: 3, dim };
+            let table = |dim| TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 };
             let feature = |number: usize| Feature { column: of[number], ..feature(number, 8 * number) };
             Layout::new(2, 3, 16, &dims.map(table), &columns, &[feature(0), feature(1)]).unwrap()
         };

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, TableRule};
+use half::{bf16, f16};
+use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, Step, TableRule};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalRouter, LocalSnapshot};
 use super::route::Bits;
+use crate::dtype::Dtype;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
@@ -17,6 +19,7 @@ const READ_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub struct LocalTables {
     layout: Layout,
+    seed: u64,
     /// All tables, one behind the other.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
@@ -58,6 +61,7 @@ impl LocalTables {
             route: LocalRoute::new(device, &layout)?,
             rules: Buffer::of(device, &layout.kernel_rules())?,
             parts: Buffer::filled(device, parts, Bits::POISON)?,
+            seed,
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
@@ -76,6 +80,8 @@ impl LocalTables {
                 rule: rule.rule,
                 words: layout.row_words(number) as u32,
                 weights: rule.first,
+                dim: rule.second - rule.first,
+                dtype: rule.dtype,
             };
             if begin.words > begin.weights {
                 // SAFETY: the table lies there, with as many rows and words each.
@@ -143,7 +149,8 @@ impl LocalTables {
     }
 
     /// Enqueues the update of each row that the routed batch looks up, by its table's rule and from the sum of its
-    /// gradients; of none where `stop` is not 0. `rates` is one a table.
+    /// gradients; of none where `stop` is not 0. `rates` is one a table; of the step its number counts, where weights are
+    /// rounded at random.
     ///
     /// # Safety
     /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples, and
@@ -157,6 +164,7 @@ impl LocalTables {
         ids: Ids,
         gradients: Pointer<T>,
         rates: Pointer<Rate>,
+        step: Pointer<Step>,
         stop: Pointer<u32>,
     ) -> Result<()> {
         let layout = &self.layout;
@@ -171,6 +179,8 @@ impl LocalTables {
             gradients,
             stop,
             storage: self.table.pointer(),
+            step,
+            seed: self.seed,
             parts: self.parts.pointer(),
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
@@ -216,15 +226,30 @@ impl LocalTables {
     ) -> Result<(), E> {
         for (number, (table, &begin)) in self.layout.tables.iter().zip(&self.layout.words).enumerate() {
             let words = self.layout.row_words(number);
+            let mut weights_of_row = vec![0.0; table.dim];
             let at_once = (READ_BYTES / (4 * words)).max(1) as u64;
             for first in (0..table.rows).step_by(at_once as usize) {
                 let rows = at_once.min(table.rows - first) as usize;
                 let first_word = begin as usize + first as usize * words;
                 let weights = self.table.read_part(lane, first_word, rows * words);
                 let weights = weights.map_err(|error| failed(error.into()))?;
-                weights.chunks_exact(words).try_for_each(|row| tell(&row[..table.dim]))?;
+                for row in weights.chunks_exact(words) {
+                    read_weights(table.dtype, row, &mut weights_of_row);
+                    tell(&weights_of_row)?;
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// Reads weights as they lie in a row.
+fn read_weights(dtype: Dtype, row: &[f32], weights: &mut [f32]) {
+    let halves: &[u16] = bytemuck::cast_slice(row);
+    let halves = weights.iter_mut().zip(halves);
+    match dtype {
+        Dtype::Fp32 => weights.copy_from_slice(&row[..weights.len()]),
+        Dtype::Bf16 => halves.for_each(|(weight, &bits)| *weight = bf16::from_bits(bits).to_f32()),
+        Dtype::Fp16 => halves.for_each(|(weight, &bits)| *weight = f16::from_bits(bits).to_f32()),
     }
 }

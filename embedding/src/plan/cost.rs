@@ -7,6 +7,7 @@ use std::ops::{AddAssign, SubAssign};
 
 use super::{Machine, Rest, TableInput};
 use crate::cpu::Table;
+use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
 use crate::placement::{Exchange, Owner, Placement, TablePlan};
 use crate::table::TableSpec;
@@ -171,7 +172,7 @@ impl<'a> TableCosts<'a> {
 
     /// Bytes of so many rows with so many columns of the table, and their state.
     pub(super) fn bytes(&self, rows: u64, columns: usize, rule: UpdateRule) -> f64 {
-        let part = TableSpec { name: String::new(), rows, dim: columns };
+        let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
         Table::bytes(&part, rule) as f64 / 4.0 * self.context.machine.table_element_bytes as f64
     }
 

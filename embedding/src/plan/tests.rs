@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
+use crate::dtype::Dtype;
 use crate::frequency::{CountClass, FrequencySketch, TableFrequencies};
 use crate::optimizer::{Optimizer, Step};
 use crate::placement::Owner;
@@ -70,7 +71,13 @@ impl Synthetic {
         });
         let lengths = lengths.collect();
         let profile = FrequencyProfile::new(rows, &all.frequencies());
-        Self { spec: TableSpec { name: format!("t{seed}"), rows, dim }, rule, bags, lengths, profile }
+        Self {
+            spec: TableSpec { name: format!("t{seed}"), rows, dim, dtype: Dtype::Fp32 },
+            rule,
+            bags,
+            lengths,
+            profile,
+        }
     }
 
     fn input(&self, placement: Option<Placement>, exchange: Option<Exchange>) -> TableInput<'_> {
@@ -228,7 +235,7 @@ fn lawful(
     let tail = if rest > 0 { vec![CountClass { rows: rest, lookups: rest * 3 }] } else { Vec::new() };
     let lookups = head.iter().map(|row| row.1).sum::<u64>() + rest * 3;
     let frequencies = TableFrequencies { samples: lookups, lookups, distinct_rows: rows, head, tail };
-    let spec = TableSpec { name: format!("t{number}"), rows, dim };
+    let spec = TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32 };
     (spec, rule, FrequencyProfile::new(rows, &frequencies))
 }
 

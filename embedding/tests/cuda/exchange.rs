@@ -11,7 +11,7 @@ use libtest_mimic::{Failed, Trial};
 use rankine_cuda::{Device, Graph};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
-use rankine_embedding::{Optimizer, Pooling, Step, TableSpec};
+use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec};
 
 use super::{BF16_ROUNDING, CASES, F32_ROUNDING, Outcome, Words};
 
@@ -77,7 +77,7 @@ impl Case {
         let tables: Vec<_> = (0..1 + words.below(5))
             .map(|number| {
                 let rows = words.one_of(&[1, 3, 40, 2_000, 70_000, 150_000]);
-                TableSpec { name: format!("t{number}"), rows, dim }
+                TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32 }
             })
             .collect();
         let count = if dim > 16 { words.one_of(&[1, 2, 7]) } else { words.one_of(&[3, 26, 40]) };
@@ -509,7 +509,7 @@ fn ids_out_of_range_are_told(case: &Case) -> Result<(), Failed> {
 
 fn a_rank_that_does_not_come_is_named(gpus: usize) -> Result<(), Failed> {
     let devices: Vec<_> = (0..2).map(|rank| Device::open(rank % gpus)).collect::<Result<_, _>>()?;
-    let table = TableSpec { name: "t".into(), rows: 10, dim: 4 };
+    let table = TableSpec { name: "t".into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
     let feature = Feature { column: 0, table: 0, place: 0, pooling: Pooling::Sum };
     let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
     let ranks = Node::ranks(layout, &devices, 1, 2, Duration::from_millis(50))?;

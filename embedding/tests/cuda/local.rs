@@ -5,7 +5,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
-use rankine_embedding::{Optimizer, Pooling, TableSpec};
+use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec};
 
 use super::{Bench, Body, CASES, Outcome, Words};
 
@@ -21,6 +21,8 @@ pub(crate) const BODIES: &[Body] = &[
 
 /// What fills memory that nothing may read.
 const POISON: u32 = u32::MAX;
+
+const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
 
 /// A column's ids of a batch.
 pub(crate) struct Column {
@@ -43,7 +45,12 @@ impl Case {
                 let rows = words.one_of(&[1, 3, 40, 500, 2_000, 70_000, 600_000]);
                 let dims: &[usize] =
                     if rows > 2_000 { &[1, 3, 4, 16] } else { &[1, 4, 64, 128, 128, 132, 512] };
-                TableSpec { name: format!("t{number}"), rows, dim: words.one_of(dims) }
+                TableSpec {
+                    name: format!("t{number}"),
+                    rows,
+                    dim: words.one_of(dims),
+                    dtype: words.one_of(&DTYPES),
+                }
             })
             .collect();
         let columns: Vec<_> = (0..1 + words.below(6))
@@ -301,7 +308,7 @@ fn routes_are_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
 
 fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outcome {
     // More tiles than the GPU has at once.
-    let table = |rows| TableSpec { name: String::new(), rows, dim: 4 };
+    let table = |rows| TableSpec { name: String::new(), rows, dim: 4, dtype: Dtype::Fp32 };
     let tables = [table(5_000_000), table(3), table(40_000_000)];
     let columns = [Hotness::Fixed(70), Hotness::Fixed(3), Hotness::Ragged { max: 20 }, Hotness::Fixed(1)];
     let feature = |column, table| Feature { column, table, place: 4 * column, pooling: Pooling::Sum };

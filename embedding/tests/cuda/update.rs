@@ -6,10 +6,10 @@
 use half::bf16;
 use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
-use rankine_cuda::kernels::{Element, Rate};
+use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
-use rankine_embedding::{Optimizer, Pooling, Step, TableSpec, UpdateRule};
+use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
 use super::local::{Column, DeviceIds};
 use super::{Bench, Body, CASES, Outcome, Words};
@@ -26,6 +26,7 @@ const RULES: [UpdateRule; 9] = [
     UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.2 },
 ];
 const STEPS: u64 = 50;
+const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
 const POOLINGS: [Pooling; 2] = [Pooling::Sum, Pooling::Mean];
 const KINDS: [Hotness; 4] =
     [Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Fixed(4), Hotness::Ragged { max: 8 }];
@@ -65,6 +66,7 @@ impl Case {
             name: format!("t{number}"),
             rows,
             dim,
+            dtype: words.one_of(&DTYPES),
         };
         let specs: Vec<_> = tables.iter().enumerate().map(spec).collect();
         let columns: Vec<_> = (0..features.div_ceil(2)).map(|_| words.one_of(kinds)).collect();
@@ -173,11 +175,12 @@ impl<'a> OnGpu<'a> {
         let ids = DeviceIds::new(self.bench, &self.case.layout, batch)?;
         let (gradients, stop) = (Buffer::of(device, gradients)?, Buffer::of(device, &[stop])?);
         let rates = Buffer::of(device, &rates.collect::<Vec<_>>())?;
+        let at = Buffer::of(device, &[kernels::Step { number: step.number, ..Default::default() }])?;
         // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
         unsafe {
             self.tables.route(lane, ids.ids())?;
             let (gradients, rates) = (gradients.pointer(), rates.pointer());
-            self.tables.update(lane, ids.ids(), gradients, rates, stop.pointer())?;
+            self.tables.update(lane, ids.ids(), gradients, rates, at.pointer(), stop.pointer())?;
         }
         Ok(self.tables.check(lane)?)
     }

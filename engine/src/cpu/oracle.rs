@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rankine_embedding::random::UniformField;
-use rankine_embedding::{Optimizer, Pooling, Step, TableSpec, UpdateRule};
+use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 use rankine_reader::{Bags, Samples};
 
 use super::CpuModel;
@@ -280,6 +280,7 @@ pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
             name: format!("T{number}"),
             rows,
             dim: if equal_lengths { dim } else { own_dim },
+            dtype: Dtype::Fp32,
         };
         ModelSpec {
             dense_columns,
@@ -368,6 +369,7 @@ fn models() -> Vec<ModelSpec> {
             name: format!("T{number}"),
             rows: 50 * (number as u64 + 1),
             dim: if equal_lengths { 16 } else { 5 + 7 * number },
+            dtype: Dtype::Fp32,
         };
         let feature = |number: usize| FeatureSpec {
             column: format!("C{number}"),
@@ -441,7 +443,12 @@ fn any_number_of_threads_gives_the_same_bits() {
 #[test]
 fn every_part_learns_by_its_own_rule() {
     let dims = [3, 4];
-    let table = |number: usize| TableSpec { name: format!("T{number}"), rows: 6, dim: dims[number] };
+    let table = |number: usize| TableSpec {
+        name: format!("T{number}"),
+        rows: 6,
+        dim: dims[number],
+        dtype: Dtype::Fp32,
+    };
     let feature = |number: usize| FeatureSpec {
         column: format!("C{number}"),
         table: number % 2,

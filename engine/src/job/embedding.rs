@@ -14,9 +14,27 @@ pub struct Embedding {
     pub placement: Placement,
     /// What crosses between ranks for the rows of others, where a `[[table]]` says nothing else.
     pub exchange: Exchange,
+    /// What tables' weights are stored as, where a `[[table]]` says nothing else.
+    pub dtype: Dtype,
     /// Samples by which the frequencies of rows are estimated, drawn from the whole training part. Without it, all
     /// samples count where the dataset has their statistics, and 1000000 samples are drawn where it has none.
     pub sample_samples: Option<Count>,
+}
+
+/// What the weights of a table are stored as. Updates are computed in single precision, as is all optimizer state; what
+/// they write back is rounded up or down at random, so that small steps count on average. On a GPU halves take half
+/// the memory; on the CPU they are kept in single precision, as the same numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum Dtype {
+    /// Single precision.
+    #[default]
+    Fp32,
+    /// bfloat16, which has 8 bits.
+    Bf16,
+    /// Half precision, which has 11 bits, from 6e-8 to 65504: larger weights become 65504.
+    Fp16,
 }
 
 /// A way to place a table.
@@ -51,6 +69,17 @@ pub enum Exchange {
     Rows,
     /// Bags that owners have pooled, as far as their rows go.
     Pooled,
+}
+
+impl Dtype {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
+        }
+    }
 }
 
 impl Placement {

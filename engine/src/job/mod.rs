@@ -48,7 +48,7 @@ mod values;
 mod write;
 
 pub use data::{Data, Generate, Raw, Reader};
-pub use embedding::{Embedding, Exchange, Placement};
+pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::embedding::{Exchange, Placement};
+use super::embedding::{Dtype, Exchange, Placement};
 use super::optimizer::Optimizer;
 use super::values::{NonNegative, Positive, Width};
 
@@ -169,6 +169,8 @@ pub struct Table {
     /// What the learning rate is multiplied with, beside the schedule.
     #[serde(default = "default_learning_rate_factor")]
     pub learning_rate_factor: NonNegative,
+    /// What the table's weights are stored as. Without it, `embedding.dtype`.
+    pub dtype: Option<Dtype>,
     /// How the table is placed among ranks. Without it, `embedding.placement`.
     pub placement: Option<Placement>,
     /// What crosses between ranks for it. Without it, `embedding.exchange`.

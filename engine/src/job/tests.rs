@@ -76,7 +76,12 @@ fn what_is_not_written_has_its_default() {
     assert_eq!((job.topology(), job.device.dense_update), (Ok(Topology::ONE), DenseUpdate::Replicated));
     assert_eq!(
         job.embedding,
-        Embedding { placement: Placement::Auto, exchange: Exchange::Auto, sample_samples: None }
+        Embedding {
+            placement: Placement::Auto,
+            exchange: Exchange::Auto,
+            dtype: Dtype::Fp32,
+            sample_samples: None
+        }
     );
 }
 
@@ -348,9 +353,11 @@ name = "third"
 learning_rate_factor = 0.1
 placement = "column-wise"
 exchange = "pooled"
+dtype = "fp16"
 
 [embedding]
 placement = "row-wise"
+dtype = "bf16"
 sample_samples = 5000
 
 [device]
@@ -382,7 +389,8 @@ decay_steps = 1000
     assert_eq!((second.name(), second.dim.map(Width::get)), ("third".into(), Some(32)));
     assert_eq!((first.placement, first.exchange), (None, None));
     assert_eq!((second.placement, second.exchange), (Some(Placement::ColumnWise), Some(Exchange::Pooled)));
-    let Embedding { placement, exchange, sample_samples } = job.embedding;
+    let Embedding { placement, exchange, dtype, sample_samples } = job.embedding;
+    assert_eq!((dtype, first.dtype, second.dtype), (Dtype::Bf16, None, Some(Dtype::Fp16)));
     assert_eq!((placement, exchange, sample_samples), (Placement::RowWise, Exchange::Auto, Count::new(5000)));
     assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
     assert_eq!((first.learning_rate_factor.get(), second.learning_rate_factor.get()), (1.0, 0.1));
@@ -692,6 +700,10 @@ fn placement() -> impl Strategy<Value = Placement> {
     ]
 }
 
+fn dtype() -> impl Strategy<Value = Dtype> {
+    prop_oneof![Just(Dtype::Fp32), Just(Dtype::Bf16), Just(Dtype::Fp16)]
+}
+
 fn exchange() -> impl Strategy<Value = Exchange> {
     prop_oneof![Just(Exchange::Auto), Just(Exchange::Rows), Just(Exchange::Pooled)]
 }
@@ -843,19 +855,21 @@ fn any_job() -> impl Strategy<Value = Job> {
             non_negative(),
             proptest::option::of(placement()),
             proptest::option::of(exchange()),
+            proptest::option::of(dtype()),
         ),
         0..4,
     )
     .prop_map(|tables| {
-        let table = |(number, (columns, name, optimizer, learning_rate_factor, placement, exchange)): (
-            usize,
-            (usize, Option<String>, _, _, _, Option<Exchange>),
-        )| Table {
+        let table = |(
+            number,
+            (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype),
+        ): (usize, (usize, Option<String>, _, _, _, Option<Exchange>, _))| Table {
             columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
             name: name.map(|name| format!("{name}{number}")),
             dim: None,
             optimizer,
             learning_rate_factor,
+            dtype,
             placement,
             exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
         };
@@ -905,8 +919,14 @@ fn any_job() -> impl Strategy<Value = Job> {
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
         },
     );
-    let embedding = (placement(), exchange(), proptest::option::of(count()))
-        .prop_map(|(placement, exchange, sample_samples)| Embedding { placement, exchange, sample_samples });
+    let embedding = (placement(), exchange(), dtype(), proptest::option::of(count())).prop_map(
+        |(placement, exchange, dtype, sample_samples)| Embedding {
+            placement,
+            exchange,
+            dtype,
+            sample_samples,
+        },
+    );
     let optimizers = (
         optimizer(),
         table_optimizer(),

@@ -89,7 +89,7 @@ fn write_model(out: &mut String, model: &Model) -> fmt::Result {
 }
 
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
-    let Table { columns, name, dim, optimizer, learning_rate_factor, placement, exchange } = table;
+    let Table { columns, name, dim, optimizer, learning_rate_factor, dtype, placement, exchange } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
     write_option(
@@ -100,6 +100,8 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     )?;
     write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
     writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
+    let dtype = dtype.map(|dtype| format!("\"{}\"", dtype.name()));
+    write_option(out, "dtype", dtype.as_ref(), "embedding.dtype")?;
     let placement = placement.map(|placement| format!("\"{}\"", placement.name()));
     write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
     let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
@@ -116,9 +118,9 @@ fn write_head(out: &mut String, head: &Head) -> fmt::Result {
 }
 
 fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
-    let Embedding { placement, exchange, sample_samples } = embedding;
+    let Embedding { placement, exchange, dtype, sample_samples } = embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
-    writeln!(out, "exchange = \"{}\"", exchange.name())?;
+    writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
     write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
 }
 

@@ -1,6 +1,6 @@
 //! The parts of a model and their sizes.
 
-use rankine_embedding::{Pooling, TableSpec};
+use rankine_embedding::{Dtype, Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
 use super::layout::DenseLayout;
@@ -122,6 +122,7 @@ impl ModelSpec {
             name: feature.column.clone(),
             rows: self.tables[feature.table].rows,
             dim: self.heads.len(),
+            dtype: Dtype::Fp32,
         };
         if self.wide { self.features.iter().map(table).collect() } else { Vec::new() }
     }
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     fn reference(interaction: Interaction) -> ModelSpec {
-        let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128 };
+        let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, dtype: Dtype::Fp32 };
         let feature = |table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
         ModelSpec {
             dense_columns: 13,

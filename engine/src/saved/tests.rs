@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use rankine_embedding::{Optimizer, Pooling};
+use rankine_embedding::{Dtype, Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Part, Samples};
@@ -36,7 +36,12 @@ fn dataset(place: &TempDir) -> (Dataset, Samples) {
 }
 
 fn spec(interaction: Interaction, wide: bool) -> ModelSpec {
-    let table = |number: usize| TableSpec { name: format!("T{number}"), rows: ROWS[number], dim: 4 };
+    let table = |number: usize| TableSpec {
+        name: format!("T{number}"),
+        rows: ROWS[number],
+        dim: 4,
+        dtype: [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16][number],
+    };
     let feature = |table: usize| FeatureSpec {
         column: format!("C{}", table + 1),
         table,

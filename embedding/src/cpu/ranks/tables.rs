@@ -13,8 +13,9 @@ use super::communicator::Communicator;
 use super::hop::{BagList, Path, Wires};
 use crate::cpu::table::sum_in_runs;
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use crate::dtype::Rounding;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
-use crate::placement::{EmbeddingPlan, Exchange, Owner, TablePlan};
+use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard, TablePlan};
 use crate::random::UniformField;
 use crate::table::{Pooling, TableSpec};
 
@@ -37,6 +38,8 @@ struct RankTable {
     replica: Option<Table>,
     /// The rank's rows of each shard, where it has any.
     shards: Vec<Option<Table>>,
+    /// What the first weights were drawn from, where they were.
+    field: Option<UniformField>,
 }
 
 /// Where the gradients of a feature's vectors lie in a `[sample, stride]` matrix.
@@ -124,8 +127,9 @@ impl RankTables {
     /// Bytes of tables and optimizer state that a rank has.
     pub fn bytes(plan: &EmbeddingPlan, rank: usize, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
-            let bytes =
-                |rows, dim| Table::bytes(&TableSpec { name: String::new(), rows, dim }, optimizer.rule);
+            let bytes = |rows, dim| {
+                Table::bytes(&TableSpec { name: String::new(), rows, dim, dtype: spec.dtype }, optimizer.rule)
+            };
             let shards = plan_of_table
                 .shards
                 .iter()
@@ -307,6 +311,7 @@ impl RankTables {
         for (planned, table) in self.plan.tables.iter().zip(&mut self.tables) {
             let (own, behind) = rest.split_at(frequent_elements(planned, table.spec.dim));
             rest = behind;
+            let rounding = table.rounding(step);
             let Some(replica) = &mut table.replica else { continue };
             let (sums, marks) = own.split_at(own.len() - planned.frequent.len() as usize);
             let touched = (0..planned.frequent.len()).filter(|&row| marks[row as usize] > 0.0);
@@ -315,14 +320,23 @@ impl RankTables {
             let of_touched: Vec<_> =
                 touched.iter().flat_map(|&row| &sums[row as usize * dim..][..dim]).copied().collect();
             replica.update_summed(&touched, &of_touched, None, step);
+            if let Some(rounding) = rounding {
+                let rows = touched.iter().map(|&index| (index, planned.frequent.row(index)));
+                replica.round(rows, 0, rounding);
+            }
         }
         for ShardGradients { table, shard, rows, sums } in pending {
             let squares = self.squares(communicator, (table, shard), &rows, &sums);
             let dim = self.tables[table].spec.dim;
             let squares: Option<Vec<_>> =
                 squares.map(|squares| squares.iter().map(|square| square / dim as f32).collect());
-            if let Some(part) = &mut self.tables[table].shards[shard] {
-                part.update_summed(&rows, &sums, squares.as_deref(), step);
+            let rounding = self.tables[table].rounding(step);
+            let Some(part) = &mut self.tables[table].shards[shard] else { continue };
+            part.update_summed(&rows, &sums, squares.as_deref(), step);
+            if let Some(rounding) = rounding {
+                let Shard { owner, columns } = &self.plan.tables[table].shards[shard];
+                let whole = |&row: &u64| (row, owner.global(row, self.rank, self.plan.topology));
+                part.round(rows.iter().map(whole), columns.start, rounding);
             }
         }
     }
@@ -431,7 +445,7 @@ impl RankTable {
             if rows == 0 {
                 return None;
             }
-            let part = TableSpec { name: spec.name.clone(), rows, dim: columns.len() };
+            let part = TableSpec { name: spec.name.clone(), rows, dim: columns.len(), dtype: spec.dtype };
             let Some(field) = field else { return Some(Table::zeroed(part, optimizer)) };
             Some(Table::filled(part, optimizer, |local, weights| {
                 let mut whole = vec![0.0; spec.dim];
@@ -444,7 +458,12 @@ impl RankTable {
             let rows = shard.owner.rows_at(rank, spec.rows, plan.topology);
             part(rows, shard.columns.clone(), &|local| shard.owner.global(local, rank, plan.topology))
         });
-        Self { shards: shards.collect(), replica, spec, optimizer }
+        Self { shards: shards.collect(), replica, spec, optimizer, field }
+    }
+
+    /// How a step's weights are rounded, where they are.
+    fn rounding(&self, step: Step) -> Option<Rounding> {
+        Rounding::new(self.spec.dtype, self.field?, step.number)
     }
 
     /// The sums of what is frequent of each bag.

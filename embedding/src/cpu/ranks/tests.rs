@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::{BagGradients, Communicator, RankTables};
 use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, TablePlan};
 use crate::random::UniformField;
@@ -41,6 +42,7 @@ struct TableCase {
     exchange: Exchange,
     frequent: Vec<u64>,
     pooling: Pooling,
+    dtype: Dtype,
     /// `[batch][feature][sample]`
     bags: Vec<Vec<Vec<Vec<u64>>>>,
 }
@@ -78,6 +80,7 @@ fn tables(samples: usize) -> impl Strategy<Value = TableCase> {
                 exchange,
                 frequent,
                 pooling,
+                dtype: Dtype::Fp32,
                 bags,
             })
     })
@@ -100,7 +103,7 @@ fn cases() -> impl Strategy<Value = Case> {
 
 impl TableCase {
     fn spec(&self) -> TableSpec {
-        TableSpec { name: "t".into(), rows: self.rows, dim: self.dim }
+        TableSpec { name: "t".into(), rows: self.rows, dim: self.dim, dtype: self.dtype }
     }
 
     fn optimizer(&self) -> Optimizer {
@@ -126,6 +129,11 @@ impl TableCase {
 
     fn samples(&self) -> usize {
         self.bags[0][0].len()
+    }
+
+    /// What is rounded gets no gradient: sums are then the same in every placement, and so must be all bits.
+    fn gradient(&self, batch: usize, table: usize, sample: usize, element: usize) -> f32 {
+        if self.dtype == Dtype::Fp32 { gradient(batch, table, sample, element) } else { 0.0 }
     }
 }
 
@@ -198,7 +206,7 @@ fn one_rank(case: &Case) -> Outcome {
             let mut out = vec![f32::NAN; samples * width];
             features.iter().for_each(|feature| table.pool(feature, 0, &mut out));
             let gradients: Vec<_> =
-                (0..samples * width).map(|i| gradient(batch, number, i / width, i % width)).collect();
+                (0..samples * width).map(|i| of_case.gradient(batch, number, i / width, i % width)).collect();
             let mut route = Route::default();
             route.build(&features, of_case.rows);
             table.update(&route, &features, &gradients, step(batch));
@@ -253,7 +261,8 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
             }
             let of_tables = (0..case.tables.len()).map(|table| {
                 let width = widths[table];
-                let of = |i: usize| gradient(batch, table, share.start + i / width, i % width);
+                let of =
+                    |i: usize| case.tables[table].gradient(batch, table, share.start + i / width, i % width);
                 (0..share.len() * width).map(of).collect::<Vec<_>>()
             });
             let of_tables: Vec<_> = of_tables.collect();
@@ -404,5 +413,16 @@ proptest! {
         };
         prop_assert_eq!(sent, expected_traffic(&case));
         prop_assert_eq!(traffic.within_nodes.padding_bytes, 0);
+    }
+
+    #[test]
+    fn ranks_round_weights_as_one_rank_does(case in cases(), fp16 in any::<bool>()) {
+        let mut case = case;
+        for table in &mut case.tables {
+            table.dtype = if fp16 { Dtype::Fp16 } else { Dtype::Bf16 };
+            // Weight decay moves weights without a gradient. Of column shards, rowwise rules add up in another order.
+            table.rule = UpdateRule::Momentum { momentum: 0.5, nesterov: true };
+        }
+        prop_assert_eq!(many_ranks(&case).0.weights, one_rank(&case).weights);
     }
 }

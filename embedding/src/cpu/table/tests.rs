@@ -60,7 +60,7 @@ proptest! {
             UpdateRule::Sgd
         };
         let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
-        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim };
+        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim, dtype: Dtype::Fp32 };
         let mut table = Table::initialized(spec, optimizer, seed, 5);
         let wide = |values: &[f32]| values.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
         let mut weights: Vec<_> = (0..ROWS).map(|row| wide(table.weights(row as u64))).collect();
@@ -134,7 +134,7 @@ fn rows_without_an_id_are_untouched_and_others_learn_once() {
         UpdateRule::Ftrl { beta: 1.0, l1: 0.1, l2: 0.1 },
     ] {
         let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.01 };
-        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 3 };
+        let spec = TableSpec { name: "C1".into(), rows: ROWS as u64, dim: 3, dtype: Dtype::Fp32 };
         let mut table = Table::initialized(spec, optimizer, 3, 0);
         let mut route = Route::default();
         route.build(&features, ROWS as u64);
@@ -155,7 +155,7 @@ fn rows_without_an_id_are_untouched_and_others_learn_once() {
 
 #[test]
 fn zeroed_tables_have_the_state_of_zeros() {
-    let spec = TableSpec { name: "C1".into(), rows: 2, dim: 2 };
+    let spec = TableSpec { name: "C1".into(), rows: 2, dim: 2, dtype: Dtype::Fp32 };
     let rule = UpdateRule::Adagrad { initial_accumulator: 0.5, epsilon: 1e-3 };
     let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
     assert_eq!(*Table::zeroed(spec, optimizer).data, [0.0, 0.0, 0.5, 0.5, 0.0, 0.0, 0.5, 0.5]);
@@ -163,7 +163,7 @@ fn zeroed_tables_have_the_state_of_zeros() {
 
 #[test]
 fn any_number_of_threads_gives_the_same_bits() {
-    let spec = TableSpec { name: "C1".into(), rows: 1000, dim: 8 };
+    let spec = TableSpec { name: "C1".into(), rows: 1000, dim: 8, dtype: Dtype::Fp32 };
     let rule = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
     let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.0 };
     let bags = |factor: u64| (0..2000).map(|i| vec![i * i * factor % 1000, i * factor % 1000]).collect();
@@ -184,4 +184,36 @@ fn any_number_of_threads_gives_the_same_bits() {
     let one = run(1);
     assert_eq!(one, run(2));
     assert_eq!(one, run(5));
+}
+
+#[test]
+fn weights_are_rounded_to_the_tables_type() {
+    let rule = UpdateRule::Momentum { momentum: 0.5, nesterov: false };
+    let optimizer = Optimizer { rule, learning_rate: 0.1, weight_decay: 0.01 };
+    let spec = |dtype| TableSpec { name: "C1".into(), rows: 100, dim: 6, dtype };
+    let offsets: Vec<_> = (0..=70).collect();
+    let ids: Vec<_> = (0..70).map(|sample| sample * sample % 100).collect();
+    let slot = FeatureSlot { stride: 6, offset: 0 };
+    let features = [Feature { bags: Bags { offsets: &offsets, ids: &ids }, pooling: Pooling::Sum, slot }];
+    let mut gradients = vec![0.0; 70 * 6];
+    UniformField::new(9, 0).fill_row(0, 1.0, &mut gradients);
+    let mut route = Route::default();
+    route.build(&features, 100);
+    for dtype in [Dtype::Bf16, Dtype::Fp16] {
+        let mut table = Table::initialized(spec(dtype), optimizer, 3, 4);
+        let first = |row: u64, weights: &mut [f32]| weights.copy_from_slice(table.weights(row));
+        let mut exact = Table::filled(spec(Dtype::Fp32), optimizer, first);
+        let step = Step { number: 7, rate_factor: 1.0 };
+        table.update(&route, &features, &gradients, step);
+        exact.update(&route, &features, &gradients, step);
+        let rounding = Rounding::new(dtype, UniformField::new(3, 4), 7).unwrap();
+        for &row in &route.rows {
+            rounding.round(row, 0, exact.weights_mut(row));
+        }
+        for row in 0..100 {
+            assert_eq!(table.weights(row), exact.weights(row), "{dtype:?}, row {row}");
+            let stored = |weight: &f32| dtype.nearest(*weight) == *weight;
+            assert!(table.weights(row).iter().all(stored), "{dtype:?}, row {row}");
+        }
+    }
 }

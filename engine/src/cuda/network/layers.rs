@@ -103,7 +103,7 @@ impl Layers {
 
 #[cfg(test)]
 mod tests {
-    use rankine_embedding::{Pooling, TableSpec};
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
 
     use super::super::places::MULTIPLE;
     use super::*;
@@ -128,7 +128,12 @@ mod tests {
                 .map(|(table, _)| FeatureSpec { column: format!("c{table}"), table, pooling: Pooling::Sum })
                 .collect(),
             tables: tables
-                .map(|(table, &dim)| TableSpec { name: format!("t{table}"), rows: 3, dim })
+                .map(|(table, &dim)| TableSpec {
+                    name: format!("t{table}"),
+                    rows: 3,
+                    dim,
+                    dtype: Dtype::Fp32,
+                })
                 .collect(),
         }
     }

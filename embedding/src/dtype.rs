@@ -1,0 +1,237 @@
+//! What tables' weights are stored as, and how they are rounded to it.
+//!
+//! Arithmetic is in f32, and so is optimizer state. What an update writes back is rounded at random, up or down with the
+//! probability of which the result's mean is the number: to the nearest, steps of less than half the distance between
+//! two numbers would be lost, all of them. The random numbers follow from seed, step, table, row and column alone.
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+use crate::random::{UniformField, philox4x32};
+
+/// The type of a table's weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// IEEE 754's of 32 bits.
+    #[default]
+    Fp32,
+    /// The upper half of those: 8 bits of precision.
+    Bf16,
+    /// IEEE 754's of 16 bits: 11 bits of precision, up to 65504.
+    Fp16,
+}
+
+/// The largest finite number of 16 bits, and the smallest normal one, as f32.
+const FP16_MAX: u32 = 0x477f_e000;
+const FP16_NORMAL: u32 = 0x3880_0000;
+const BF16_MAX: u32 = 0x7f7f_0000;
+const SIGN: u32 = 1 << 31;
+/// Between fp16 numbers below the normal ones lies 2^-24.
+const FP16_UNIT: f32 = 1.0 / (1 << 24) as f32;
+
+impl Dtype {
+    /// Bytes of a number.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::Fp32 => 4,
+            Self::Bf16 | Self::Fp16 => 2,
+        }
+    }
+
+    /// Appends the bytes of a number of the type, the lowest first.
+    pub fn write(self, value: f32, bytes: &mut Vec<u8>) {
+        match self {
+            Self::Fp32 => bytes.extend(value.to_le_bytes()),
+            Self::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
+            Self::Fp16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
+        }
+    }
+
+    /// The number whose bytes these are, the lowest first.
+    ///
+    /// # Panics
+    /// Where there are not [`Dtype::bytes`] of them.
+    pub fn read(self, bytes: &[u8]) -> f32 {
+        match (self, bytes) {
+            (Self::Fp32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            (Self::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            (Self::Fp16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            _ => panic!("{} bytes are no number of {self:?}", bytes.len()),
+        }
+    }
+
+    /// The nearest number of the type, of two the even one. What is too large becomes the largest finite number.
+    pub fn nearest(self, value: f32) -> f32 {
+        let magnitude = value.to_bits() & !SIGN;
+        self.rounded(
+            value,
+            |dropped| ((1 << (dropped - 1)) - 1) + (magnitude >> dropped & 1),
+            |units| units.round_ties_even(),
+        )
+    }
+
+    /// One of the two numbers of the type that the value lies between, by a random word: the nearer, the likelier. What
+    /// is too large becomes the largest finite number.
+    pub fn at_random(self, value: f32, word: u32) -> f32 {
+        self.rounded(
+            value,
+            |dropped| word >> (32 - dropped),
+            |units| {
+                let floor = units.floor();
+                // 24 bits of a word are exact in f32, and so is the difference.
+                if (word >> 8) as f32 * FP16_UNIT < units - floor { floor + 1.0 } else { floor }
+            },
+        )
+    }
+
+    /// Rounds by what is added to the bits before so many of them are dropped; below fp16's normal numbers by what
+    /// becomes of the value counted in units.
+    fn rounded(self, value: f32, added: impl Fn(u32) -> u32, units: impl Fn(f32) -> f32) -> f32 {
+        let (dropped, max) = match self {
+            Self::Fp32 => return value,
+            Self::Bf16 => (16, BF16_MAX),
+            Self::Fp16 => (13, FP16_MAX),
+        };
+        let (sign, magnitude) = (value.to_bits() & SIGN, value.to_bits() & !SIGN);
+        if value.is_nan() {
+            return f32::NAN;
+        }
+        if self == Self::Fp16 && magnitude < FP16_NORMAL {
+            let count = units(f32::from_bits(magnitude) / FP16_UNIT);
+            return f32::from_bits((count * FP16_UNIT).to_bits() | sign);
+        }
+        let rounded = if magnitude >= max { max } else { magnitude + added(dropped) };
+        f32::from_bits((rounded >> dropped << dropped).min(max) | sign)
+    }
+}
+
+/// How what a step writes back to a table is rounded.
+#[derive(Debug, Clone, Copy)]
+pub struct Rounding {
+    dtype: Dtype,
+    key: [u32; 2],
+    table: u32,
+}
+
+/// What the keys of steps are drawn with, so that no first weight shares its random word with one of them.
+const STEPS: u32 = 0x726f_756e;
+
+impl Rounding {
+    /// Of a table of some type in a step, where it is any: `field` is what its first weights were drawn from.
+    pub fn new(dtype: Dtype, field: UniformField, step: u64) -> Option<Self> {
+        let counter = [step as u32, (step >> 32) as u32, STEPS, 0];
+        let [first, second, ..] = philox4x32(counter, field.key());
+        (dtype != Dtype::Fp32).then_some(Self { dtype, key: [first, second], table: field.stream() })
+    }
+
+    /// Rounds a row's weights, or those of some columns of it. Column `c` gets word `c % 4` of counter
+    /// `(row low, row high, c / 4, table)`.
+    pub fn round(&self, row: u64, first_column: usize, weights: &mut [f32]) {
+        let mut words = [0; 4];
+        for (column, weight) in (first_column..).zip(weights) {
+            if column == first_column || column % 4 == 0 {
+                let group = (column / 4) as u32;
+                words = philox4x32([row as u32, (row >> 32) as u32, group, self.table], self.key);
+            }
+            *weight = self.dtype.at_random(*weight, words[column % 4]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HALVES: [Dtype; 2] = [Dtype::Bf16, Dtype::Fp16];
+
+    /// Words with every upper part there is, in a scattered order.
+    fn words(count: u32) -> impl Iterator<Item = u32> {
+        (0..count).map(|number| number.wrapping_mul(0x9E37_79B1))
+    }
+
+    /// The distance between the numbers of a type around a value.
+    fn distance(dtype: Dtype, value: f32) -> f32 {
+        let bits = if dtype == Dtype::Bf16 { 7 } else { 10 };
+        let least = if dtype == Dtype::Bf16 { -126 } else { -14 };
+        2f32.powi((value.abs().log2().floor() as i32).max(least) - bits)
+    }
+
+    #[test]
+    fn rounding_at_random_keeps_the_mean() {
+        for dtype in HALVES {
+            for value in [1.0003f32, -0.7, 3.3e-5, -1.234e-7, 2.0e-8, 1000.3, -65_500.5] {
+                let (low, distance) =
+                    (value.abs() / distance(dtype, value), f64::from(distance(dtype, value)));
+                let count = 1 << 16;
+                let mut sum = 0.0;
+                for word in words(count) {
+                    let rounded = dtype.at_random(value, word);
+                    let units = rounded.abs() / distance as f32;
+                    assert!(units == low.floor() || units == low.ceil(), "{dtype:?} {value}: {rounded}");
+                    sum += f64::from(rounded);
+                }
+                let mean = sum / f64::from(count);
+                // Words that are spread evenly miss a share by one of them, and bits that are dropped before.
+                let bound = distance * 2.0 / f64::from(count);
+                assert!((mean - f64::from(value)).abs() <= bound, "{dtype:?} {value}: {mean}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_the_type_stay_and_too_large_ones_become_the_largest() {
+        for dtype in HALVES {
+            let largest = if dtype == Dtype::Bf16 { f32::from_bits(BF16_MAX) } else { 65_504.0 };
+            for word in words(1000) {
+                for value in [0.0f32, 1.0, -1.5, 0.007_812_5, -2f32.powi(-20), largest, -largest] {
+                    assert_eq!(dtype.at_random(value, word).to_bits(), value.to_bits(), "{dtype:?}");
+                    assert_eq!(dtype.nearest(value).to_bits(), value.to_bits(), "{dtype:?}");
+                }
+                for value in [f32::MAX, f32::INFINITY, f32::from_bits(largest.to_bits() + 1)] {
+                    assert_eq!(dtype.at_random(-value, word), -largest);
+                    assert_eq!(dtype.nearest(value), largest);
+                }
+                assert!(dtype.at_random(f32::NAN, word).is_nan() && dtype.nearest(f32::NAN).is_nan());
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_number_is_no_further_than_half_the_distance() {
+        for dtype in HALVES {
+            for word in words(1 << 16) {
+                let value = f32::from_bits(word);
+                if !value.is_finite() || !(1e-30..60_000.0).contains(&value.abs()) {
+                    continue;
+                }
+                let off = (dtype.nearest(value) - value).abs();
+                assert!(off <= distance(dtype, value) / 2.0, "{dtype:?} {value}");
+            }
+            for value in [1.0f32, -3.0e-6, 300.0] {
+                let (nearest, mut bytes) = (dtype.nearest(value), Vec::new());
+                dtype.write(nearest, &mut bytes);
+                assert_eq!((bytes.len(), dtype.read(&bytes)), (dtype.bytes(), nearest));
+            }
+            let tie = 1.0 + distance(dtype, 1.0) / 2.0;
+            assert_eq!((dtype.nearest(tie), dtype.nearest(-tie)), (1.0, -1.0));
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_row_is_rounded_as_the_whole() {
+        let rounding = |step| Rounding::new(Dtype::Bf16, UniformField::new(7, 3), step).unwrap();
+        let weights: Vec<_> = (0..37).map(|column| 1.0 + column as f32 * 1e-3).collect();
+        let mut whole = weights.clone();
+        rounding(5).round(1 << 33, 0, &mut whole);
+        for columns in [0..4, 3..11, 17..37] {
+            let mut part = weights[columns.clone()].to_vec();
+            rounding(5).round(1 << 33, columns.start, &mut part);
+            assert_eq!(part, whole[columns]);
+        }
+        let mut other = weights.clone();
+        rounding(6).round(1 << 33, 0, &mut other);
+        assert_ne!(other, whole);
+        assert!(Rounding::new(Dtype::Fp32, UniformField::new(7, 3), 5).is_none());
+    }
+}
