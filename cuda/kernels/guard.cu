@@ -147,3 +147,7 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __g
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __grid_constant__ Finite<bf16> p) {
     finite(p);
 }
+
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ Finite<f16> p) {
+    finite(p);
+}

@@ -12,7 +12,7 @@ use cudarc::cublaslt::sys as lt;
 use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::kernels::Element;
+use crate::kernels::{Element, ElementKind};
 use crate::lane::Lane;
 
 /// What a product may work in. Products on lanes that run side by side must not share it.
@@ -29,6 +29,19 @@ pub enum Compute {
     Tf32,
     /// bf16.
     Bf16,
+    /// f16.
+    F16,
+}
+
+impl Compute {
+    /// What is multiplied.
+    fn elements(self) -> ElementKind {
+        match self {
+            Self::F32 | Self::Tf32 => ElementKind::F32,
+            Self::Bf16 => ElementKind::Bf16,
+            Self::F16 => ElementKind::F16,
+        }
+    }
 }
 
 /// cuBLASLt on a GPU, with the memory that products on one lane work in.
@@ -181,7 +194,7 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
+        assert_eq!(T::KIND, compute.elements(), "elements are of the type that is computed with");
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let description = Description::new(compute)?;
         let transposition = |transpose| if transpose { 1u32 } else { 0 };
@@ -291,7 +304,7 @@ impl Description {
     fn new(compute: Compute) -> Result<Self> {
         use lt::cublasComputeType_t as Type;
         let compute = match compute {
-            Compute::F32 | Compute::Bf16 => Type::CUBLAS_COMPUTE_32F,
+            Compute::F32 | Compute::Bf16 | Compute::F16 => Type::CUBLAS_COMPUTE_32F,
             Compute::Tf32 => Type::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
         let mut description = std::ptr::null_mut();
@@ -324,7 +337,11 @@ impl Layout {
     /// A row of ours is a column of the library's.
     fn new<T: Element>(matrix: Matrix<T>) -> Result<Self> {
         use lt::cudaDataType_t as Type;
-        let kind = if T::BF16 { Type::CUDA_R_16BF } else { Type::CUDA_R_32F };
+        let kind = match T::KIND {
+            ElementKind::F32 => Type::CUDA_R_32F,
+            ElementKind::Bf16 => Type::CUDA_R_16BF,
+            ElementKind::F16 => Type::CUDA_R_16F,
+        };
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.

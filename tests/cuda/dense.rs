@@ -1,6 +1,6 @@
 //! Kernels of the dense parts.
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::kernels::{Columns, DenseInput, Dot, DotBackward, DotForward, Element, Guard, Total};
 use rankine_cuda::{Buffer, Pointer};
 
@@ -10,6 +10,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("dense_columns_are_filled_up", CASES, dense_columns_are_filled_up),
     ("dots_and_their_gradients_are_the_sums_in_f32", CASES, dots_are_the_sums::<f32>),
     ("dots_and_their_gradients_are_the_sums_in_bf16", CASES, dots_are_the_sums::<bf16>),
+    ("dots_and_their_gradients_are_the_sums_in_f16", CASES, dots_are_the_sums::<f16>),
     ("columns_are_summed", CASES, columns_are_summed),
 ];
 

@@ -65,7 +65,7 @@ pub struct DescendRuns<T>(pub Descend<T>);
 
 // SAFETY: `descend.cu` has the same struct.
 unsafe impl<T: Element> Kernel for DescendRuns<T> {
-    const ID: Id = if T::BF16 { Id::DescendRunsBf16 } else { Id::DescendRunsF32 };
+    const ID: Id = Id::of::<T>([Id::DescendRunsF32, Id::DescendRunsBf16, Id::DescendRunsBf16]);
     const NAME: &'static str = "descend_runs";
     const THREADS: u32 = 256;
 }

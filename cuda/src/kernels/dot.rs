@@ -37,19 +37,22 @@ const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
 /// Vectors of a sample that tensor cores take.
 const VECTORS_MAX: u32 = 48;
-/// Samples that a block takes at a time, in bf16.
+/// Samples that a block takes at a time, of elements of 16 bits.
 const WARPS: u32 = 4;
 
 impl<T: Element> Dot<T> {
+    /// Whether elements have 16 bits: tensor cores take those.
+    const HALF: bool = size_of::<T>() == 2;
+
     /// Blocks for a GPU of so many multiprocessors. Either direction loops over the samples.
     pub fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-        let at_once = if T::BF16 { WARPS } else { 1 };
+        let at_once = if Self::HALF { WARPS } else { 1 };
         (self.samples.div_ceil(at_once).min(multiprocessors * 16), 1)
     }
 
     /// Whether the vectors of a sample fit where a multiprocessor works on them.
     pub fn fits(count: u32, dim: u32, stride: u32) -> bool {
-        if T::BF16 && count > VECTORS_MAX {
+        if Self::HALF && count > VECTORS_MAX {
             return false;
         }
         let bytes = |forward| Self::bytes(count, dim, stride, forward);
@@ -57,7 +60,7 @@ impl<T: Element> Dot<T> {
     }
 
     fn bytes(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
-        if !T::BF16 {
+        if !Self::HALF {
             return 4 * (count * (dim + 4) + if forward { 0 } else { count * count });
         }
         let rows = count.next_multiple_of(16);
@@ -73,7 +76,7 @@ pub struct DotForward<T>(pub Dot<T>);
 
 // SAFETY: `dot.cu` has the same struct, and takes shared memory for what `bytes` counts.
 unsafe impl<T: Element> Kernel for DotForward<T> {
-    const ID: Id = if T::BF16 { Id::DotForwardBf16 } else { Id::DotForwardF32 };
+    const ID: Id = Id::of::<T>([Id::DotForwardF32, Id::DotForwardBf16, Id::DotForwardF16]);
     const NAME: &'static str = "dot_forward";
     const THREADS: u32 = 128;
 
@@ -89,7 +92,7 @@ pub struct DotBackward<T>(pub Dot<T>);
 
 // SAFETY: `dot.cu` has the same struct, and takes shared memory for what `bytes` counts.
 unsafe impl<T: Element> Kernel for DotBackward<T> {
-    const ID: Id = if T::BF16 { Id::DotBackwardBf16 } else { Id::DotBackwardF32 };
+    const ID: Id = Id::of::<T>([Id::DotBackwardF32, Id::DotBackwardBf16, Id::DotBackwardF16]);
     const NAME: &'static str = "dot_backward";
     const THREADS: u32 = 128;
 

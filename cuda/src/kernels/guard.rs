@@ -156,7 +156,7 @@ const _: () = assert!(size_of::<Finite<f32>>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Finite<T> {
-    const ID: Id = if T::BF16 { Id::FiniteBf16 } else { Id::FiniteF32 };
+    const ID: Id = Id::of::<T>([Id::FiniteF32, Id::FiniteBf16, Id::FiniteF16]);
     const NAME: &'static str = "finite";
     const THREADS: u32 = 256;
 }

@@ -44,7 +44,7 @@ pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
-pub use element::{Element, Rate, Step};
+pub use element::{Element, ElementKind, Rate, Step};
 pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
@@ -185,25 +185,25 @@ kernels! {
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
-    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
-    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
-    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
-    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
+    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16", Total = c"columns_total";
+    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
+        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16", CrossBackF16 = c"cross_back_f16";
+    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16", DenseInputF16 = c"dense_input_f16";
+    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16", DenseUpdateF16 = c"dense_update_f16";
     "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
         DescendParts = c"descend_parts";
-    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
-        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
+    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16", DotForwardF16 = c"dot_forward_f16",
+        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16", DotBackwardF16 = c"dot_backward_f16";
     "gather": Gather = c"gather";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
-        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16";
-    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
+        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
+    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
     "locate": Locate = c"locate";
-    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
-    "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
-        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
+    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16", LookUpF16 = c"look_up_f16";
+    "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16", MachineForwardF16 = c"machine_forward_f16",
+        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16", MachineBackwardF16 = c"machine_backward_f16";
     "mark": Mark = c"mark";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{DenseUpdate, Element, Guard, Rate, Rule, Squares};
+use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
@@ -35,7 +35,8 @@ impl<T: Element> Dense<T> {
         optimizer: &Optimizer,
     ) -> Result<Self> {
         let filled = layers.fill_up(parameters);
-        let copies = T::BF16.then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
+        let copies = (T::KIND != ElementKind::F32)
+            .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
         let mut state = vec![0.0; optimizer.rule.state_elements(filled.len())];
         optimizer.rule.initialize(&filled, &mut state);
         Ok(Self {
