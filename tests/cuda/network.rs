@@ -375,8 +375,8 @@ fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> 
     let norm = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum::<f64>().sqrt();
     let clip = f64::from(norm_max) / (norm / f64::from(loss_scale) + 1e-6);
     let scale = clip.min(1.0) / f64::from(loss_scale);
-    close("scale", 0, f64::from(found.gradient_scale), scale, scale * 2.0 * F32_ROUNDING)?;
-    if (Guard { gradient_scale: 1.0, ..found }) != guard {
+    close("scale", 0, f64::from(found.dense_scale), scale, scale * 2.0 * F32_ROUNDING)?;
+    if (Guard { dense_scale: guard.dense_scale, ..found }) != guard {
         return Err(format!("the guard became {found:?}").into());
     }
     Ok(())

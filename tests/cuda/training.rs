@@ -28,7 +28,9 @@ pub(crate) const BODIES: &[Body] = &[
     ("concatenations_train_as_on_the_cpu", 2, |bench, words| {
         trains_as_on_the_cpu(bench, words, Interaction::Concat)
     }),
-    ("bf16_learns_as_the_cpu_does", 1, bf16_learns_as_the_cpu_does),
+    ("bf16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Bf16)),
+    ("fp16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Fp16)),
+    ("steps_beyond_the_range_of_f16_are_left_out", 1, steps_beyond_the_range_of_f16_are_left_out),
     ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
 ];
 
@@ -172,7 +174,7 @@ fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
 fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
     let training = Training::random(words, interaction, 200);
     let (mut on_cpu, expected) = training.on_cpu();
-    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
+    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
         let mut model = training.on_gpu(bench, precision)?;
         let losses = training.losses_on_gpu(&mut model)?;
         let trained = weights(&model)?;
@@ -201,12 +203,36 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
     Ok(())
 }
 
-fn bf16_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
+fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 200);
     let (_, expected) = training.on_cpu();
-    let losses = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
+    let losses = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))
+}
+
+fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, Interaction::Dot, 1);
+    // Gradients of a loss of this size are within the range, times the scale at first they are not.
+    training.spec.heads.iter_mut().for_each(|head| head.weight = 200.0);
+    training.rules = TrainingRules::sgd(&training.spec, 1e-5);
+    let mut model = training.on_gpu(bench, Precision::Fp16)?;
+    let before = weights(&model)?;
+    let mut skipped = Vec::new();
+    for _ in 0..16 {
+        if !training.losses_on_gpu(&mut model)?[0].is_finite() {
+            return Err("a loss within the range is not told".into());
+        }
+        skipped.push(model.skipped_steps()?.unwrap_or(0));
+        let changed = weights(&model)? != before;
+        if changed != (skipped.len() as u64 > skipped[skipped.len() - 1]) {
+            return Err(format!("steps left out: {skipped:?}; weights changed: {changed}").into());
+        }
+    }
+    if skipped[0] != 1 || skipped[15] == 16 {
+        return Err(format!("steps left out: {skipped:?}").into());
+    }
+    Ok(())
 }
 
 fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) -> Outcome {

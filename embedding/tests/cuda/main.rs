@@ -11,6 +11,7 @@ use rankine_cuda::Device;
 use rankine_embedding::random::philox4x32;
 
 mod exchange;
+mod update;
 
 type Outcome = Result<(), Failed>;
 
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
-    let trials = exchange::trials(seed, devices).into_iter();
+    let trials = exchange::trials(seed, devices).into_iter().chain(update::trials(seed));
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
@@ -47,6 +47,7 @@ pub struct CudaModel {
 enum Machine {
     F32(Box<Trainer<f32>>),
     Bf16(Box<Trainer<bf16>>),
+    F16(Box<Trainer<f16>>),
 }
 
 /// Does the same with a trainer of either kind.
@@ -55,6 +56,7 @@ macro_rules! with_trainer {
         match $machine {
             Machine::F32($trainer) => $do,
             Machine::Bf16($trainer) => $do,
+            Machine::F16($trainer) => $do,
         }
     };
 }
@@ -74,16 +76,16 @@ impl CudaModel {
     ) -> Result<Self> {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
+        let parts = (&spec, rules);
         let machine = match precision {
-            Precision::Fp32 => {
-                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
-            }
+            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, parts, seed, batches)?.into()),
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
+                Machine::F32(Trainer::new(device, Compute::Tf32, parts, seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, parts, seed, batches)?.into())
             }
+            Precision::Fp16 => Machine::F16(Trainer::new(device, Compute::F16, parts, seed, batches)?.into()),
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Ok(Self { spec, rules: rules.clone(), optimizers, machine })
@@ -132,6 +134,15 @@ impl CudaModel {
             trainer.finished.drain(..).for_each(&mut tell);
         });
         Ok(())
+    }
+
+    /// Steps that were left out so far since gradients were beyond the range of f16, once all steps are done; none in
+    /// other precisions, in which such a step is the last one.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn skipped_steps(&self) -> Result<Option<u64>> {
+        with_trainer!(&self.machine, trainer => trainer.network.skipped_steps(&trainer.main))
     }
 
     /// Batches that can be on the GPU at once.
@@ -249,8 +260,9 @@ impl<T: Element> Trainer<T> {
         let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, &places);
-        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
+        let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
         let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
@@ -412,6 +424,7 @@ fn enqueue_iteration<T: Element>(
         beside.record(updated)?;
         network.update(main, input)?;
         main.wait(updated)?;
+        network.end(main)?;
     }
     Ok(())
 }

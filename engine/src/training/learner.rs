@@ -122,6 +122,15 @@ impl Learner {
         }
     }
 
+    /// Steps that were left out since gradients were beyond the range of what is computed in, where that is so narrow.
+    pub(super) fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => model.skipped_steps().map_err(gpu::failed),
+        }
+    }
+
     /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
     pub(super) fn diverged_ranks(&self) -> Vec<usize> {
         match self {
@@ -308,7 +317,7 @@ mod gpu {
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec, rules);
+        let refused = refusals(job, dataset.schema(), spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"

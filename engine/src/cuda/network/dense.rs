@@ -93,7 +93,7 @@ impl<T: Element> Dense<T> {
             second: kept(1),
             copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
             rate,
-            scale: guard.gradient_scale(),
+            scale: guard.dense_scale(),
             stop: guard.stop(),
             rule: self.rule,
             count: count as u32,
