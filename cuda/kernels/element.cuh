@@ -43,6 +43,13 @@ __device__ inline void store4(f16* elements, float4 values) {
     *reinterpret_cast<uint2*>(elements) = packed_f16(values);
 }
 
+// The same, of what is not read again before much else.
+__device__ inline void stream4(float* elements, float4 values) { __stcs(reinterpret_cast<float4*>(elements), values); }
+__device__ inline void stream4(bf16* elements, float4 values) { __stcs(reinterpret_cast<uint2*>(elements), packed(values)); }
+__device__ inline void stream4(f16* elements, float4 values) {
+    __stcs(reinterpret_cast<uint2*>(elements), packed_f16(values));
+}
+
 __device__ inline float load(const float* element) { return *element; }
 __device__ inline float load(const bf16* element) { return __bfloat162float(*element); }
 __device__ inline float load(const f16* element) { return __half2float(*element); }

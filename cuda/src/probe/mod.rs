@@ -87,8 +87,8 @@ impl Version {
         Self { major: number / 1000, minor: number % 1000 / 10, patch: None }
     }
 
-    /// Of `cublasLtGetVersion` from CUDA 12 on, of `ncclGetVersion` from 2.9 on, and of `cuptiGetVersion` from CUDA 13 on:
-    /// `10000 * major + 100 * minor + patch`.
+    /// Of `cublasLtGetVersion` from CUDA 12 on, of `ncclGetVersion` from 2.9 on, and of `cuptiGetVersion` from CUDA 13
+    /// on: `10000 * major + 100 * minor + patch`.
     fn of_library(number: u32) -> Self {
         Self { major: number / 10_000, minor: number % 10_000 / 100, patch: Some(number % 100) }
     }
@@ -166,12 +166,13 @@ fn nccl(loaded: Loaded) -> Library {
 
 fn cupti(loaded: Loaded) -> Library {
     type GetVersion = unsafe extern "C" fn(*mut u32) -> i32;
-    // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the size
-    // of an int.
+    // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the
+    // size of an int.
     let symbol = unsafe { loaded.symbol::<GetVersion>(c"cuptiGetVersion") };
     let version = symbol.and_then(|get_version| {
         let mut number = 0;
-        // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never unloaded.
+        // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never
+        // unloaded.
         match unsafe { get_version(&mut number) } {
             0 => Ok(Version::of_library(number)),
             status => Err(format!("cuptiGetVersion returned {status}")),

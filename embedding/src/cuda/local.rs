@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{BeginState, Element, LookUp, Pair, Rate, SparseUpdate, TableRule};
+use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, TableRule};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::THREADS;
 use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
-use super::route::{Bits, RoutePlaces, Router};
+use super::local_route::{LocalRoute, LocalRouter, LocalSnapshot};
+use super::route::Bits;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
@@ -17,19 +17,11 @@ const READ_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub struct LocalTables {
     layout: Layout,
-    device: Arc<Device>,
     /// All tables, one behind the other.
     table: Buffer<f32>,
-    router: Router,
-    /// The distinct rows of the batch, ascending: a row's place is its slot.
-    rows: Buffer<u32>,
-    /// 0, and how many they are.
-    starts: Buffer<u32>,
-    slots: Buffer<u32>,
-    /// The ids' slots with their bags, ascending.
-    sorted: Buffer<Pair>,
-    /// How many they are.
-    look_ups: Buffer<u32>,
+    look_up_tasks: Buffer<LookUpTask>,
+    router: LocalRouter,
+    route: LocalRoute,
     rules: Buffer<TableRule>,
     parts: Buffer<f32>,
 }
@@ -52,24 +44,19 @@ impl LocalTables {
         drawn: usize,
     ) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
-        let words = |len| Buffer::filled(device, len, Bits::POISON);
         let table = {
             let _tables = device.purpose("tables");
             Buffer::uninitialized(device, layout.owner_words())?
         };
         let _routes = device.purpose("routes");
-        let parts = SparseUpdate::<f32>::parts_len(layout.ids(), layout.vectors());
+        let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
         let tables = Self {
             table,
-            router: Router::new(device, &layout)?,
-            rows: words(layout.ids())?,
-            starts: words(2)?,
-            slots: words(layout.ids())?,
-            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
-            look_ups: Buffer::of(device, &[layout.ids() as u32])?,
+            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
+            router: LocalRouter::new(device, &layout)?,
+            route: LocalRoute::new(device, &layout)?,
             rules: Buffer::of(device, &layout.kernel_rules())?,
             parts: Buffer::filled(device, parts, Bits::POISON)?,
-            device: Arc::clone(device),
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
@@ -91,7 +78,7 @@ impl LocalTables {
             };
             if begin.words > begin.weights {
                 // SAFETY: the table lies there, with as many rows and words each.
-                unsafe { lane.launch(&begin, (super::blocks(&self.device), 1)) }?;
+                unsafe { lane.launch(&begin, (super::blocks(lane.device()), 1)) }?;
             }
         }
         Ok(lane.synchronize()?)
@@ -121,17 +108,16 @@ impl LocalTables {
         let look_up = LookUp {
             tables: self.table.pointer(),
             features: self.router.features.pointer(),
+            tasks: self.look_up_tasks.pointer(),
             ids: ids.ids,
+            offsets: ids.offsets,
             samples_count: ids.samples,
             output: vectors,
             samples: samples as u32,
-            features_count: self.layout.features.len() as u32,
             stride: self.layout.stride as u32,
-            dim: self.layout.dim() as u32,
         };
-        let blocks = (samples as u32).div_ceil(THREADS / 32).min(super::blocks(&self.device));
-        // SAFETY: table and features are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (blocks, 1)) }?;
+        // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
+        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
         Ok(())
     }
 
@@ -143,15 +129,16 @@ impl LocalTables {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn route(&self, lane: &Lane, ids: Ids) -> Result<()> {
-        let to = RoutePlaces {
-            rows: self.rows.pointer(),
-            starts: self.starts.pointer(),
-            slots: self.slots.pointer(),
-            sorted: self.sorted.pointer(),
-        };
-        // SAFETY: the route goes to this value's buffers, whose lengths follow from the layout, which the router was
-        // made for; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids.ids, to) }
+        // SAFETY: router and route were made for the layout; the caller vouches for the ids.
+        unsafe { self.router.route(lane, &self.layout, ids, &self.route) }
+    }
+
+    /// The route of the batch that was routed last, once it is made.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn snapshot(&self, lane: &Lane) -> Result<LocalSnapshot> {
+        self.route.read(lane)
     }
 
     /// Enqueues the update of each row that the routed batch looks up, by its table's rule and from the sum of its
@@ -173,9 +160,9 @@ impl LocalTables {
     ) -> Result<()> {
         let layout = &self.layout;
         let update = SparseUpdate {
-            pairs: self.sorted.pointer(),
-            count: self.look_ups.pointer(),
-            rows: self.rows.pointer(),
+            pairs: self.route.sorted.pointer(),
+            count: self.route.counts.pointer(),
+            rows: self.route.rows.pointer(),
             features: self.router.features.pointer(),
             offsets: ids.offsets,
             tables: self.rules.pointer(),
@@ -188,7 +175,7 @@ impl LocalTables {
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
-            room: layout.ids() as u32,
+            room: layout.look_ups() as u32,
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
@@ -201,7 +188,10 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        self.router.check(lane)
+        match self.router.faults.read(lane)?[0] {
+            0 => Ok(()),
+            count => Err(Error::Ids { count }),
+        }
     }
 
     /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was

@@ -179,7 +179,9 @@ impl<'a> OnGpu<'a> {
         let ids = Buffer::of(&self.device, &ids)?;
         let offsets = Buffer::of(&self.device, &[0u32])?;
         let samples = Buffer::of(&self.device, &[self.case.samples as u32])?;
-        let gradients = Buffer::of(&self.device, gradients)?;
+        // As the loss of fp16 is scaled: without rounding.
+        let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(4.0 * gradient.value())).collect();
+        let (gradients, scale) = (Buffer::of(&self.device, &scaled)?, Buffer::of(&self.device, &[0.25f32])?);
         let rates = Buffer::of(&self.device, &rates.collect::<Vec<_>>())?;
         let stop = Buffer::of(&self.device, &[stop])?;
         let of_batch = Ids { ids: ids.pointer(), offsets: offsets.pointer(), samples: samples.pointer() };
@@ -187,7 +189,8 @@ impl<'a> OnGpu<'a> {
         unsafe {
             self.tables.route(&self.lane, of_batch)?;
             let (gradients, rates) = (gradients.pointer(), rates.pointer());
-            self.tables.update(&self.lane, of_batch, gradients, rates, stop.pointer())?;
+            let told = (scale.pointer(), stop.pointer());
+            self.tables.update(&self.lane, of_batch, gradients, rates, told)?;
         }
         Ok(self.tables.check(&self.lane)?)
     }

@@ -45,7 +45,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec, rules)? {
+        let why = match gpu::device(job, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -307,17 +307,12 @@ mod gpu {
                            counts";
 
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
-    pub(super) fn device(
-        job: &Job,
-        dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
-    ) -> Result<Result<Arc<Device>, String>, TrainError> {
+    pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec);
+        let refused = refusals(job, spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
