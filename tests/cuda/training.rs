@@ -6,6 +6,7 @@ use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
+use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
@@ -164,7 +165,8 @@ impl Training {
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
         let Self { spec, rules, seed, batch_size, .. } = self;
         let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
-        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, shape)?)
+        let compute = (precision, Algorithms::Known);
+        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
@@ -221,10 +223,10 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
                 return Err(format!("{} logits, and {} are expected", logits.len(), of_cpu.len()).into());
             }
             for (number, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
-                close("logit", number, f64::from(logit), f64::from(expected), 1e-3)?;
+                close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
             }
             for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)?).enumerate() {
-                close("weight", number, f64::from(weight), f64::from(expected), 1e-3)?;
+                close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
             }
         }
         let mut again = training.on_gpu(bench, precision)?;
@@ -246,8 +248,8 @@ fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision
 fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 1);
     // Gradients of a loss of this size are within the range, times the scale at first they are not.
-    training.spec.heads.iter_mut().for_each(|head| head.weight = 200.0);
-    training.rules = TrainingRules::sgd(&training.spec, 1e-5);
+    training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
+    training.rules = TrainingRules::sgd(&training.spec, 1e-8);
     let mut model = training.on_gpu(bench, Precision::Fp16)?;
     let before = weights(&model)?;
     let mut skipped = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rankine_cuda::blas::Compute;
+use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Optimizer;
@@ -13,7 +13,9 @@ use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
-use super::network::{Backward, Forward, Network, Places};
+use super::iteration::{Iteration, Lanes, Phase};
+use super::network::{Network, Places};
+use super::work::{Sizes, Work, ceilings, time};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -70,7 +72,7 @@ impl CudaModel {
         device: &Arc<Device>,
         spec: ModelSpec,
         rules: &TrainingRules,
-        precision: Precision,
+        (precision, algorithms): (Precision, Algorithms),
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
@@ -78,17 +80,30 @@ impl CudaModel {
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let parts = (&spec, rules);
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, parts, seed, batches)?.into()),
+            Precision::Fp32 => {
+                let compute = (Compute::F32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, parts, seed, batches)?.into())
+                let compute = (Compute::Tf32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, parts, seed, batches)?.into())
+                let compute = (Compute::Bf16, algorithms);
+                Machine::Bf16(Trainer::new(device, compute, parts, seed, batches)?.into())
             }
-            Precision::Fp16 => Machine::F16(Trainer::new(device, Compute::F16, parts, seed, batches)?.into()),
+            Precision::Fp16 => {
+                let compute = (Compute::F16, algorithms);
+                Machine::F16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Ok(Self { spec, rules: rules.clone(), optimizers, machine })
+    }
+
+    /// The algorithms that its products take.
+    pub fn tuning(&self) -> Tuning {
+        with_trainer!(&self.machine, trainer => trainer.network.tuning())
     }
 
     /// What the model is.
@@ -143,6 +158,36 @@ impl CudaModel {
     /// Where something of the GPU's failed.
     pub fn skipped_steps(&self) -> Result<Option<u64>> {
         with_trainer!(&self.machine, trainer => trainer.network.skipped_steps(&trainer.main))
+    }
+
+    /// The moment at which the steps that were begun will be done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn mark(&self) -> Result<Moment> {
+        with_trainer!(&self.machine, trainer => trainer.mark())
+    }
+
+    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps must
+    /// have been done as there are places. Their losses are not told.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn repeat_steps(&mut self, count: usize) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.time_steps(SLOTS, count).map(drop)
+        })
+    }
+
+    /// How long each phase of an iteration takes alone, in milliseconds, and its work; then bytes and operations a
+    /// second that the GPU reaches at most. A step must have been done. Weights change.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub(crate) fn time_phases(&mut self) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+        let Self { spec, rules, machine, .. } = self;
+        with_trainer!(machine, trainer => trainer.time_phases(spec, rules))
     }
 
     /// Batches that can be on the GPU at once.
@@ -203,6 +248,7 @@ impl Weights for CudaModel {
 /// A model with all that its steps need.
 #[derive(Debug)]
 struct Trainer<T> {
+    compute: Compute,
     network: Network<T>,
     tables: LocalTables,
     main: Lane,
@@ -235,23 +281,10 @@ struct Scores {
     pass: Graph,
 }
 
-/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
-/// their own.
-struct Lanes<'a> {
-    main: &'a Lane,
-    beside: Lane,
-    routes: Lane,
-    begun: Moment,
-    looked_up: Moment,
-    routed: Moment,
-    judged: Moment,
-    updated: Moment,
-}
-
 impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
-        compute: Compute,
+        (compute, algorithms): (Compute, Algorithms),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
@@ -265,25 +298,21 @@ impl<T: Element> Trainer<T> {
         let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
-        let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
+        let network =
+            Network::new(device, (compute, algorithms), (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
-        let lanes = Lanes {
-            main: &main,
-            beside: Lane::of_high_priority(device)?,
-            routes: Lane::new(device)?,
-            begun: Moment::new(device)?,
-            looked_up: Moment::new(device)?,
-            routed: Moment::new(device)?,
-            judged: Moment::new(device)?,
-            updated: Moment::new(device)?,
-        };
+        let lanes = Lanes::new(&main)?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
             let input = InputSlot::new(device, layout.clone())?;
-            let iteration =
-                || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
+            let (forward, backward) = (&forward, &backward);
+            let losses = losses.device_pointer()?;
+            let (network, tables, input_at) = (&network, &tables, input.input());
+            let iteration = Iteration { network, tables, forward, backward, input: input_at, losses };
+            // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
+            let iteration = || unsafe { iteration.enqueue_all(&lanes) };
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
                 network.hold(&main, true)?;
@@ -312,6 +341,7 @@ impl<T: Element> Trainer<T> {
         let copies = Lane::new(device)?;
         drop(lanes);
         Ok(Self {
+            compute,
             network,
             tables,
             main,
@@ -341,6 +371,55 @@ impl<T: Element> Trainer<T> {
         self.place = (place + 1) % SLOTS;
         self.under_way.push_back(place);
         Ok(())
+    }
+
+    /// How long each phase of an iteration takes alone, in milliseconds, over the batch that lies in the first slot,
+    /// with what it has to do, and what the GPU reaches at most: bytes and operations a second. Weights change.
+    fn time_phases(
+        &mut self,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+        self.finish()?;
+        let ceilings = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
+        let layout = self.tables.layout();
+        let iteration = Iteration {
+            network: &self.network,
+            tables: &self.tables,
+            forward: &self.network.plan_forward(layout.samples())?,
+            backward: &self.network.plan_backward()?,
+            input: self.slots[0].input.input(),
+            losses: self.losses.device_pointer()?,
+        };
+        // The first slot's batch need not be the last one that was routed.
+        // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
+        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
+        let [look_ups, distinct_rows] = self.tables.counts(&self.main)?;
+        let sizes = Sizes {
+            spec,
+            rules,
+            samples: layout.samples() as u64,
+            element_bytes: size_of::<T>() as u64,
+            look_ups,
+            distinct_rows,
+        };
+        let mut phases = Vec::new();
+        for phase in Phase::ALL {
+            let work = sizes.work(phase);
+            if work != Work::default() {
+                // SAFETY: as above; what comes before the phase was done in the steps before.
+                let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
+                phases.push((phase, ms, work));
+            }
+        }
+        Ok((phases, ceilings))
+    }
+
+    /// A moment on the lane that begins and ends iterations.
+    fn mark(&self) -> Result<Moment> {
+        let moment = Moment::new(self.main.device())?;
+        self.main.record(&moment)?;
+        Ok(moment)
     }
 
     fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
@@ -386,47 +465,6 @@ impl<T: Element> Trainer<T> {
         }
         Ok(())
     }
-}
-
-/// Enqueues a whole iteration: the loss goes to the slot's place among `losses`.
-fn enqueue_iteration<T: Element>(
-    network: &Network<T>,
-    tables: &LocalTables,
-    lanes: &Lanes<'_>,
-    slot: &InputSlot,
-    (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
-) -> Result<()> {
-    let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
-    let (input, samples) = (slot.input(), tables.layout().samples());
-    main.record(begun)?;
-    beside.wait(begun)?;
-    routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
-    // The lanes order the work: tables and parameters change when all that reads them is done.
-    unsafe {
-        network.look_up(beside, tables, input, samples)?;
-        beside.record(looked_up)?;
-        tables.route(routes, input.ids)?;
-        routes.record(routed)?;
-        network.bottom_forward(main, input, forward)?;
-        main.wait(looked_up)?;
-        network.interact(main, forward)?;
-        network.hidden_forward(main, forward)?;
-        network.head(main, input, samples, true)?;
-        network.hidden_backward(main, backward)?;
-        network.interact_backward(main, backward)?;
-        network.bottom_backward(main, backward)?;
-        network.verdict(main, input, losses.device_pointer()?)?;
-        main.record(judged)?;
-        beside.wait(judged)?;
-        beside.wait(routed)?;
-        network.update_tables(beside, tables, input)?;
-        beside.record(updated)?;
-        network.update(main, input)?;
-        main.wait(updated)?;
-        network.end(main)?;
-    }
-    Ok(())
 }
 
 /// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
