@@ -2,7 +2,8 @@
 // 1, 3 with 0, ...; and back.
 //
 // Forward reads every vector once and writes the products; back reads both once and writes the vectors' gradients. In
-// f32 a block takes a sample; in types of 16 bits a warp does, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back.
+// types of 16 bits a warp takes a sample of up to 48 vectors, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back. In
+// f32, and of more vectors, a block takes a sample.
 #include "guard.cuh"
 
 struct Dot {
@@ -44,13 +45,13 @@ __device__ inline Pair pair_of(u32 number) {
 }
 
 // One block a sample. Shared memory: the vectors.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f32(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+template <class T>
+__device__ inline void dot_forward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
-        float* out = static_cast<float*>(p.products) + u64(sample) * p.stride;
+        const T* vectors = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
+        T* out = static_cast<T*>(p.products) + u64(sample) * p.stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
         }
@@ -68,30 +69,30 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f32(const 
                     value += x.w * y.w;
                 }
             }
-            out[i] = value;
+            store(out + i, value);
         }
         __syncthreads();
     }
 }
 
 // One block a sample. Shared memory: the vectors, and the products' gradients as a symmetric matrix.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+template <class T>
+__device__ inline void dot_backward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     float* g = z + p.count * row;
     bool wrong = false;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
-        const float* from = static_cast<const float*>(p.products) + u64(sample) * p.stride;
-        float* gradients = static_cast<float*>(p.gradients) + u64(sample) * p.vectors_stride;
+        const T* vectors = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
+        const T* from = static_cast<const T*>(p.products) + u64(sample) * p.stride;
+        T* gradients = static_cast<T*>(p.gradients) + u64(sample) * p.vectors_stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
         }
         for (u32 i = threadIdx.x; i < p.count; i += DOT_THREADS) g[i * p.count + i] = 0;
         for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
             const Pair pair = pair_of(i);
-            g[pair.high * p.count + pair.low] = g[pair.low * p.count + pair.high] = from[p.passed + i];
+            g[pair.high * p.count + pair.low] = g[pair.low * p.count + pair.high] = load(from + p.passed + i);
         }
         __syncthreads();
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
@@ -115,6 +116,36 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const
         __syncthreads();
     }
     if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_f32(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<float>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<f16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_f32(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<float>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<f16>(p, memory);
 }
 
 constexpr u32 EDGE = 16;

@@ -11,11 +11,11 @@
 // follows from the pairs alone, so the bits are the same each time.
 #include "optimizer.cuh"
 
+// Pairs of a run. With half or twice as many, rows of 128 elements take 7 and 10% longer (H200).
 constexpr u32 RUN = 64;
+// Pairs whose gradients are on their way at once.
+constexpr u32 PAIRS_MAX = 8;
 constexpr u32 UPDATE_THREADS = 256;
-#ifndef BLOCKS
-#define BLOCKS 4
-#endif
 
 // How the rows of a table learn.
 struct TableRule {
@@ -65,8 +65,7 @@ template <u32 LANES_, u32 VECTORS_>
 struct Team {
     static constexpr u32 LANES = LANES_, VECTORS = VECTORS_;
     static constexpr u32 COUNT = UPDATE_THREADS / LANES;
-    // Pairs whose gradients are on their way at once.
-    static constexpr u32 PAIRS = (LANES < 8 ? LANES : 8) / VECTORS;
+    static constexpr u32 PAIRS = (LANES < PAIRS_MAX ? LANES : PAIRS_MAX) / VECTORS;
     static constexpr u32 ALL = LANES == WARP ? ALL_LANES : (1u << LANES) - 1;
 
     u32 lane, number, mask;
@@ -86,16 +85,35 @@ struct Pending {
     u32 feature;
 };
 
-// What the teams of a block have in shared memory.
-template <class TEAM>
-struct Shared {
-    // Sums of rows that are to be updated.
-    float4 sums[TEAM::COUNT][TEAM::PAIRS][TEAM::VECTORS][TEAM::LANES];
-    Pending pending[TEAM::COUNT][TEAM::PAIRS];
-    // Of the row that a run begins inside of, and of the one that it ends inside of.
-    float4 begins[TEAM::COUNT][TEAM::VECTORS][TEAM::LANES];
-    float4 ends[TEAM::COUNT][TEAM::VECTORS][TEAM::LANES];
+// Rows that a block's teams have to update, so many each.
+template <class TEAM, u32 ROWS>
+struct Outbox {
+    float4 sums[TEAM::COUNT][ROWS][TEAM::VECTORS][TEAM::LANES];
+    Pending pending[TEAM::COUNT][ROWS];
 };
+
+// A sum for each team.
+template <class TEAM>
+using Sums = float4[TEAM::COUNT][TEAM::VECTORS][TEAM::LANES];
+
+// What blocks have in shared memory that sum runs.
+template <class TEAM>
+struct OfRuns {
+    Outbox<TEAM, TEAM::PAIRS> outbox;
+    // Of the row that a run begins inside of, and of the one that it ends inside of.
+    Sums<TEAM> begins, ends;
+};
+
+// What blocks have that sum parts.
+template <class TEAM>
+struct OfParts {
+    Outbox<TEAM, 1> outbox;
+    Sums<TEAM> sums;
+    // Of each team's boundary: whether a row of many parts goes on there.
+    u32 many[TEAM::COUNT];
+};
+
+static_assert(sizeof(OfRuns<Team<32, 1>>) == 41472 && sizeof(OfParts<Team<32, 1>>) == 8288);
 
 __device__ inline float* weights_of(const SparseUpdate& p, const Feature& feature, u32 row) {
     return p.storage + feature.words + u64(row - feature.base) * feature.row_words;
@@ -134,6 +152,23 @@ using Four = typename FourOf<T>::Type;
 
 __device__ inline float4 unpacked(float4 values) { return values; }
 __device__ inline float4 unpacked(FourHalves values) { return unpacked_f16(values.bits); }
+
+// Loads what this multiprocessor does not need again.
+__device__ inline uint2 load_once(const uint2* address) {
+    uint2 value;
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(address));
+    return value;
+}
+
+__device__ inline FourHalves load_once(const FourHalves* address) { return {load_once(&address->bits)}; }
+
+__device__ inline float4 load_once(const float4* address) {
+    float4 value;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+                 : "l"(address));
+    return value;
+}
 
 __device__ inline float4 zeros() { return make_float4(0, 0, 0, 0); }
 
@@ -227,13 +262,14 @@ __device__ inline void learn(const SparseUpdate& p, const TEAM& team, const Feat
     }
 }
 
-// Updates the first `count` rows that are pending for a team.
-template <class TEAM>
-__device__ inline void learn_all(const SparseUpdate& p, const TEAM& team, const Shared<TEAM>& shared, u32 count) {
+// Updates the first `count` rows that a team has to update.
+template <class TEAM, u32 ROWS>
+__device__ inline void learn_all(const SparseUpdate& p, const TEAM& team, const Outbox<TEAM, ROWS>& outbox,
+                                 u32 count) {
     __syncwarp(team.mask);
     for (u32 i = 0; i < count; i++) {
-        const Pending of = shared.pending[team.number][i];
-        const auto& sums = shared.sums[team.number][i];
+        const Pending of = outbox.pending[team.number][i];
+        const auto& sums = outbox.sums[team.number][i];
         const Feature& feature = p.features[of.feature];
         const TableRule& table = p.tables[feature.table];
         switch (table.rule.kind) {
@@ -246,17 +282,19 @@ __device__ inline void learn_all(const SparseUpdate& p, const TEAM& team, const 
             case FTRL: learn<FTRL>(p, team, feature, table, of.row, sums); break;
         }
     }
-    // What is pending is overwritten next.
+    // The outbox is overwritten next.
     __syncwarp(team.mask);
 }
 
-// Makes a row the next one that is pending.
-template <class TEAM>
-__device__ inline void put(const TEAM& team, Shared<TEAM>& shared, u32& count, Pending of,
+// Puts a row where it is updated next.
+template <class TEAM, u32 ROWS>
+__device__ inline void put(const TEAM& team, Outbox<TEAM, ROWS>& outbox, u32& count, Pending of,
                            const float4 (&sum)[TEAM::VECTORS]) {
 #pragma unroll
-    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) shared.sums[team.number][count][vector][team.lane] = sum[vector];
-    if (team.lane == 0) shared.pending[team.number][count] = of;
+    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+        outbox.sums[team.number][count][vector][team.lane] = sum[vector];
+    }
+    if (team.lane == 0) outbox.pending[team.number][count] = of;
     count++;
 }
 
@@ -273,7 +311,7 @@ template <class T, u32 LANES, u32 VECTORS>
 __device__ inline void update_runs(const SparseUpdate& p) {
     using TEAM = Team<LANES, VECTORS>;
     extern __shared__ float4 memory[];
-    Shared<TEAM>& shared = *reinterpret_cast<Shared<TEAM>*>(memory);
+    OfRuns<TEAM>& shared = *reinterpret_cast<OfRuns<TEAM>*>(memory);
     const TEAM team;
     const u32 count = *p.count;
     const u64 block_begin = u64(blockIdx.x) * TEAM::COUNT * RUN, block_end = block_begin + TEAM::COUNT * RUN;
@@ -320,7 +358,7 @@ __device__ inline void update_runs(const SparseUpdate& p) {
                 for (u32 vector = 0; vector < VECTORS; vector++) {
                     const u32 column = vector * LANES + team.lane;
                     values[i][vector] = {};
-                    if (column < width) values[i][vector] = gradients[u64(source) + column];
+                    if (column < width) values[i][vector] = load_once(gradients + (u64(source) + column));
                 }
             }
 #pragma unroll
@@ -334,7 +372,7 @@ __device__ inline void update_runs(const SparseUpdate& p) {
                                 shared.begins[team.number][vector][team.lane] = sum[vector];
                             }
                         } else {
-                            put(team, shared, pending, of, sum);
+                            put(team, shared.outbox, pending, of, sum);
                         }
                     }
 #pragma unroll
@@ -351,7 +389,7 @@ __device__ inline void update_runs(const SparseUpdate& p) {
                                      fmaf(value.w, by, to.w));
                 }
             }
-            if (pending > 0) learn_all(p, team, shared, pending);
+            if (pending > 0) learn_all(p, team, shared.outbox, pending);
             pending = 0;
         }
     }
@@ -361,8 +399,8 @@ __device__ inline void update_runs(const SparseUpdate& p) {
 #pragma unroll
             for (u32 vector = 0; vector < VECTORS; vector++) to[team.number][vector][team.lane] = sum[vector];
         } else {
-            put(team, shared, pending, of, sum);
-            learn_all(p, team, shared, pending);
+            put(team, shared.outbox, pending, of, sum);
+            learn_all(p, team, shared.outbox, pending);
         }
     }
     __syncthreads();
@@ -393,67 +431,108 @@ __device__ inline void update_runs(const SparseUpdate& p) {
             }
         } else {
             pending = 0;
-            put(team, shared, pending, row_of(p, begin + length - 1), sum);
-            learn_all(p, team, shared, pending);
+            put(team, shared.outbox, pending, row_of(p, begin + length - 1), sum);
+            learn_all(p, team, shared.outbox, pending);
         }
     }
 }
 
-// The rows that go on from one block to the next: one block for each that such a row begins in. Each team adds up every
-// so many of the parts that follow, and then the first team what the teams have, in order.
-template <u32 LANES, u32 VECTORS>
-__device__ inline void update_parts(const SparseUpdate& p) {
-    using TEAM = Team<LANES, VECTORS>;
-    constexpr u32 PARTS_AT_ONCE = 4;
-    extern __shared__ float4 memory[];
-    Shared<TEAM>& shared = *reinterpret_cast<Shared<TEAM>*>(memory);
-    const TEAM team;
-    const u32 count = *p.count, pairs = TEAM::COUNT * RUN;
-    const u64 begin = u64(blockIdx.x) * pairs, end = begin + pairs;
-    if (end >= count || *p.stop != 0) return;
-    const u32 slot = slot_of(p, end, count);
-    if (slot_of(p, end - 1, count) != slot || (begin > 0 && slot_of(p, begin - 1, count) == slot)) return;
-    float4 sum[VECTORS];
+// Adds the parts of blocks `first`, `first + step` and so on, as long as they begin inside of the slot's row.
+template <class TEAM>
+__device__ inline void add_parts(const SparseUpdate& p, const TEAM& team, u32 slot, u32 count, u64 first, u32 step,
+                                 float4 (&sum)[TEAM::VECTORS]) {
+    constexpr u32 AT_ONCE = TEAM::VECTORS == 1 ? 4 : 1, PAIRS = TEAM::COUNT * RUN;
+    for (bool goes_on = true; goes_on; first += AT_ONCE * step) {
+        // Parts are read before it is known whether they belong to the row, or one would wait for the other.
+        float4 values[AT_ONCE][TEAM::VECTORS];
+        u32 slots[AT_ONCE];
 #pragma unroll
-    for (u32 vector = 0; vector < VECTORS; vector++) sum[vector] = zeros();
-    bool goes_on = true;
-    for (u64 first = blockIdx.x + 1 + team.number; goes_on; first += PARTS_AT_ONCE * TEAM::COUNT) {
-        float4 values[PARTS_AT_ONCE][VECTORS];
-        bool belongs[PARTS_AT_ONCE];
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            const u64 block = first + i * step;
+            slots[i] = slot_of(p, block * PAIRS, count);
 #pragma unroll
-        for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
-            const u64 other = first + i * TEAM::COUNT;
-            belongs[i] = slot_of(p, other * pairs, count) == slot;
-#pragma unroll
-            for (u32 vector = 0; vector < VECTORS; vector++) {
-                const u32 column = vector * LANES + team.lane;
+            for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+                const u32 column = vector * TEAM::LANES + team.lane;
                 values[i][vector] = zeros();
-                if (belongs[i] && column < p.vectors) values[i][vector] = p.parts[other * 2 * p.vectors + column];
+                if (block * PAIRS < count && column < p.vectors) {
+                    values[i][vector] = p.parts[block * 2 * p.vectors + column];
+                }
             }
         }
 #pragma unroll
-        for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
-            for (u32 vector = 0; vector < VECTORS; vector++) add(sum[vector], values[i][vector]);
+        for (u32 i = 0; i < AT_ONCE; i++) {
+            goes_on = goes_on && slots[i] == slot;
+            if (!goes_on) break;
+#pragma unroll
+            for (u32 vector = 0; vector < TEAM::VECTORS; vector++) add(sum[vector], values[i][vector]);
         }
-        goes_on = belongs[PARTS_AT_ONCE - 1];
     }
-#pragma unroll
-    for (u32 vector = 0; vector < VECTORS; vector++) shared.ends[team.number][vector][team.lane] = sum[vector];
-    __syncthreads();
-    if (team.number != 0) return;
-#pragma unroll
-    for (u32 vector = 0; vector < VECTORS; vector++) {
-        const u32 column = vector * LANES + team.lane;
-        sum[vector] = column < p.vectors ? p.parts[(u64(blockIdx.x) * 2 + 1) * p.vectors + column] : zeros();
-        for (u32 other = 0; other < TEAM::COUNT; other++) add(sum[vector], shared.ends[other][vector][team.lane]);
-    }
-    u32 pending = 0;
-    put(team, shared, pending, row_of(p, end), sum);
-    learn_all(p, team, shared, pending);
 }
 
-// So many blocks a multiprocessor: the more, the more memory is on its way.
-constexpr u32 blocks_of(u32 vectors) { return vectors == 1 ? BLOCKS : 1; }
+// The row that begins in a block and goes on in the next: what the block has of it.
+template <class TEAM>
+__device__ inline void begin_of(const SparseUpdate& p, const TEAM& team, u64 block, float4 (&sum)[TEAM::VECTORS]) {
+#pragma unroll
+    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+        const u32 column = vector * TEAM::LANES + team.lane;
+        sum[vector] = column < p.vectors ? p.parts[(block * 2 + 1) * p.vectors + column] : zeros();
+    }
+}
+
+// The rows that go on from one block to the next. A team looks at a block whether such a row begins there, and adds the
+// parts of a short one, in order. A long one is left to all teams: each adds every so many of the parts, then the first
+// one what the teams have, in order.
+template <u32 LANES, u32 VECTORS>
+__device__ inline void update_parts(const SparseUpdate& p) {
+    using TEAM = Team<LANES, VECTORS>;
+    constexpr u32 PAIRS = TEAM::COUNT * RUN, FEW = 4;
+    extern __shared__ float4 memory[];
+    OfParts<TEAM>& shared = *reinterpret_cast<OfParts<TEAM>*>(memory);
+    const TEAM team;
+    const u32 count = *p.count;
+    const u64 first_block = u64(blockIdx.x) * TEAM::COUNT;
+    if ((first_block + 1) * PAIRS >= count || *p.stop != 0) return;
+    float4 sum[VECTORS];
+    u32 pending = 0;
+    const u64 block = first_block + team.number, begin = block * PAIRS, end = begin + PAIRS;
+    const u32 slot = slot_of(p, end, count);
+    const bool begins = end < count && slot_of(p, end - 1, count) == slot &&
+                        (begin == 0 || slot_of(p, begin - 1, count) != slot);
+    const bool is_long = begins && slot_of(p, end + FEW * PAIRS, count) == slot;
+    if (begins && !is_long) {
+        begin_of(p, team, block, sum);
+        add_parts(p, team, slot, count, block + 1, 1, sum);
+        put(team, shared.outbox, pending, row_of(p, end), sum);
+        learn_all(p, team, shared.outbox, pending);
+    }
+    if (team.lane == 0) shared.many[team.number] = is_long;
+    __syncthreads();
+    for (u32 other = 0; other < TEAM::COUNT; other++) {
+        if (shared.many[other] == 0) continue;
+        const u64 of = first_block + other, pair = (of + 1) * PAIRS;
+#pragma unroll
+        for (u32 vector = 0; vector < VECTORS; vector++) sum[vector] = zeros();
+        add_parts(p, team, slot_of(p, pair, count), count, of + 1 + team.number, TEAM::COUNT, sum);
+#pragma unroll
+        for (u32 vector = 0; vector < VECTORS; vector++) shared.sums[team.number][vector][team.lane] = sum[vector];
+        __syncthreads();
+        if (team.number == 0) {
+            begin_of(p, team, of, sum);
+#pragma unroll
+            for (u32 vector = 0; vector < VECTORS; vector++) {
+                for (u32 from = 0; from < TEAM::COUNT; from++) add(sum[vector], shared.sums[from][vector][team.lane]);
+            }
+            pending = 0;
+            put(team, shared.outbox, pending, row_of(p, pair), sum);
+            learn_all(p, team, shared.outbox, pending);
+        }
+        __syncthreads();
+    }
+}
+
+// Blocks of a multiprocessor: the more, the more memory is on its way. With three in place of four, rows of 128 elements
+// take 10% longer, and with five, which leave too few registers, 50% (H200).
+constexpr u32 blocks_of(u32 vectors) { return vectors == 1 ? 4 : 1; }
 
 #define KERNELS(LANES, VECTORS)                                                                \
     extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, blocks_of(VECTORS))           \

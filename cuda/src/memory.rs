@@ -145,10 +145,11 @@ impl Device {
     /// Those of the constructors, and [`Error::OutOfMemory`] where more is needed than is free.
     pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
         self.ledger().measures.store(true, Ordering::Relaxed);
-        let made = make().map(drop);
+        let made = make();
         self.ledger().measures.store(false, Ordering::Relaxed);
+        // What constructors gave back themselves is not among them; what they made is given back here.
         let mut parts = std::mem::take(&mut self.ledger().pages().measured);
-        made?;
+        drop(made?);
         enter(&mut parts, "driver and libraries", RESERVED_BYTES);
         let budget = self.budget_of(parts)?;
         if budget.bytes() > budget.free_bytes {
@@ -257,14 +258,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Source::Measured = self.source {
-            return;
-        }
-        if let Some(part) =
-            self.device.ledger().pages().held.iter_mut().find(|part| part.purpose == self.purpose)
-        {
+        let mut pages = self.device.ledger().pages();
+        let measured = matches!(self.source, Source::Measured);
+        let parts = if measured { &mut pages.measured } else { &mut pages.held };
+        if let Some(part) = parts.iter_mut().find(|part| part.purpose == self.purpose) {
             part.bytes -= self.bytes as u64;
         }
+        drop(pages);
         if let Source::Driver = self.source {
             // The driver frees once all work is done. A failure means that the context is lost, and the memory with it.
             let _ = self.device.bind();

@@ -46,7 +46,7 @@ pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use dot::{Dot, DotBackward, DotForward};
+pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
 pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
@@ -204,10 +204,14 @@ kernels! {
         DenseInputF16 = c"dense_input_f16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
         DenseUpdateF16 = c"dense_update_f16";
-    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
-        DotForwardF16 = c"dot_forward_f16",
-        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16",
-        DotBackwardF16 = c"dot_backward_f16";
+    "dot": DotForwardBf16 = c"dot_forward_bf16", DotForwardF16 = c"dot_forward_f16",
+        DotBackwardBf16 = c"dot_backward_bf16", DotBackwardF16 = c"dot_backward_f16",
+        DotForwardByBlocksF32 = c"dot_forward_by_blocks_f32",
+        DotForwardByBlocksBf16 = c"dot_forward_by_blocks_bf16",
+        DotForwardByBlocksF16 = c"dot_forward_by_blocks_f16",
+        DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
+        DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
+        DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
     "gather": Gather = c"gather";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";

@@ -108,7 +108,7 @@ impl<T: Element> SparseUpdate<T> {
         // SAFETY: as for `enqueue`.
         unsafe {
             lane.launch(&UpdateRuns::<T, LANES, VECTORS>(*self), (blocks, 1))?;
-            lane.launch(&UpdateParts::<T, LANES, VECTORS>(*self), (blocks, 1))
+            lane.launch(&UpdateParts::<T, LANES, VECTORS>(*self), (blocks.div_ceil(THREADS / LANES), 1))
         }
     }
 }
@@ -123,11 +123,14 @@ struct UpdateRuns<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 #[derive(Debug, Clone, Copy)]
 struct UpdateParts<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 
-/// Bytes of shared memory that the teams of a block take: sums of as many rows as there are pairs on their way at once,
-/// which are named in 8 bytes each, and of two more.
-const fn shared_bytes(lanes: u32, vectors: u32) -> u32 {
-    let pairs = (if lanes < 8 { lanes } else { 8 }) / vectors;
-    THREADS * 16 * vectors * (pairs + 2) + THREADS / lanes * pairs * 8
+/// Bytes of shared memory that the sums of so many rows take, for each team of a block one.
+const fn sums(rows: u32, vectors: u32) -> u32 {
+    THREADS * 16 * vectors * rows
+}
+
+/// Bytes that a block's teams take for so many rows each that they have to update: sums and what names them.
+const fn outbox(rows: u32, lanes: u32, vectors: u32) -> u32 {
+    sums(rows, vectors) + THREADS / lanes * rows * 8
 }
 
 // SAFETY: `sparse_update.cu` has the same struct, and its blocks take this much shared memory.
@@ -144,7 +147,8 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateR
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
-        shared_bytes(LANES, VECTORS)
+        let pairs = LANES.min(8) / VECTORS;
+        outbox(pairs, LANES, VECTORS) + sums(2, VECTORS)
     }
 }
 
@@ -162,6 +166,6 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateP
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
-        shared_bytes(LANES, VECTORS)
+        outbox(1, LANES, VECTORS) + sums(1, VECTORS) + THREADS / LANES * 4
     }
 }

@@ -22,6 +22,7 @@ pub struct LocalTables {
     look_up_tasks: Buffer<LookUpTask>,
     router: LocalRouter,
     route: LocalRoute,
+    /// How each table's rows learn.
     rules: Buffer<TableRule>,
     parts: Buffer<f32>,
 }

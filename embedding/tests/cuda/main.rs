@@ -47,9 +47,8 @@ fn main() -> ExitCode {
             })
         })
     };
-    let bodies = [local::BODIES].concat().into_iter();
-    let trials = exchange::trials(seed, devices).into_iter().chain(update::trials(seed));
-    let trials = trials.chain(bodies.map(on_one));
+    let bodies = [local::BODIES, update::BODIES].concat().into_iter();
+    let trials = exchange::trials(seed, devices).into_iter().chain(bodies.map(on_one));
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
