@@ -57,7 +57,7 @@ pub use locate::Locate;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
-pub(crate) use matmul::{MatmulReluGradient, Matrices};
+pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Rule, RuleKind};
@@ -175,7 +175,8 @@ macro_rules! kernels {
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?;
+                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
+                    && allow_matmul(functions[Id::MatmulCross as usize])?;
                 Ok(Self { functions, hopper })
             }
         }
@@ -225,7 +226,7 @@ kernels! {
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
     "mark": Mark = c"mark";
-    "matmul": MatmulReluGradient = c"matmul_relu_gradient";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
@@ -281,7 +282,7 @@ fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
     }
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just loaded.
-    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
+    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES_MAX as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(true)
 }
