@@ -42,4 +42,4 @@ pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
-pub use pinned::Pinned;
+pub use pinned::{Locked, Pinned};

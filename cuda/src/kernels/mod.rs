@@ -29,6 +29,7 @@ mod reduce;
 mod rows;
 mod sort;
 mod totals;
+mod unpack;
 mod update;
 
 pub use barrier::{Barrier, Flags};
@@ -51,6 +52,7 @@ pub use reduce::{Parts, Reduce, Runs};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
 pub use totals::Totals;
+pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -192,6 +194,8 @@ kernels! {
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "update": UpdateSgd = c"update_sgd";
 }
 

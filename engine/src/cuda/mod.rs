@@ -9,11 +9,16 @@
 //! sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on the same GPU with the
 //! same cuBLASLt.
 
+mod error;
+mod feed;
 mod input;
 mod layers;
 mod model;
 mod network;
 mod refusal;
+mod unpack;
 
-pub use model::{BatchShape, CudaModel};
+pub use error::{Error, Result};
+pub use feed::{FedBatch, Feed};
+pub use model::{BatchShape, CudaModel, Scores};
 pub use refusal::refusals;

@@ -1,20 +1,24 @@
 //! A model in a GPU's memory: training steps, and scores.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
+use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Optimizer;
 use rankine_embedding::cpu::Table;
-use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
+use super::error::Result;
+use super::feed::FedBatch;
 use super::input::{InputLayout, InputSlot};
 use super::network::{Backward, Forward, Network};
+use super::unpack::Unpacker;
 use crate::cpu::{CpuModel, initial_parameters};
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -92,6 +96,11 @@ impl CudaModel {
         &self.spec
     }
 
+    /// The GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        with_trainer!(&self.machine, trainer => trainer.main.device())
+    }
+
     /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
     /// Waits only where several steps are under way. Losses come by [`CudaModel::take_losses`].
     ///
@@ -101,7 +110,22 @@ impl CudaModel {
     /// # Errors
     /// Where something of the GPU's failed.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
-        assert!(batch.len > 0, "a batch has at least one sample");
+        self.step(Batch::Unpacked(batch, 0..batch.len), rate_factor)
+    }
+
+    /// The same on a batch that the GPU unpacks. It is kept until the step is done.
+    ///
+    /// # Panics
+    /// As [`CudaModel::train_step`].
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed, or a batch before has values that its schema does not admit.
+    pub fn train_fed(&mut self, batch: Arc<FedBatch>, rate_factor: f64) -> Result<()> {
+        self.step(Batch::Packed(batch), rate_factor)
+    }
+
+    fn step(&mut self, batch: Batch<'_>, rate_factor: f64) -> Result<()> {
+        assert!(batch.len() > 0, "a batch has at least one sample");
         let Self { rules, optimizers, machine, .. } = self;
         with_trainer!(machine, trainer => {
             let number = trainer.steps + 1;
@@ -154,12 +178,63 @@ impl CudaModel {
         })
     }
 
-    /// Appends the logit of each sample.
+    /// Appends the logits of each sample, one a head.
+    ///
+    /// # Errors
+    /// As [`CudaModel::take_scores`].
+    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
+        self.begin_scores(batch.len)?;
+        self.score(batch)?;
+        out.append(&mut self.take_scores()?.logits);
+        Ok(())
+    }
+
+    /// Makes room for the scores of so many samples, and forgets those that were not taken.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice.
+    pub fn begin_scores(&mut self, samples: usize) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => trainer.begin_scores(samples))
+    }
+
+    /// Scores samples, behind those that were scored since scoring began. Waits only where much is under way.
+    ///
+    /// # Panics
+    /// Where there is no room for as many, or columns are not the model's.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
-    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, out))
+    pub fn score(&mut self, batch: &Samples) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            for first in (0..batch.len).step_by(trainer.score_size) {
+                trainer.score(Batch::Unpacked(batch, first..batch.len.min(first + trainer.score_size)))?;
+            }
+        });
+        Ok(())
+    }
+
+    /// The same of a batch that the GPU unpacks, with as many samples as are scored at a time, at most.
+    ///
+    /// # Panics
+    /// As [`CudaModel::score`].
+    ///
+    /// # Errors
+    /// As [`CudaModel::train_fed`].
+    pub fn score_fed(&mut self, batch: Arc<FedBatch>) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => trainer.score(Batch::Packed(batch)))
+    }
+
+    /// Samples that are scored at a time, at most.
+    pub fn score_size(&self) -> usize {
+        with_trainer!(&self.machine, trainer => trainer.score_size)
+    }
+
+    /// The scores of all samples since scoring began, once they are known.
+    ///
+    /// # Errors
+    /// As [`CudaModel::train_fed`], and where ids were out of range.
+    pub fn take_scores(&mut self) -> Result<Scores> {
+        with_trainer!(&mut self.machine, trainer => trainer.take_scores())
     }
 
     /// The model in the host's memory, which must have room for it: its weights, and nothing of its state.
@@ -190,15 +265,22 @@ struct Trainer<T> {
     main: Lane,
     copies: Lane,
     slots: Vec<TrainSlot>,
-    scores: Scores,
+    /// Samples that are scored at a time.
+    score_size: usize,
+    heads: usize,
+    scored: Option<Scored>,
     /// One a slot.
     losses: Pinned<f64>,
+    /// One a slot: not 0 where the batch there has values that its schema does not admit.
+    faults: Pinned<u32>,
+    /// From the first batch on that is unpacked on the GPU.
+    unpacker: Option<Unpacker>,
     /// Steps that were begun.
     steps: u64,
     /// The slot of the next step.
     place: usize,
-    /// The slots of the steps that were begun and are not known to be done.
-    under_way: VecDeque<usize>,
+    /// The steps that were begun and are not known to be done.
+    under_way: VecDeque<UnderWay>,
     finished: Vec<f64>,
 }
 
@@ -207,14 +289,61 @@ struct Trainer<T> {
 struct TrainSlot {
     input: InputSlot,
     iteration: Graph,
+    /// Scores the samples that lie there.
+    pass: Graph,
     done: Moment,
 }
 
+/// A step that is not known to be done.
 #[derive(Debug)]
-struct Scores {
-    samples: usize,
-    input: InputSlot,
-    pass: Graph,
+struct UnderWay {
+    /// Its slot.
+    place: usize,
+    /// Whether it is one of training, which has a loss.
+    trains: bool,
+    /// Its batch, whose blocks the GPU may not have read yet.
+    fed: Option<Arc<FedBatch>>,
+}
+
+/// A batch of either kind.
+enum Batch<'a> {
+    Unpacked(&'a Samples, Range<usize>),
+    Packed(Arc<FedBatch>),
+}
+
+impl Batch<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Unpacked(_, samples) => samples.len(),
+            Self::Packed(batch) => batch.len(),
+        }
+    }
+}
+
+/// What scoring has come to so far, in the GPU's memory.
+#[derive(Debug)]
+struct Scored {
+    /// Samples that there is room for.
+    room: usize,
+    /// Samples that were scored.
+    count: usize,
+    /// `[sample][head]`
+    logits: Buffer<f32>,
+    /// `[head][sample]`
+    labels: Buffer<f32>,
+    /// `[sample]`
+    weights: Buffer<f32>,
+}
+
+/// What a model predicts for samples, and what they are.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Scores {
+    /// `[sample][head]`
+    pub logits: Vec<f32>,
+    /// `[head][sample]`: NaN where a sample has no label.
+    pub labels: Vec<Vec<f32>>,
+    /// One a sample.
+    pub weights: Vec<f32>,
 }
 
 /// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
@@ -252,6 +381,7 @@ impl<T: Element> Trainer<T> {
         let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
+        let scoring = network.plan_forward(score_size)?;
         let lanes = Lanes {
             main: &main,
             beside: Lane::of_high_priority(device)?,
@@ -274,25 +404,15 @@ impl<T: Element> Trainer<T> {
                 iteration()?;
                 network.stop.write(&main, &[0])?;
             }
-            let graph = Graph::capture(&main, iteration)?;
-            slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
-        }
-        let input = InputSlot::new(device, layout)?;
-        let plan = network.plan_forward(score_size)?;
-        let score = || -> Result<()> {
-            // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
-            unsafe {
-                network.bottom_forward(&main, input.input(), &plan)?;
-                network.look_up(&main, &tables, input.input(), score_size)?;
-                network.interact(&main, &plan)?;
-                network.hidden_forward(&main, &plan)?;
-                network.head(&main, input.input(), score_size, false)
+            let pass = || enqueue_pass(&network, &tables, &main, &input, &scoring);
+            if slots.is_empty() {
+                pass()?;
+                main.synchronize()?;
             }
-        };
-        score()?;
-        main.synchronize()?;
-        let pass = Graph::capture(&main, score)?;
-        let scores = Scores { samples: score_size, input, pass };
+            let iteration = Graph::capture(&main, iteration)?;
+            let pass = Graph::capture(&main, pass)?;
+            slots.push(TrainSlot { iteration, pass, done: Moment::new(device)?, input });
+        }
         let copies = Lane::new(device)?;
         drop(lanes);
         Ok(Self {
@@ -301,7 +421,11 @@ impl<T: Element> Trainer<T> {
             main,
             copies,
             slots,
-            scores,
+            score_size,
+            heads: spec.heads.len(),
+            scored: None,
+            faults: Pinned::zeroed(device, SLOTS)?,
+            unpacker: None,
             losses,
             steps: 0,
             place: 0,
@@ -310,21 +434,44 @@ impl<T: Element> Trainer<T> {
         })
     }
 
-    fn step(&mut self, batch: &Samples, step: Step, rates: &[Rate]) -> Result<()> {
-        if self.under_way.len() == SLOTS {
-            self.finish_first()?;
-        }
-        let place = self.place;
-        let TrainSlot { input, iteration, done } = &mut self.slots[place];
-        input.stage(batch, 0..batch.len, Step { loss_place: place as u32, ..step }, rates);
-        input.send(&self.copies, &self.main)?;
+    fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
+        let place = self.send(batch, step, rates)?;
+        let TrainSlot { iteration, done, .. } = &mut self.slots[place];
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { iteration.replay(&self.main) }?;
         self.main.record(done)?;
         self.steps += 1;
-        self.place = (place + 1) % SLOTS;
-        self.under_way.push_back(place);
         Ok(())
+    }
+
+    /// Sends a batch to the next slot, which becomes one under way, once there is one.
+    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
+        if self.under_way.len() == SLOTS {
+            self.finish_first()?;
+        }
+        let (place, trains) = (self.place, step.number > 0);
+        let input = &mut self.slots[place].input;
+        let told = (Step { loss_place: place as u32, ..step }, rates);
+        let lanes = (&self.copies, &self.main);
+        let fed = match batch {
+            Batch::Unpacked(batch, samples) => {
+                input.send(lanes, batch, samples, told)?;
+                None
+            }
+            Batch::Packed(batch) => {
+                self.faults.elements_mut()[place] = 0;
+                let faults = self.faults.device_pointer()?;
+                let unpacker = match &mut self.unpacker {
+                    Some(unpacker) => unpacker,
+                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
+                };
+                input.unpack(lanes, &batch, (unpacker, faults), told)?;
+                Some(batch)
+            }
+        };
+        self.place = (place + 1) % SLOTS;
+        self.under_way.push_back(UnderWay { place, trains, fed });
+        Ok(place)
     }
 
     fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
@@ -344,9 +491,16 @@ impl<T: Element> Trainer<T> {
 
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
-        let Some(place) = self.under_way.pop_front() else { return Ok(()) };
+        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
         self.slots[place].done.synchronize()?;
-        self.finished.push(self.losses.elements()[place]);
+        if let Some(batch) = fed
+            && self.faults.elements()[place] != 0
+        {
+            return Err(batch.what_is_wrong().into());
+        }
+        if trains {
+            self.finished.push(self.losses.elements()[place]);
+        }
         Ok(())
     }
 
@@ -354,22 +508,81 @@ impl<T: Element> Trainer<T> {
         while !self.under_way.is_empty() {
             self.finish_first()?;
         }
-        self.tables.check(&self.main)
+        Ok(self.tables.check(&self.main)?)
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        let Scores { samples, input, pass } = &mut self.scores;
-        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
-        for first in (0..batch.len).step_by(*samples) {
-            let count = (batch.len - first).min(*samples);
-            input.stage(batch, first..first + count, Step::default(), &rates);
-            input.send(&self.copies, &self.main)?;
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { pass.replay(&self.main) }?;
-            out.extend(self.network.logits.read_part(&self.main, 0, count)?);
-        }
+    fn begin_scores(&mut self, samples: usize) -> Result<()> {
+        let device = self.main.device();
+        let room = |width: usize| Buffer::uninitialized(device, samples * width);
+        self.scored = Some(Scored {
+            room: samples,
+            count: 0,
+            logits: room(self.heads)?,
+            labels: room(self.heads)?,
+            weights: room(1)?,
+        });
         Ok(())
     }
+
+    /// Scores samples that fit a slot, behind those that were scored before.
+    fn score(&mut self, batch: Batch<'_>) -> Result<()> {
+        let (count, heads) = (batch.len(), self.heads);
+        assert!(count <= self.score_size, "as many as are scored at a time");
+        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
+        let place = self.send(batch, Step::default(), &rates)?;
+        let TrainSlot { input, pass, done, .. } = &mut self.slots[place];
+        let from = input.input();
+        let scored = self.scored.as_mut().expect("scoring has begun");
+        let first = scored.count;
+        scored.count += count;
+        assert!(scored.count <= scored.room, "as many samples as were announced");
+        // SAFETY: the buffers that the graph was captured with are this value's; there are as many logits, labels and
+        // weights in the slot and the network as a slot has samples, and room for these.
+        unsafe {
+            pass.replay(&self.main)?;
+            let logits = self.network.logits.pointer();
+            self.main.copy(logits, scored.logits.pointer().element(first * heads), count * heads)?;
+            for head in 0..heads {
+                let labels = from.labels.element(head * self.tables.layout().samples());
+                self.main.copy(labels, scored.labels.pointer().element(head * scored.room + first), count)?;
+            }
+            self.main.copy(from.weights, scored.weights.pointer().element(first), count)?;
+        }
+        Ok(self.main.record(done)?)
+    }
+
+    fn take_scores(&mut self) -> Result<Scores> {
+        self.finish()?;
+        let Some(Scored { room, count, logits, labels, weights }) = self.scored.take() else {
+            return Ok(Scores::default());
+        };
+        let of_head = |head| labels.read_part(&self.main, head * room, count);
+        Ok(Scores {
+            logits: logits.read_part(&self.main, 0, count * self.heads)?,
+            labels: (0..self.heads).map(of_head).collect::<Result<_, _>>()?,
+            weights: weights.read_part(&self.main, 0, count)?,
+        })
+    }
+}
+
+/// Enqueues scoring the samples of a slot.
+fn enqueue_pass<T: Element>(
+    network: &Network<T>,
+    tables: &LocalTables,
+    main: &Lane,
+    slot: &InputSlot,
+    plan: &Forward,
+) -> Result<()> {
+    let (input, samples) = (slot.input(), plan.samples());
+    // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
+    unsafe {
+        network.bottom_forward(main, input, plan)?;
+        network.look_up(main, tables, input, samples)?;
+        network.interact(main, plan)?;
+        network.hidden_forward(main, plan)?;
+        network.head(main, input, samples, false)?;
+    }
+    Ok(())
 }
 
 /// Enqueues a whole iteration: the loss goes to the slot's place among `losses`.

@@ -97,6 +97,13 @@ struct Place<T> {
     input_gradients: Option<Matrix<T>>,
 }
 
+impl Forward {
+    /// Samples that it goes over.
+    pub(super) fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
 impl<T: Element> Network<T> {
     pub(super) fn new(
         device: &Arc<Device>,

@@ -1,8 +1,9 @@
 //! One pass of a model over a part of a dataset.
 
+use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples};
+use rankine_reader::{Dataset, Part};
 
 use super::{Event, Observer, TrainError};
 use crate::cpu::CpuModel;
@@ -14,11 +15,16 @@ pub trait Scorer {
     /// What the model is.
     fn spec(&self) -> &ModelSpec;
 
-    /// Appends the logits of each sample, one a head.
+    /// Scores every sample that a stream over a part yields. `progress` hears how many samples are scored.
     ///
     /// # Errors
-    /// [`TrainError::Gpu`].
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError>;
+    /// [`TrainError::Data`], [`TrainError::Gpu`].
+    fn score(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Evaluation, TrainError>;
 }
 
 impl Scorer for CpuModel {
@@ -26,9 +32,22 @@ impl Scorer for CpuModel {
         self.spec()
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
-        self.logits(batch, out);
-        Ok(())
+    fn score(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Evaluation, TrainError> {
+        let mut evaluation = Evaluation::new(&self.spec().heads);
+        let mut logits = Vec::new();
+        for batch in BatchStream::open(part, options)? {
+            let samples = &batch?.samples;
+            logits.clear();
+            self.logits(samples, &mut logits);
+            evaluation.add(samples, &logits);
+            progress(evaluation.samples());
+        }
+        Ok(evaluation)
     }
 }
 
@@ -56,20 +75,14 @@ pub fn evaluate(
 ) -> Result<Vec<HeadMetrics>, TrainError> {
     let total = dataset.samples(part);
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let mut evaluation = Evaluation::new(&model.spec().heads);
-    let mut logits = Vec::new();
-    for batch in BatchStream::open(dataset.part(part)?, &stream)? {
-        let samples = &batch?.samples;
-        logits.clear();
-        model.logits(samples, &mut logits)?;
-        if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(TrainError::NotFinite(format!(
-                "the model's predictions on {} are not numbers",
-                dataset.dir().display()
-            )));
-        }
-        evaluation.add(samples, &logits);
-        observer.observe(Event::Evaluating { samples: evaluation.samples(), total });
+    let evaluation = model.score(dataset.part(part)?, &stream, &mut |samples| {
+        observer.observe(Event::Evaluating { samples, total });
+    })?;
+    if !evaluation.is_finite() {
+        return Err(TrainError::NotFinite(format!(
+            "the model's predictions on {} are not numbers",
+            dataset.dir().display()
+        )));
     }
     Ok(evaluation.metrics())
 }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
 use rankine_reader::io::IoOptions;
-use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::stream::{Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
+use super::batches::Batches;
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::learner::{Choice, Learner, Losses};
@@ -55,33 +56,31 @@ pub fn train(
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    // Opened first: while tables are initialized, the first window is read and shuffled.
-    let batches = train_stream(job, &dataset, io)?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })
 }
 
 /// The batches that a job trains on.
-fn train_stream(job: &Job, dataset: &Dataset, io: IoOptions) -> Result<BatchStream, TrainError> {
+fn train_options(job: &Job, io: IoOptions) -> StreamOptions {
     let train = &job.train;
     let order = if train.shuffle {
         Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }
     } else {
         Order::File
     };
-    let options = StreamOptions {
+    StreamOptions {
         batch_size: train.batch_size.get() as usize,
         epochs: Some(train.epochs.get()),
         order,
         start: Position::default(),
         io,
         prefetch: PREFETCH_BATCHES,
-    };
-    Ok(BatchStream::open(dataset.part(Part::Train)?, &options)?)
+    }
 }
 
 /// The threads of a job, and their number.
@@ -132,7 +131,7 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self, mut batches: BatchStream) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: Batches) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -154,19 +153,19 @@ impl Fit<'_> {
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
             let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-            self.learner.train_step(&batch.samples, rate_factor)?;
-            losses.began(batch.samples.len);
+            self.learner.train_step(&batch, rate_factor)?;
+            losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.is_empty();
             self.learner.take_losses(waits, |loss| losses.known(loss))?;
             losses.check()?;
-            let (samples, time) = (batch.samples.len as u64, began.elapsed());
+            let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
                 tally.add(samples, time, waited);
             }
             let progress = Progress {
                 step,
-                epoch: batch.start.epoch,
+                epoch: batch.start().epoch,
                 samples: total.samples,
                 loss: losses.mean(),
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,

@@ -1,15 +1,21 @@
 //! What learns: a model on the device that a job names.
 
 use std::collections::VecDeque;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_embedding::EmbeddingPlan;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::TrainError;
+use super::batches::{Batch, Batches};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use crate::cpu::{CpuModel, Sharding};
+use crate::evaluation::Evaluation;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::planning;
@@ -18,9 +24,9 @@ use crate::planning;
 pub(super) enum Learner {
     /// In the host's memory, and the losses that were not taken yet.
     Cpu(Box<CpuModel>, Vec<f64>),
-    /// In a GPU's memory.
+    /// In a GPU's memory, and what it is judged on, where that lies there too.
     #[cfg(feature = "cuda")]
-    Cuda(Box<crate::cuda::CudaModel>),
+    Cuda(Box<crate::cuda::CudaModel>, Vec<Arc<crate::cuda::FedBatch>>),
 }
 
 /// On which device a job is to be trained.
@@ -29,7 +35,7 @@ pub(super) enum Choice {
     Cpu(Option<EmbeddingPlan>, String),
     /// A GPU.
     #[cfg(feature = "cuda")]
-    Cuda(std::sync::Arc<rankine_cuda::Device>),
+    Cuda(Arc<rankine_cuda::Device>),
 }
 
 impl Choice {
@@ -72,7 +78,7 @@ impl Choice {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
             Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
-                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
+                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model), Vec::new()), name)),
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
                     (None, why)
@@ -100,7 +106,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => "cpu",
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => "cuda",
+            Self::Cuda(..) => "cuda",
         }
     }
 
@@ -109,7 +115,7 @@ impl Learner {
         match self {
             Self::Cpu(model, _) => Some(model),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => None,
+            Self::Cuda(..) => None,
         }
     }
 
@@ -118,16 +124,38 @@ impl Learner {
         match self {
             Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => Ok(Some(model.to_host().map_err(gpu::failed)?)),
+            Self::Cuda(model, _) => Ok(Some(model.to_host()?)),
+        }
+    }
+
+    /// Starts to read batches of a part.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`], [`TrainError::Gpu`].
+    pub(super) fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError> {
+        match self {
+            Self::Cpu(..) => Batches::unpacked(part, options),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Batches::for_gpu(model.device(), part, options, false),
         }
     }
 
     /// Begins a step; see [`CpuModel::train_step`].
-    pub(super) fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<(), TrainError> {
-        match self {
-            Self::Cpu(model, losses) => losses.push(model.train_step(batch, rate_factor)),
+    pub(super) fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError> {
+        match (self, batch) {
+            (Self::Cpu(model, losses), Batch::Unpacked(batch)) => {
+                losses.push(model.train_step(&batch.samples, rate_factor));
+            }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.train_step(batch, rate_factor).map_err(gpu::failed)?,
+            (Self::Cuda(model, _), Batch::Unpacked(batch)) => {
+                model.train_step(&batch.samples, rate_factor)?
+            }
+            #[cfg(feature = "cuda")]
+            (Self::Cuda(model, _), Batch::Packed(batch)) => {
+                model.train_fed(Arc::clone(batch), rate_factor)?
+            }
+            #[cfg(feature = "cuda")]
+            (Self::Cpu(..), Batch::Packed(_)) => unreachable!("batches are opened for the learner"),
         }
         Ok(())
     }
@@ -150,9 +178,9 @@ impl Learner {
                 Ok(batches.iter().cycle().take(count).map(step).collect())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => {
+            Self::Cuda(model, _) => {
                 let most = crate::cuda::CudaModel::RESIDENT_BATCHES.min(batches.len());
-                model.time_steps(&batches[..most], rate_factor, count).map_err(gpu::failed)
+                Ok(model.time_steps(&batches[..most], rate_factor, count)?)
             }
         }
     }
@@ -165,7 +193,7 @@ impl Learner {
             Self::Cpu(_, losses) if all || !losses.is_empty() => losses.drain(..).for_each(tell),
             Self::Cpu(..) => {}
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.take_losses(all, tell).map_err(gpu::failed)?,
+            Self::Cuda(model, _) => model.take_losses(all, tell)?,
         }
         Ok(())
     }
@@ -176,17 +204,21 @@ impl Scorer for Learner {
         match self {
             Self::Cpu(model, _) => model.spec(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.spec(),
+            Self::Cuda(model, _) => model.spec(),
         }
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
+    fn score(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Evaluation, TrainError> {
         match self {
-            Self::Cpu(model, _) => model.logits(batch, out),
+            Self::Cpu(model, _) => model.score(part, options, progress),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.logits(batch, out).map_err(gpu::failed)?,
+            Self::Cuda(model, resident) => gpu::score(model, resident, part, options, progress),
         }
-        Ok(())
     }
 }
 
@@ -248,11 +280,14 @@ mod gpu {
     use std::sync::Arc;
 
     use rankine_cuda::Device;
-    use rankine_embedding::cuda::Error;
-    use rankine_reader::Dataset;
+    use rankine_reader::dataset::DatasetPart;
+    use rankine_reader::stream::StreamOptions;
+    use rankine_reader::{Dataset, Samples};
 
     use super::super::TrainError;
-    use crate::cuda::{BatchShape, CudaModel, refusals};
+    use super::super::batches::{Batch, Batches};
+    use crate::cuda::{BatchShape, CudaModel, FedBatch, Feed, refusals};
+    use crate::evaluation::Evaluation;
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
@@ -296,7 +331,7 @@ mod gpu {
         };
         match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
             Ok(model) => {
-                let name = device.name().map_err(|error| failed(error.into()))?;
+                let name = device.name().map_err(crate::cuda::Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
             Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
@@ -307,7 +342,51 @@ mod gpu {
         }
     }
 
-    pub(super) fn failed(error: Error) -> TrainError {
-        TrainError::Gpu(error.to_string())
+    /// Scores a part. Where it fits, its blocks stay in the GPU's memory, as `resident`, for the next time.
+    pub(super) fn score(
+        model: &mut CudaModel,
+        resident: &mut Vec<Arc<FedBatch>>,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Evaluation, TrainError> {
+        let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
+        let mut samples = 0;
+        model.begin_scores(part.samples as usize)?;
+        if resident.is_empty() {
+            let stays = Feed::fits(model.device(), &part, &options)?;
+            for batch in Batches::for_gpu(model.device(), part, &options, stays)? {
+                let batch = batch?;
+                samples += batch.len() as u64;
+                match batch {
+                    Batch::Unpacked(batch) => model.score(&batch.samples)?,
+                    Batch::Packed(batch) => {
+                        model.score_fed(Arc::clone(&batch))?;
+                        if stays {
+                            resident.push(batch);
+                        }
+                    }
+                }
+                progress(samples);
+            }
+        } else {
+            for batch in resident.iter() {
+                model.score_fed(Arc::clone(batch))?;
+                samples += batch.len() as u64;
+                progress(samples);
+            }
+        }
+        let scores = model.take_scores()?;
+        let heads = &model.spec().heads;
+        let label_columns = heads.iter().map(|head| head.label_number + 1).max().unwrap_or(0);
+        let mut labels = vec![Vec::new(); label_columns];
+        for (head, of_head) in heads.iter().zip(scores.labels) {
+            labels[head.label_number] = of_head;
+        }
+        let weights = scores.weights;
+        let mut evaluation = Evaluation::new(heads);
+        evaluation
+            .add(&Samples { len: samples as usize, labels, weights, ..Samples::default() }, &scores.logits);
+        Ok(evaluation)
     }
 }
