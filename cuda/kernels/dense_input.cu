@@ -1,4 +1,4 @@
-// Dense columns as the bottom MLP reads them: of its element type, with zeros behind each sample's.
+// Dense columns as layers and vectors have them: of their element type, with zeros behind each sample's.
 //
 // Reads 4 bytes an element.
 #include "element.cuh"
@@ -10,18 +10,19 @@ struct DenseInput {
     void* output;
     u32 samples;
     u32 columns;
+    // Elements of a sample that are written.
+    u32 filled;
     u32 stride;
-    u32 reserved;
 };
 static_assert(sizeof(DenseInput) == 32);
 
 template <class T>
 __device__ inline void convert(const DenseInput& p) {
-    const u32 elements = p.samples * p.stride;
+    const u32 elements = p.samples * p.filled;
     for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < elements; i += gridDim.x * blockDim.x) {
-        const u32 sample = i / p.stride, column = i % p.stride;
+        const u32 sample = i / p.filled, column = i % p.filled;
         const float value = column < p.columns ? p.dense[u64(sample) * p.columns + column] : 0.0f;
-        store(static_cast<T*>(p.output) + i, value);
+        store(static_cast<T*>(p.output) + u64(sample) * p.stride + column, value);
     }
 }
 

@@ -3,24 +3,28 @@
 //
 // Forward reads every vector once and writes the products; back reads both once and writes the vectors' gradients. In
 // f32 a block takes a sample; in bf16 a warp does, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back.
-#include "element.cuh"
+#include "guard.cuh"
 
 struct Dot {
-    // [sample][vectors][dim]
+    // [sample][vectors_stride], the vectors one behind the other
     const void* vectors;
     // [sample][stride]: `passed` elements of the first vector, the products, zeros.
     void* products;
-    // [sample][vectors][dim]; null forward.
+    // As the vectors; null forward.
     void* gradients;
+    // Is told where a gradient is no finite number.
+    Guard* guard;
     u32 samples;
     u32 count;
     u32 dim;
+    u32 vectors_stride;
     u32 passed;
     u32 stride;
     // Whether there is a ReLU before the first vector, which its gradients are taken through.
     u32 relu;
+    u32 reserved;
 };
-static_assert(sizeof(Dot) == 48);
+static_assert(sizeof(Dot) == 64);
 
 // Shared memory is padded by as much a row, so that rows do not begin in the same bank.
 constexpr u32 PAD_F32 = 4;
@@ -45,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f32(const 
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.count * p.dim;
+        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
         float* out = static_cast<float*>(p.products) + u64(sample) * p.stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
@@ -76,10 +80,11 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     float* g = z + p.count * row;
+    bool wrong = false;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.count * p.dim;
+        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
         const float* from = static_cast<const float*>(p.products) + u64(sample) * p.stride;
-        float* gradients = static_cast<float*>(p.gradients) + u64(sample) * p.count * p.dim;
+        float* gradients = static_cast<float*>(p.gradients) + u64(sample) * p.vectors_stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
         }
@@ -104,10 +109,12 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const
                 add(sum, load4(from + i));
                 if (p.relu != 0) sum = where_positive(sum, load4(z + i));
             }
+            wrong |= !holds4(gradients, sum);
             store4(gradients + i, sum);
         }
         __syncthreads();
     }
+    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
 constexpr u32 EDGE = 16;
@@ -165,7 +172,7 @@ struct Walk {
 // A sample's vectors into a warp's shared memory. Rows behind the last are left as they are.
 __device__ inline void load_vectors(const Dot& p, u32 sample, bf16* z) {
     const u32 row = p.dim + PAD_BF16, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
-    const bf16* from = static_cast<const bf16*>(p.vectors) + u64(sample) * p.count * p.dim;
+    const bf16* from = static_cast<const bf16*>(p.vectors) + u64(sample) * p.vectors_stride;
     for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
         const u32 place = shared_address(z + at.vector * row + at.column);
         const bf16* piece = from + at.vector * p.dim + at.column;
@@ -240,6 +247,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     const bf16 zero = __float2bfloat16_rn(0.0f);
+    bool wrong = false;
     for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
         const Pair pair = pair_of(i);
         places[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
@@ -296,17 +304,19 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                         values = make_float2(outputs.x > 0 ? values.x : 0, outputs.y > 0 ? values.y : 0);
                     }
                 }
+                wrong |= !holds(z, values.x) || !holds(z, values.y);
                 *place = __floats2bfloat162_rn(values.x, values.y);
             }
         }
         __syncwarp();
-        bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.count * p.dim;
+        bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.vectors_stride;
         for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
             *reinterpret_cast<uint4*>(gradients + at.vector * p.dim + at.column) =
                 *reinterpret_cast<const uint4*>(z + at.vector * row + at.column);
         }
         __syncwarp();
     }
+    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
 extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_bf16(const __grid_constant__ Dot p) {

@@ -32,6 +32,16 @@ struct Rate {
 };
 static_assert(sizeof(Rate) == 8);
 
+// Whether elements of a type hold a number: neither is it none, nor is it rounded to infinity.
+__device__ inline bool holds(const float*, float value) { return fabsf(value) <= 3.402823466e38f; }
+__device__ inline bool holds(const bf16*, float value) { return fabsf(value) <= 3.389531389e38f; }
+
+template <class T>
+__device__ inline bool holds4(const T* element, float4 values) {
+    return holds(element, values.x) && holds(element, values.y) && holds(element, values.z) &&
+           holds(element, values.w);
+}
+
 // What a step is told, beside its batch.
 struct Step {
     // Its number in the training, from 1.

@@ -1,109 +1,165 @@
-// The last layer, to one logit, with the loss behind it: forward, and back to the gradients of its input.
+// The last layer, to one logit a head, with the loss behind it: forward, and back to the gradients of its input. What
+// goes past the layers is added to the logits here: first-order terms, and a term that all heads share.
 //
 // Reads the input twice, the second time out of the cache, and writes its gradients once. The weights' gradients are
 // summed piece by piece of the samples; `columns_total` adds them up.
-#include "element.cuh"
+#include "guard.cuh"
 
 constexpr u32 HEAD_SAMPLES = 64;
 constexpr u32 HEAD_WARPS = 8;
 
 struct Head {
-    // [sample][width]
+    // [sample][stride]
     const void* input;
-    // [width], and the bias behind them.
+    // [head][width], then a bias a head, then [head][dense_columns].
     const float* weights;
-    // 0, 1, or NaN where it is missing.
+    // [head][sample]: 0, 1, or NaN where it is missing.
     const float* labels;
     const float* sample_weights;
-    // The sum of the weights of the samples with labels.
-    const double* total;
-    // What the loss is multiplied by.
-    double head_weight;
-    // Null, or one a sample.
+    // One a head.
+    const double* totals;
+    const double* head_weights;
+    Guard* guard;
+    // [sample][dense_columns]
+    const float* dense;
+    // [sample][wide_stride]: of each feature `wide_step` elements, one a head and zeros.
+    const void* wide;
+    void* wide_gradients;
+    // Null, or one a sample, which is added to the logits of all heads; and the gradients by it.
+    const float* terms;
+    float* term_gradients;
+    // Null, or [sample][head].
     float* logits;
-    // [sample][width]; nothing behind the logits is computed where it is null.
+    // [sample][stride]; nothing behind the logits is computed where it is null.
     void* gradients;
-    // [piece][width + 1]
+    // [piece][weights]
     float* parts;
-    // One a piece.
+    // [piece][head]
     double* losses;
     u32 samples;
+    u32 heads;
     u32 width;
+    u32 stride;
+    u32 dense_columns;
+    u32 wide_features;
+    u32 wide_step;
+    u32 wide_stride;
     // Whether there is a ReLU before the input, which its gradients are taken through.
     u32 relu;
     u32 reserved;
 };
-static_assert(sizeof(Head) == 96);
+static_assert(sizeof(Head) == 168);
 
-// Grid: one block a piece of the samples.
+// Grid: one block a piece of the samples. Shared memory: a loss and a gradient a head and sample.
 template <class T>
 __device__ inline void head(const Head& p) {
-    __shared__ float gradients[HEAD_SAMPLES];
-    __shared__ double losses[HEAD_SAMPLES];
+    extern __shared__ double memory[];
+    double* losses = memory;
+    float* gradients = reinterpret_cast<float*>(losses + p.heads * HEAD_SAMPLES);
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 begin = blockIdx.x * HEAD_SAMPLES, count = min(HEAD_SAMPLES, p.samples - begin);
-    const T* input = static_cast<const T*>(p.input) + u64(begin) * p.width;
+    const T* input = static_cast<const T*>(p.input) + u64(begin) * p.stride;
+    const float* biases = p.weights + p.heads * p.width;
+    const float* linear = biases + p.heads;
     for (u32 sample = warp; sample < count; sample += HEAD_WARPS) {
-        const T* own = input + u64(sample) * p.width;
-        float logit = 0;
-        for (u32 column = lane * VECTOR; column < p.width; column += WARP * VECTOR) {
-            const float4 x = load4(own + column);
-            // The weights' place need not be a multiple of four: a layer lies behind another one's bias.
-            const float* w = p.weights + column;
-            logit += x.x * w[0] + x.y * w[1] + x.z * w[2] + x.w * w[3];
-        }
+        const T* own = input + u64(sample) * p.stride;
+        const T* wide = static_cast<const T*>(p.wide) + u64(begin + sample) * p.wide_stride;
+        const float* dense = p.dense + u64(begin + sample) * p.dense_columns;
+        for (u32 head = 0; head < p.heads; head++) {
+            const float* weights = p.weights + head * p.width;
+            float logit = 0;
+            for (u32 column = lane * VECTOR; column < p.width; column += WARP * VECTOR) {
+                const float4 x = load4(own + column), w = load4(weights + column);
+                logit += x.x * w.x + x.y * w.y + x.z * w.z + x.w * w.w;
+            }
+            for (u32 feature = lane; feature < p.wide_features; feature += WARP) {
+                logit += load(wide + feature * p.wide_step + head);
+            }
+            for (u32 column = lane; column < p.dense_columns; column += WARP) {
+                logit += dense[column] * linear[head * p.dense_columns + column];
+            }
 #pragma unroll
-        for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
-            logit += __shfl_xor_sync(ALL_LANES, logit, distance);
-        }
-        logit += p.weights[p.width];
-        if (p.logits != nullptr && lane == 0) p.logits[begin + sample] = logit;
-        if (p.gradients == nullptr) continue;
-        float gradient = 0;
-        double loss = 0;
-        if (lane == 0) {
-            const double z = logit, label = p.labels[begin + sample], total = *p.total;
+            for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+                logit += __shfl_xor_sync(ALL_LANES, logit, distance);
+            }
+            if (lane != 0) continue;
+            logit += biases[head];
+            if (p.terms != nullptr) logit += p.terms[begin + sample];
+            if (p.logits != nullptr) p.logits[u64(begin + sample) * p.heads + head] = logit;
+            if (p.gradients == nullptr) continue;
+            float gradient = 0;
+            double loss = 0;
+            const double z = logit, label = p.labels[u64(head) * p.samples + begin + sample], total = p.totals[head];
             if (!isnan(label) && total != 0) {
                 const double weight = p.sample_weights[begin + sample], e = exp(-fabs(z));
                 loss = weight * (fmax(z, 0.0) - z * label + log1p(e));
                 // `fmax` takes the number where the other is none.
                 if (isnan(z)) loss = z;
                 const double sigmoid = z >= 0 ? 1 / (1 + e) : e / (1 + e);
-                gradient = float((sigmoid - label) * (p.head_weight * weight) / total);
+                gradient = float((sigmoid - label) * (p.head_weights[head] * weight) / total * p.guard->loss_scale);
             }
-            gradients[sample] = gradient;
-            losses[sample] = loss;
+            gradients[head * HEAD_SAMPLES + sample] = gradient;
+            losses[head * HEAD_SAMPLES + sample] = loss;
         }
-        gradient = __shfl_sync(ALL_LANES, gradient, 0);
-        T* out = static_cast<T*>(p.gradients) + u64(begin + sample) * p.width;
+        if (p.gradients == nullptr) continue;
+        __syncwarp();
+        const float* of_sample = gradients + sample;
+        T* out = static_cast<T*>(p.gradients) + u64(begin + sample) * p.stride;
         for (u32 column = lane * VECTOR; column < p.width; column += WARP * VECTOR) {
-            const float* w = p.weights + column;
-            float4 values =
-                make_float4(gradient * w[0], gradient * w[1], gradient * w[2], gradient * w[3]);
+            float4 values = make_float4(0, 0, 0, 0);
+            for (u32 head = 0; head < p.heads; head++) {
+                const float4 w = load4(p.weights + head * p.width + column);
+                const float gradient = of_sample[head * HEAD_SAMPLES];
+                values.x += gradient * w.x;
+                values.y += gradient * w.y;
+                values.z += gradient * w.z;
+                values.w += gradient * w.w;
+            }
             if (p.relu != 0) values = where_positive(values, load4(own + column));
             store4(out + column, values);
+        }
+        T* by_wide = static_cast<T*>(p.wide_gradients) + u64(begin + sample) * p.wide_stride;
+        for (u32 i = lane; i < p.wide_features * p.wide_step; i += WARP) {
+            const u32 head = i % p.wide_step;
+            const float gradient = head < p.heads ? of_sample[head * HEAD_SAMPLES] : 0.0f;
+            if (!holds(by_wide, gradient)) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+            store(by_wide + i, gradient);
+        }
+        if (p.terms != nullptr && lane == 0) {
+            float sum = 0;
+            for (u32 head = 0; head < p.heads; head++) sum += of_sample[head * HEAD_SAMPLES];
+            p.term_gradients[begin + sample] = sum;
         }
     }
     if (p.gradients == nullptr) return;
     __syncthreads();
-    float* parts = p.parts + u64(blockIdx.x) * (p.width + 1);
-    for (u32 column = threadIdx.x; column < p.width; column += blockDim.x) {
+    float* parts = p.parts + u64(blockIdx.x) * p.heads * (p.width + 1 + p.dense_columns);
+    for (u32 i = threadIdx.x; i < p.heads * p.width; i += blockDim.x) {
+        const float* of_head = gradients + i / p.width * HEAD_SAMPLES;
+        const T* column = input + i % p.width;
         float sum = 0;
 #pragma unroll 8
-        for (u32 sample = 0; sample < count; sample++) {
-            sum += gradients[sample] * load(input + u64(sample) * p.width + column);
-        }
-        parts[column] = sum;
+        for (u32 sample = 0; sample < count; sample++) sum += of_head[sample] * load(column + u64(sample) * p.stride);
+        parts[i] = sum;
     }
-    if (threadIdx.x == 0) {
+    parts += p.heads * p.width;
+    for (u32 head = threadIdx.x; head < p.heads; head += blockDim.x) {
         float bias = 0;
         double loss = 0;
         for (u32 sample = 0; sample < count; sample++) {
-            bias += gradients[sample];
-            loss += losses[sample];
+            bias += gradients[head * HEAD_SAMPLES + sample];
+            loss += losses[head * HEAD_SAMPLES + sample];
         }
-        parts[p.width] = bias;
-        p.losses[blockIdx.x] = loss;
+        parts[head] = bias;
+        p.losses[u64(blockIdx.x) * p.heads + head] = loss;
+    }
+    parts += p.heads;
+    for (u32 i = threadIdx.x; i < p.heads * p.dense_columns; i += blockDim.x) {
+        const float* of_head = gradients + i / p.dense_columns * HEAD_SAMPLES;
+        const float* column = p.dense + u64(begin) * p.dense_columns + i % p.dense_columns;
+        float sum = 0;
+        for (u32 sample = 0; sample < count; sample++) sum += of_head[sample] * column[sample * p.dense_columns];
+        parts[i] = sum;
     }
 }
 
@@ -113,36 +169,4 @@ extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_f32(const __
 
 extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_bf16(const __grid_constant__ Head p) {
     head<bf16>(p);
-}
-
-struct Loss {
-    // One a piece.
-    const double* losses;
-    // Says where the loss goes.
-    const Step* step;
-    // What the sum is divided by, and then multiplied by.
-    const double* total;
-    double head_weight;
-    // Losses, in the host's memory.
-    double* sums;
-    // Becomes 1 where the sum is not a finite number, and stays so.
-    u32* stop;
-    u32 pieces;
-    u32 reserved;
-};
-static_assert(sizeof(Loss) == 56);
-
-// One block.
-extern "C" __global__ void __launch_bounds__(256) loss(const __grid_constant__ Loss p) {
-    __shared__ double sums[256];
-    double sum = 0;
-    for (u32 piece = threadIdx.x; piece < p.pieces; piece += blockDim.x) sum += p.losses[piece];
-    sums[threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (u32 other = 1; other < blockDim.x; other++) sum += sums[other];
-        const double total = *p.total, loss = total == 0 ? 0 : p.head_weight * (sum / total);
-        p.sums[p.step->loss_place] = loss;
-        if (!isfinite(loss)) *p.stop = 1;
-    }
 }

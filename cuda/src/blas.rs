@@ -118,6 +118,8 @@ pub struct Product {
     a: (u64, Layout),
     b: (u64, Layout),
     out: (u64, Layout),
+    /// What is in `out` before is multiplied by this, and added.
+    keep: f32,
     algorithm: lt::cublasLtMatmulAlgo_t,
 }
 
@@ -193,7 +195,12 @@ impl Product {
         let (a, b) = ((a.pointer.address(), Layout::new(a)?), (b.pointer.address(), Layout::new(b)?));
         let out = (out.pointer.address(), Layout::new(out)?);
         let algorithm = first_algorithm(blas, &description, [&a.1, &b.1, &out.1])?;
-        Ok(Self { description, a, b, out, algorithm })
+        Ok(Self { description, a, b, out, keep: 0.0, algorithm })
+    }
+
+    /// The product, added to what `out` has.
+    pub fn added(self) -> Self {
+        Self { keep: 1.0, ..self }
     }
 
     /// Enqueues the product.
@@ -205,7 +212,7 @@ impl Product {
     /// # Errors
     /// Where the library refuses.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        let (one, zero) = (1f32, 0f32);
+        let one = 1f32;
         let pointer = |address: u64| address as *const c_void;
         // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns.
         // The caller vouches for the memory.
@@ -218,7 +225,7 @@ impl Product {
                 self.a.1.0,
                 pointer(self.b.0),
                 self.b.1.0,
-                std::ptr::from_ref(&zero).cast(),
+                std::ptr::from_ref(&self.keep).cast(),
                 pointer(self.out.0),
                 self.out.1.0,
                 pointer(self.out.0).cast_mut(),

@@ -60,6 +60,18 @@ pub enum SavedModelError {
     /// Writing failed.
     #[error(transparent)]
     Write(#[from] rankine_reader::Error),
+    /// There is nothing worth saving.
+    #[error(
+        "some of {tensor} are not numbers: training diverged, and the usual cause is a learning rate that is too \
+         high; the model was not saved"
+    )]
+    NotFinite {
+        /// The first tensor that has such weights.
+        tensor: String,
+    },
+    /// The weights cannot be had from where they are.
+    #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
+    Gpu(String),
     /// The dataset's ids do not mean what the model learned.
     #[error("the dataset {} does not fit the model: {what}", dataset.display())]
     Mismatch {
@@ -89,11 +101,42 @@ pub struct SavedModel {
     vocabularies: Vec<FileManifest>,
 }
 
-/// Saves a model into `dir`, which appears only when it is complete and durable.
+/// A model whose weights can be had, wherever they lie.
+pub trait Weights {
+    /// What the model is.
+    fn spec(&self) -> &ModelSpec;
+
+    /// Tells all weights in runs of any length: dense parameters as [`crate::model::DenseLayout::named_layers`] has
+    /// them, then the rows of each table, in order, those of first-order terms last.
+    ///
+    /// # Errors
+    /// The first that `tell` returns; [`SavedModelError::Gpu`].
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError>;
+}
+
+impl Weights for CpuModel {
+    fn spec(&self) -> &ModelSpec {
+        self.spec()
+    }
+
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        tell(self.parameters())?;
+        self.try_for_each_row(|_, weights| tell(weights))
+    }
+}
+
+/// Saves a model into `dir`, which appears only when it is complete and durable. What lies on a GPU goes to the file
+/// piece by piece.
 ///
 /// # Errors
-/// [`SavedModelError::Write`].
-pub fn save(dir: &Path, model: &CpuModel, steps: u64, dataset: &Dataset) -> Result<(), SavedModelError> {
+/// [`SavedModelError::Write`], [`SavedModelError::NotFinite`] and [`SavedModelError::Gpu`].
+pub fn save(dir: &Path, model: &impl Weights, steps: u64, dataset: &Dataset) -> Result<(), SavedModelError> {
     let partial = PartialDir::create(dir)?;
     let mut vocabularies = Vec::new();
     for file in vocabularies_of(dataset) {
@@ -124,10 +167,11 @@ fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
     dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
-fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_reader::Error> {
+fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, SavedModelError> {
+    let shapes = tensor_shapes(model.spec());
     let mut tensors = Vec::new();
     let mut end = 0;
-    for (name, shape) in tensor_shapes(model.spec()) {
+    for (name, shape) in shapes.clone() {
         let start = end;
         end += 4 * shape.iter().product::<usize>();
         tensors.push((name, TensorInfo { dtype: Dtype::F32, shape, data_offsets: (start, end) }));
@@ -141,15 +185,36 @@ fn write_weights(dir: &Path, model: &CpuModel) -> Result<FileManifest, rankine_r
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(&header)?;
     let mut run = Vec::new();
-    let mut put = |file: &mut CheckedFile, values: &[f32]| {
-        run.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-        if run.len() >= RUN_BYTES { file.write(&run).map(|()| run.clear()) } else { Ok(()) }
-    };
+    let mut told = 0;
     // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
-    put(&mut file, model.parameters())?;
-    model.try_for_each_row(|_, weights| put(&mut file, weights))?;
+    model.try_for_each_run(&mut |values| {
+        // No loss sees the last step's update.
+        if let Some(place) = values.iter().position(|value| !value.is_finite()) {
+            return Err(SavedModelError::NotFinite { tensor: tensor_at(&shapes, told + place) });
+        }
+        told += values.len();
+        for values in values.chunks(RUN_BYTES / 4) {
+            run.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            if run.len() >= RUN_BYTES {
+                file.write(&run)?;
+                run.clear();
+            }
+        }
+        Ok(())
+    })?;
+    assert_eq!(4 * told, end, "a model tells as many weights as its spec says");
     file.write(&run)?;
-    file.finish()
+    Ok(file.finish()?)
+}
+
+/// The tensor that an element belongs to, all of them one behind the other.
+fn tensor_at(shapes: &[(String, Vec<usize>)], element: usize) -> String {
+    let mut end = 0;
+    let ends = shapes.iter().map(|(name, shape)| {
+        end += shape.iter().product::<usize>();
+        (name, end)
+    });
+    ends.filter(|&(_, end)| element < end).map(|(name, _)| name.clone()).next().unwrap_or_default()
 }
 
 /// Every tensor with its shape, in the order of their bytes.

@@ -5,16 +5,42 @@ use rankine::cpu::CpuModel;
 use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
-use rankine_embedding::{Optimizer, Pooling, TableSpec};
+use rankine::saved::Weights;
+use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
-    ("training_is_the_cpus", 3, training_is_the_cpus),
+    ("dot_products_train_as_on_the_cpu", 2, |bench, words| {
+        trains_as_on_the_cpu(bench, words, Interaction::Dot)
+    }),
+    ("cross_layers_train_as_on_the_cpu", 1, |bench, words| {
+        trains_as_on_the_cpu(bench, words, Interaction::Cross { layers: 2, rank: None })
+    }),
+    ("cross_layers_of_low_rank_train_as_on_the_cpu", 1, |bench, words| {
+        trains_as_on_the_cpu(bench, words, Interaction::Cross { layers: 3, rank: Some(12) })
+    }),
+    ("machines_train_as_on_the_cpu", 2, |bench, words| {
+        trains_as_on_the_cpu(bench, words, Interaction::FactorizationMachine)
+    }),
+    ("concatenations_train_as_on_the_cpu", 2, |bench, words| {
+        trains_as_on_the_cpu(bench, words, Interaction::Concat)
+    }),
     ("bf16_learns_as_the_cpu_does", 1, bf16_learns_as_the_cpu_does),
     ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
+];
+
+/// Rules of the dense parameters, with rates that suit them. Where gradients are close to 0, nothing may hang on their
+/// last bits: so what roots are added to is not small.
+const DENSE_RULES: [(UpdateRule, f64); 6] = [
+    (UpdateRule::Sgd, 0.2),
+    (UpdateRule::Momentum { momentum: 0.9, nesterov: false }, 0.02),
+    (UpdateRule::Momentum { momentum: 0.8, nesterov: true }, 0.03),
+    (UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 }, 0.03),
+    (UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-2 }, 0.003),
+    (UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 1e-3 }, 0.2),
 ];
 
 /// A model with features of several tables, and batches of learnable samples.
@@ -27,8 +53,8 @@ struct Training {
 }
 
 impl Training {
-    fn random(words: &mut Words, steps: usize) -> Self {
-        let (dim, dense_columns) = (words.one_of(&[16, 32]), words.one_of(&[0, 5, 13]));
+    fn random(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
+        let (dim, dense_columns) = (words.one_of(&[12, 16, 32]), words.one_of(&[0, 5, 13]));
         let tables: Vec<_> = [3, 50, 2_000, 70_000]
             .into_iter()
             .enumerate()
@@ -39,18 +65,36 @@ impl Training {
             table: number % tables.len(),
             pooling: Pooling::Sum,
         };
+        let heads = 1 + words.below(3) as usize;
+        let head = |number: usize| HeadSpec {
+            label: format!("label{number}"),
+            label_number: (number + 1) % heads,
+            weight: [0.7, 1.0, 0.2][number],
+        };
+        // Vectors that interact have equal lengths; others need no bottom MLP.
+        let equal = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
+        let bottom_mlp = match words.below(3) {
+            _ if dense_columns == 0 => Vec::new(),
+            0 if !equal => Vec::new(),
+            1 => vec![dim],
+            _ => vec![40, dim],
+        };
         let spec = ModelSpec {
             dense_columns,
-            bottom_mlp: if dense_columns > 0 { vec![40, dim] } else { Vec::new() },
-            interaction: Interaction::Dot,
+            bottom_mlp,
+            interaction,
             wide: false,
             top_mlp: words.one_of(&[&[][..], &[64, 30], &[33]]).to_vec(),
-            heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 0.7 }],
+            heads: (0..heads).map(head).collect(),
             features: (0..6).map(feature).collect(),
             tables,
         };
-        let mut rules = TrainingRules::sgd(&spec, 0.2);
-        rules.tables[1] = Optimizer::sgd(1.0);
+        let rate = if interaction == Interaction::FactorizationMachine { 0.05 } else { 0.2 };
+        let mut rules = TrainingRules::sgd(&spec, rate);
+        rules.tables[1] = Optimizer::sgd(2.0 * rate);
+        let (rule, learning_rate) = words.one_of(&DENSE_RULES);
+        rules.dense = Optimizer { rule, learning_rate, weight_decay: words.one_of(&[0.0, 1e-3]) };
+        rules.dense_clip_norm = words.one_of(&[None, Some(0.3)]);
         let batch_size = words.one_of(&[64, 300, 513]);
         let weighted = words.below(2) == 0;
         let batches = (0..steps)
@@ -68,14 +112,15 @@ impl Training {
                         Bags { offsets: (0..=len as u32).collect(), ids }
                     })
                     .collect();
-                let mut label = |sample: usize| {
+                let mut label = |head: u64, sample: usize| {
                     if words.below(20) == 0 {
                         return f32::NAN;
                     }
-                    let parity = categorical.iter().map(|bags| bags.ids[sample]).sum::<u64>() % 3;
-                    if words.below(10) < 3 + 3 * parity { 1.0 } else { 0.0 }
+                    let sum = categorical.iter().map(|bags| bags.ids[sample]).sum::<u64>();
+                    if words.below(10) < 3 + 3 * ((sum + head) % 3) { 1.0 } else { 0.0 }
                 };
-                let labels = vec![(0..len).map(&mut label).collect()];
+                let mut labels_of = |head: u64| (0..len).map(|sample| label(head, sample)).collect();
+                let labels = (0..heads as u64).map(&mut labels_of).collect();
                 let weights =
                     if weighted { (0..len).map(|_| words.number() + 1.5).collect() } else { Vec::new() };
                 let dense = words.numbers::<f32>(len * dense_columns);
@@ -115,23 +160,22 @@ fn factor(step: usize) -> f64 {
     1.0 / (1.0 + step as f64 / 300.0)
 }
 
-fn weights(model: &CpuModel) -> Vec<f32> {
-    let mut weights = model.parameters().to_vec();
-    let told: Result<(), ()> = model.try_for_each_row(|_, row| {
-        weights.extend(row);
+fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
+    let mut weights = Vec::new();
+    model.try_for_each_run(&mut |run| {
+        weights.extend(run);
         Ok(())
-    });
-    told.expect("nothing is refused");
-    weights
+    })?;
+    Ok(weights)
 }
 
-fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
-    let training = Training::random(words, 200);
+fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
+    let training = Training::random(words, interaction, 200);
     let (mut on_cpu, expected) = training.on_cpu();
     for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
         let mut model = training.on_gpu(bench, precision)?;
         let losses = training.losses_on_gpu(&mut model)?;
-        let trained = weights(&model.to_host()?);
+        let trained = weights(&model)?;
         if precision == Precision::Fp32 {
             for (step, (&loss, &expected)) in losses.iter().zip(&expected).enumerate() {
                 close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
@@ -140,17 +184,17 @@ fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
             model.logits(&training.batches[0], &mut logits)?;
             on_cpu.logits(&training.batches[0], &mut of_cpu);
             if logits.len() != of_cpu.len() {
-                return Err(format!("{} logits of {} samples", logits.len(), of_cpu.len()).into());
+                return Err(format!("{} logits, and {} are expected", logits.len(), of_cpu.len()).into());
             }
-            for (sample, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
-                close("logit", sample, f64::from(logit), f64::from(expected), 1e-3)?;
+            for (number, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
+                close("logit", number, f64::from(logit), f64::from(expected), 1e-3)?;
             }
-            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)).enumerate() {
+            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)?).enumerate() {
                 close("weight", number, f64::from(weight), f64::from(expected), 1e-3)?;
             }
         }
         let mut again = training.on_gpu(bench, precision)?;
-        if training.losses_on_gpu(&mut again)? != losses || weights(&again.to_host()?) != trained {
+        if training.losses_on_gpu(&mut again)? != losses || weights(&again)? != trained {
             return Err(format!("two trainings in {} are not the same", precision.name()).into());
         }
     }
@@ -158,7 +202,7 @@ fn training_is_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
 }
 
 fn bf16_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
-    let training = Training::random(words, 200);
+    let training = Training::random(words, Interaction::Dot, 200);
     let (_, expected) = training.on_cpu();
     let losses = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
@@ -166,16 +210,15 @@ fn bf16_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
 }
 
 fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) -> Outcome {
-    let mut training = Training::random(words, 3);
-    training.spec.heads[0].weight = 1.0;
+    let mut training = Training::random(words, Interaction::Dot, 3);
     let mut model = training.on_gpu(bench, Precision::Bf16)?;
     training.losses_on_gpu(&mut model)?;
-    let before = weights(&model.to_host()?);
+    let before = weights(&model)?;
     let mut weights_of_none = training.batches[0].clone();
     weights_of_none.weights = vec![f32::NAN; weights_of_none.len];
     training.batches.insert(0, weights_of_none);
     let losses = training.losses_on_gpu(&mut model)?;
-    if losses.len() != 4 || !losses[0].is_nan() || weights(&model.to_host()?) != before {
+    if losses.len() != 4 || !losses[0].is_nan() || weights(&model)? != before {
         return Err(format!("weights changed after the losses {losses:?}").into());
     }
     Ok(())

@@ -9,16 +9,16 @@ use crate::buffer::Pointer;
 pub struct DenseInput<T> {
     /// `[sample][columns]`
     pub dense: Pointer<f32>,
-    /// `[sample][stride]`
+    /// `[sample][stride]`, of which `filled` elements are written.
     pub output: Pointer<T>,
     /// Samples.
     pub samples: u32,
     /// Columns.
     pub columns: u32,
+    /// Elements of a sample that are written: the columns, and zeros.
+    pub filled: u32,
     /// Elements from one sample to the next.
     pub stride: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<DenseInput<f32>>() == 32);

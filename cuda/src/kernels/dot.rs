@@ -1,33 +1,39 @@
 //! `dot.cu`.
 
-use super::{Element, Id, Kernel};
+use super::{Element, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
 /// What both directions of the dot interaction take.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Dot<T> {
-    /// `[sample][count][dim]`
+    /// `[sample][vectors_stride]`: `count` vectors of `dim` elements, one behind the other.
     pub vectors: Pointer<T>,
     /// `[sample][stride]`: `passed` elements of the first vector, the products, zeros; back, the gradients by them.
     pub products: Pointer<T>,
-    /// `[sample][count][dim]`: the gradients by the vectors; null forward.
+    /// As the vectors: the gradients by them; null forward.
     pub gradients: Pointer<T>,
+    /// Is told, back, where one of those is no finite number.
+    pub guard: Pointer<Guard>,
     /// Samples.
     pub samples: u32,
     /// Vectors of a sample.
     pub count: u32,
     /// Elements of a vector, a multiple of 16.
     pub dim: u32,
+    /// Elements from one sample's vectors to the next, a multiple of 8.
+    pub vectors_stride: u32,
     /// `dim`, or 0 where no vector is passed on.
     pub passed: u32,
     /// Elements from one sample's products to the next, a multiple of 8.
     pub stride: u32,
     /// 1 where there is a ReLU before the first vector, else 0.
     pub relu: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Dot<f32>>() == 48);
+const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
 /// Vectors of a sample that tensor cores take.
 const VECTORS_MAX: u32 = 48;

@@ -1,86 +1,91 @@
 //! `head.cu`.
 
-use super::{Element, Id, Kernel, Step};
+use super::{Element, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// The last layer, to one logit, with binary cross-entropy behind it, and back to the gradients of its input. Grid: one
-/// block a piece, see [`Head::pieces`].
+/// Samples of a piece.
+const SAMPLES: u32 = 64;
+
+/// The last layer, to one logit a head, with binary cross-entropy behind it, and back to the gradients of its input.
+/// Grid: one block a piece, see [`Head::pieces`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Head<T> {
-    /// `[sample][width]`
+    /// `[sample][stride]`
     pub input: Pointer<T>,
-    /// `[width]`, and the bias behind them.
+    /// `[head][width]`, then a bias a head, then `[head][dense_columns]`.
     pub weights: Pointer<f32>,
-    /// 0, 1, or NaN where it is missing: such a sample counts for nothing.
+    /// `[head][sample]`: 0, 1, or NaN where it is missing: such a sample counts for nothing.
     pub labels: Pointer<f32>,
     /// One a sample.
     pub sample_weights: Pointer<f32>,
-    /// The sum of the weights of the samples with labels.
-    pub total: Pointer<f64>,
-    /// What the loss is multiplied by.
-    pub head_weight: f64,
-    /// Null, or one a sample.
+    /// One a head: what its loss is divided by; a head without weight has no loss.
+    pub totals: Pointer<f64>,
+    /// One a head: what its loss is multiplied by.
+    pub head_weights: Pointer<f64>,
+    /// Says what gradients are multiplied by.
+    pub guard: Pointer<Guard>,
+    /// `[sample][dense_columns]`: first-order terms of the dense columns.
+    pub dense: Pointer<f32>,
+    /// `[sample][wide_stride]`: first-order terms of features, each `wide_step` elements, one a head and zeros.
+    pub wide: Pointer<T>,
+    /// The gradients by them.
+    pub wide_gradients: Pointer<T>,
+    /// Null, or one a sample: what is added to the logits of all heads.
+    pub terms: Pointer<f32>,
+    /// The gradients by it.
+    pub term_gradients: Pointer<f32>,
+    /// Null, or `[sample][head]`.
     pub logits: Pointer<f32>,
-    /// Null where only logits are wanted; `[sample][width]`.
+    /// Null where only logits are wanted; `[sample][stride]`.
     pub gradients: Pointer<T>,
-    /// `[piece][width + 1]`: of the weights' gradients and the bias's.
+    /// `[piece][weights]`: of the gradients by all weights.
     pub parts: Pointer<f32>,
-    /// Of each piece: the weighted sum of its samples' losses.
+    /// `[piece][head]`: weighted sums of losses.
     pub losses: Pointer<f64>,
     /// Samples.
     pub samples: u32,
+    /// Heads, at most [`Head::HEADS_MAX`].
+    pub heads: u32,
     /// Elements of a sample's input, a multiple of 4.
     pub width: u32,
+    /// Elements from one sample's input to the next, a multiple of 4.
+    pub stride: u32,
+    /// Dense columns with first-order terms; 0 without.
+    pub dense_columns: u32,
+    /// Features with first-order terms; 0 without.
+    pub wide_features: u32,
+    /// Elements from one feature's terms to the next one's.
+    pub wide_step: u32,
+    /// Elements from one sample's terms to the next one's.
+    pub wide_stride: u32,
     /// 1 where there is a ReLU before the input, else 0.
     pub relu: u32,
     /// 0.
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Head<f32>>() == 96);
+const _: () = assert!(size_of::<Head<f32>>() == 168);
 
 impl<T> Head<T> {
+    /// Heads that fit where a multiprocessor works on them.
+    pub const HEADS_MAX: usize = 64;
+
     /// Pieces of so many samples.
     pub const fn pieces(samples: u32) -> u32 {
-        samples.div_ceil(64)
+        samples.div_ceil(SAMPLES)
     }
 }
 
-// SAFETY: `head.cu` has the same struct.
+const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::sort::SHARED_BYTES_MAX as u32);
+
+// SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient a head and sample.
 unsafe impl<T: Element> Kernel for Head<T> {
     const ID: Id = if T::BF16 { Id::HeadBf16 } else { Id::HeadF32 };
     const NAME: &'static str = "head";
     const THREADS: u32 = 256;
-}
 
-/// Adds up the losses of pieces, and sets a flag where the loss is no finite number. Grid: one block.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Loss {
-    /// Of each piece.
-    pub losses: Pointer<f64>,
-    /// Says where the loss goes.
-    pub step: Pointer<Step>,
-    /// What the sum is divided by; where it is 0, so is the loss.
-    pub total: Pointer<f64>,
-    /// What it is multiplied by then.
-    pub head_weight: f64,
-    /// Losses.
-    pub sums: Pointer<f64>,
-    /// Becomes 1 where the loss is no finite number.
-    pub stop: Pointer<u32>,
-    /// Pieces.
-    pub pieces: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-const _: () = assert!(size_of::<Loss>() == 56);
-
-// SAFETY: `head.cu` has the same struct.
-unsafe impl Kernel for Loss {
-    const ID: Id = Id::Loss;
-    const NAME: &'static str = "loss";
-    const THREADS: u32 = 256;
+    fn shared_bytes(&self) -> u32 {
+        self.heads * SAMPLES * (size_of::<f64>() + size_of::<f32>()) as u32
+    }
 }

@@ -9,18 +9,23 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Named, Result};
 
+mod auc;
 mod barrier;
 mod columns;
+mod cross;
 mod dense_input;
 mod dense_update;
 mod descend;
 mod dot;
 mod element;
 mod gather;
+mod guard;
 mod head;
 mod initialize;
+mod judge;
 mod locate;
 mod look_up;
+mod machine;
 mod mark;
 mod merge;
 mod number;
@@ -32,18 +37,23 @@ mod totals;
 mod unpack;
 mod update;
 
+pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use columns::{Columns, Total};
+pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
 pub use element::{Element, Rate, Step};
 pub use gather::Gather;
-pub use head::{Head, Loss};
+pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
+pub use head::Head;
 pub use initialize::{Initialize, Table};
+pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use locate::Locate;
 pub use look_up::LookUp;
+pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
@@ -174,8 +184,12 @@ pub(crate) struct Kernels {
 }
 
 kernels! {
+    "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
+        TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
+    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
+        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
     "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
@@ -183,10 +197,15 @@ kernels! {
     "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
         DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
     "gather": Gather = c"gather";
-    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", Loss = c"loss";
+    "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
+        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16";
+    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
     "initialize": Initialize = c"initialize";
+    "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
     "locate": Locate = c"locate";
     "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
+    "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
+        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
     "mark": Mark = c"mark";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";

@@ -6,10 +6,9 @@ use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp,
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::THREADS;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
 use super::route::{Bits, RoutePlaces, Router};
-use crate::table::TableSpec;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
@@ -72,8 +71,8 @@ impl LocalTables {
         &self.layout
     }
 
-    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An id
-    /// that is not below its table's rows is taken for the last row.
+    /// Enqueues the look-up of the first `samples` samples of a batch: of each bag the vector, to where it belongs. An
+    /// id that is not below its table's rows is taken for the last row.
     ///
     /// # Safety
     /// The ids must be those of the layout, which has `samples` samples at least; there must be as many of the layout's
@@ -174,25 +173,26 @@ impl LocalTables {
         self.router.check(lane)
     }
 
-    /// Tells the weights of every row of each table, in order, once the lane has done all that was enqueued on it.
+    /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was
+    /// enqueued on it.
     ///
     /// # Errors
-    /// Where the lane's work failed.
-    pub fn for_each_row(
+    /// The first that `tell` returns; what `failed` makes of an error where the lane's work failed.
+    pub fn try_for_each_row<E>(
         &self,
         lane: &Lane,
-        mut tell: impl FnMut(usize, &TableSpec, u64, &[f32]),
-    ) -> Result<()> {
+        mut tell: impl FnMut(&[f32]) -> Result<(), E>,
+        failed: impl Fn(Error) -> E,
+    ) -> Result<(), E> {
         for (number, (table, &begin)) in self.layout.tables.iter().zip(&self.layout.words).enumerate() {
             let words = self.layout.row_words(number);
             let at_once = (READ_BYTES / (4 * words)).max(1) as u64;
             for first in (0..table.rows).step_by(at_once as usize) {
                 let rows = at_once.min(table.rows - first) as usize;
                 let first_word = begin as usize + first as usize * words;
-                let weights = self.table.read_part(lane, first_word, rows * words)?;
-                for (row, weights) in (first..).zip(weights.chunks_exact(words)) {
-                    tell(number, table, row, &weights[..table.dim]);
-                }
+                let weights = self.table.read_part(lane, first_word, rows * words);
+                let weights = weights.map_err(|error| failed(error.into()))?;
+                weights.chunks_exact(words).try_for_each(|row| tell(&row[..table.dim]))?;
             }
         }
         Ok(())

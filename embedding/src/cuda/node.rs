@@ -45,7 +45,8 @@ impl Node {
     /// Where there are not as many devices as the layout has ranks, or no two routes.
     ///
     /// # Errors
-    /// Where the layout is of what is not exchanged, where the memory does not suffice, or where GPUs cannot access each other's.
+    /// Where the layout is of what is not exchanged, where the memory does not suffice, or where GPUs cannot access
+    /// each other's.
     pub fn ranks(
         layout: Layout,
         devices: &[Arc<Device>],

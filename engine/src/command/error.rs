@@ -90,7 +90,9 @@ impl From<SavedModelError> for CommandError {
     fn from(error: SavedModelError) -> Self {
         match error {
             SavedModelError::Write(error) => error.into(),
-            SavedModelError::Read { .. } => Self::new(Exit::Failed, error),
+            SavedModelError::Read { .. } | SavedModelError::NotFinite { .. } | SavedModelError::Gpu(_) => {
+                Self::new(Exit::Failed, error)
+            }
             SavedModelError::Damaged { .. } => Self::new(Exit::BadData, error),
             SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
         }

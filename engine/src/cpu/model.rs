@@ -120,15 +120,6 @@ impl CpuModel {
         }
     }
 
-    /// Whether every weight is a finite number.
-    pub fn is_finite(&self) -> bool {
-        self.parameters().iter().all(|weight| weight.is_finite())
-            && match &self.device {
-                Device::One(one) => one.tables.is_finite(),
-                Device::Several(ranks) => ranks.is_finite(),
-            }
-    }
-
     /// The ranks of which what all have is not the same, bit by bit, as what the first one has; nothing but a defect
     /// of Rankine or of the machine makes it so.
     pub fn diverged_ranks(&self) -> Vec<usize> {

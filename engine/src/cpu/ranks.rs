@@ -138,10 +138,6 @@ impl Ranks {
         self.traffic
     }
 
-    pub(super) fn is_finite(&self) -> bool {
-        self.ranks.iter().all(|rank| rank.tables.is_finite())
-    }
-
     /// The ranks that do not have what the first one has.
     pub(super) fn diverged(&self) -> Vec<usize> {
         let sums: Vec<_> = self.ranks.iter().map(Rank::checksum).collect();

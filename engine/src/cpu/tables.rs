@@ -9,9 +9,6 @@ use rayon::prelude::*;
 
 use crate::model::ModelSpec;
 
-/// Rows of a table that one task looks at.
-const ROWS_PER_TASK: usize = 1 << 10;
-
 /// Where a tile gets what its ids stand for.
 pub(super) trait LookUp: Sync {
     /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
@@ -98,14 +95,6 @@ impl ModelTables {
 
     fn features(&self) -> impl Iterator<Item = &TableFeature> {
         self.shared.iter().flat_map(|shared| &shared.features)
-    }
-
-    /// Whether every weight is a finite number.
-    pub(super) fn is_finite(&self) -> bool {
-        self.all().all(|table| {
-            let rows = (0..table.spec().rows as usize).into_par_iter().with_min_len(ROWS_PER_TASK);
-            rows.all(|row| table.weights(row as u64).iter().all(|weight| weight.is_finite()))
-        })
     }
 
     /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits.

@@ -10,15 +10,16 @@
 //! same cuBLASLt.
 
 mod error;
+mod evaluation;
 mod feed;
 mod input;
-mod layers;
 mod model;
 mod network;
 mod refusal;
 mod unpack;
 
 pub use error::{Error, Result};
+pub use evaluation::{CudaEvaluation, Judgement, Scored};
 pub use feed::{FedBatch, Feed};
-pub use model::{BatchShape, CudaModel, Scores};
+pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;

@@ -7,21 +7,22 @@ use std::sync::Arc;
 use half::bf16;
 use rankine_cuda::blas::Compute;
 use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pinned};
+use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Optimizer;
-use rankine_embedding::cpu::Table;
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::error::Result;
+use super::evaluation::{CudaEvaluation, Judgement, Scored};
 use super::feed::FedBatch;
-use super::input::{InputLayout, InputSlot};
-use super::network::{Backward, Forward, Network};
+use super::input::{Input, InputLayout, InputSlot};
+use super::network::{Backward, Forward, Network, Places};
 use super::unpack::Unpacker;
-use crate::cpu::{CpuModel, initial_parameters};
+use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
+use crate::saved::{SavedModelError, Weights};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 const SLOTS: usize = 3;
@@ -79,12 +80,14 @@ impl CudaModel {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(Trainer::new(device, Compute::F32, &spec, seed, batches)?.into()),
+            Precision::Fp32 => {
+                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
+            }
             Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, &spec, seed, batches)?.into())
+                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
             }
             Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, &spec, seed, batches)?.into())
+                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
             }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
@@ -151,7 +154,7 @@ impl CudaModel {
         Ok(())
     }
 
-    /// BatchShape that can be on the GPU at once.
+    /// Batches that can be on the GPU at once.
     pub const RESIDENT_BATCHES: usize = SLOTS;
 
     /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
@@ -180,80 +183,97 @@ impl CudaModel {
 
     /// Appends the logits of each sample, one a head.
     ///
-    /// # Errors
-    /// As [`CudaModel::take_scores`].
-    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        self.begin_scores(batch.len)?;
-        self.score(batch)?;
-        out.append(&mut self.take_scores()?.logits);
-        Ok(())
-    }
-
-    /// Makes room for the scores of so many samples, and forgets those that were not taken.
+    /// # Panics
+    /// Where the columns are not the model's.
     ///
     /// # Errors
-    /// Where the GPU's memory does not suffice.
-    pub fn begin_scores(&mut self, samples: usize) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => trainer.begin_scores(samples))
+    /// Where something of the GPU's failed, and where ids were out of range.
+    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            for samples in parts(batch, trainer.score_size) {
+                let count = samples.len();
+                trainer.score(Batch::Unpacked(batch, samples), None)?;
+                out.extend(trainer.network.logits(&trainer.main, count)?);
+            }
+            trainer.finish()
+        })
     }
 
-    /// Scores samples, behind those that were scored since scoring began. Waits only where much is under way.
+    /// Enqueues scoring samples and judging the scores.
     ///
     /// # Panics
-    /// Where there is no room for as many, or columns are not the model's.
+    /// Where the columns are not the model's.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
-    pub fn score(&mut self, batch: &Samples) -> Result<()> {
+    pub fn judge(&mut self, batch: &Samples, evaluation: &CudaEvaluation) -> Result<()> {
         with_trainer!(&mut self.machine, trainer => {
-            for first in (0..batch.len).step_by(trainer.score_size) {
-                trainer.score(Batch::Unpacked(batch, first..batch.len.min(first + trainer.score_size)))?;
-            }
-        });
-        Ok(())
+            parts(batch, trainer.score_size)
+                .try_for_each(|samples| trainer.score(Batch::Unpacked(batch, samples), Some(evaluation)))
+        })
     }
 
-    /// The same of a batch that the GPU unpacks, with as many samples as are scored at a time, at most.
+    /// The same of a batch that the GPU unpacks. It is kept until its scores are judged.
     ///
     /// # Panics
-    /// As [`CudaModel::score`].
+    /// Where there are more samples than [`CudaModel::score_size`].
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`].
-    pub fn score_fed(&mut self, batch: Arc<FedBatch>) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => trainer.score(Batch::Packed(batch)))
+    pub fn judge_fed(&mut self, batch: Arc<FedBatch>, evaluation: &CudaEvaluation) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => trainer.score(Batch::Packed(batch), Some(evaluation)))
+    }
+
+    /// Begins an evaluation, once all that was begun before is done.
+    ///
+    /// # Errors
+    /// As [`CudaModel::take_losses`].
+    pub fn begin_judging(&mut self, evaluation: &CudaEvaluation) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            Ok(evaluation.begin(&trainer.main)?)
+        })
+    }
+
+    /// What an evaluation has come to.
+    ///
+    /// # Errors
+    /// As [`CudaModel::train_fed`], and where ids were out of range.
+    pub fn finish_judging(&mut self, evaluation: &CudaEvaluation) -> Result<Judgement> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            Ok(evaluation.finish(&trainer.main)?)
+        })
     }
 
     /// Samples that are scored at a time, at most.
     pub fn score_size(&self) -> usize {
         with_trainer!(&self.machine, trainer => trainer.score_size)
     }
+}
 
-    /// The scores of all samples since scoring began, once they are known.
-    ///
-    /// # Errors
-    /// As [`CudaModel::train_fed`], and where ids were out of range.
-    pub fn take_scores(&mut self) -> Result<Scores> {
-        with_trainer!(&mut self.machine, trainer => trainer.take_scores())
+/// Samples by so many at a time.
+fn parts(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let len = batch.len;
+    (0..len).step_by(size).map(move |first| first..len.min(first + size))
+}
+
+impl Weights for CudaModel {
+    fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
-    /// The model in the host's memory, which must have room for it: its weights, and nothing of its state.
-    ///
-    /// # Errors
-    /// Where something of the GPU's failed, and where ids of the batches were out of range.
-    pub fn to_host(&self) -> Result<CpuModel> {
-        let rules = TrainingRules::sgd(&self.spec, 0.0);
-        let tables = rules.all_tables(&self.spec).into_iter();
-        let mut tables: Vec<_> = tables.map(|(table, optimizer)| Table::zeroed(table, optimizer)).collect();
-        let parameters = with_trainer!(&self.machine, trainer => {
-            let Trainer { tables: from, main, network, .. } = &**trainer;
-            from.check(main)?;
-            from.for_each_row(main, |table, _, row, weights| {
-                tables[table].weights_mut(row).copy_from_slice(weights);
-            })?;
-            network.layers.cut_out(&network.parameters.read(main)?)
-        });
-        Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        let failed = |error: rankine_embedding::cuda::Error| SavedModelError::Gpu(error.to_string());
+        with_trainer!(&self.machine, trainer => {
+            let Trainer { tables, main, network, .. } = &**trainer;
+            tables.check(main).map_err(failed)?;
+            tell(&network.parameters(main).map_err(failed)?)?;
+            tables.try_for_each_row(main, |weights| tell(weights), failed)
+        })
     }
 }
 
@@ -267,8 +287,6 @@ struct Trainer<T> {
     slots: Vec<TrainSlot>,
     /// Samples that are scored at a time.
     score_size: usize,
-    heads: usize,
-    scored: Option<Scored>,
     /// One a slot.
     losses: Pinned<f64>,
     /// One a slot: not 0 where the batch there has values that its schema does not admit.
@@ -320,32 +338,6 @@ impl Batch<'_> {
     }
 }
 
-/// What scoring has come to so far, in the GPU's memory.
-#[derive(Debug)]
-struct Scored {
-    /// Samples that there is room for.
-    room: usize,
-    /// Samples that were scored.
-    count: usize,
-    /// `[sample][head]`
-    logits: Buffer<f32>,
-    /// `[head][sample]`
-    labels: Buffer<f32>,
-    /// `[sample]`
-    weights: Buffer<f32>,
-}
-
-/// What a model predicts for samples, and what they are.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Scores {
-    /// `[sample][head]`
-    pub logits: Vec<f32>,
-    /// `[head][sample]`: NaN where a sample has no label.
-    pub labels: Vec<Vec<f32>>,
-    /// One a sample.
-    pub weights: Vec<f32>,
-}
-
 /// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
 /// their own.
 struct Lanes<'a> {
@@ -355,7 +347,7 @@ struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    back: Moment,
+    judged: Moment,
     updated: Moment,
 }
 
@@ -363,22 +355,19 @@ impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
         compute: Compute,
-        spec: &ModelSpec,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
     ) -> Result<Self> {
         let main = Lane::of_high_priority(device)?;
-        let dim = spec.tables[0].dim;
-        let first = spec.vectors() - spec.features.len();
-        let feature = |(column, feature): (usize, &FeatureSpec)| {
-            let &FeatureSpec { table, pooling, .. } = feature;
-            Feature { column, table, place: (first + column) * dim, pooling }
-        };
-        let features: Vec<_> = spec.features.iter().enumerate().map(feature).collect();
+        let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
-        let layout = Layout::new(1, batch_size, spec.vectors() * dim, &spec.tables, &columns, &features)?;
+        let features = table_features(spec, &places);
+        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
-        let network = Network::new(device, compute, spec, batch_size, &initial_parameters(spec, seed))?;
+        let parameters = initial_parameters(spec, seed);
+        let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let scoring = network.plan_forward(score_size)?;
@@ -389,7 +378,7 @@ impl<T: Element> Trainer<T> {
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
-            back: Moment::new(device)?,
+            judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         };
         let layout = InputLayout::new(spec, tables.layout());
@@ -400,9 +389,9 @@ impl<T: Element> Trainer<T> {
                 || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
-                network.stop.write(&main, &[1])?;
+                network.hold(&main, true)?;
                 iteration()?;
-                network.stop.write(&main, &[0])?;
+                network.hold(&main, false)?;
             }
             let pass = || enqueue_pass(&network, &tables, &main, &input, &scoring);
             if slots.is_empty() {
@@ -422,8 +411,6 @@ impl<T: Element> Trainer<T> {
             copies,
             slots,
             score_size,
-            heads: spec.heads.len(),
-            scored: None,
             faults: Pinned::zeroed(device, SLOTS)?,
             unpacker: None,
             losses,
@@ -511,57 +498,29 @@ impl<T: Element> Trainer<T> {
         Ok(self.tables.check(&self.main)?)
     }
 
-    fn begin_scores(&mut self, samples: usize) -> Result<()> {
-        let device = self.main.device();
-        let room = |width: usize| Buffer::uninitialized(device, samples * width);
-        self.scored = Some(Scored {
-            room: samples,
-            count: 0,
-            logits: room(self.heads)?,
-            labels: room(self.heads)?,
-            weights: room(1)?,
-        });
-        Ok(())
-    }
-
-    /// Scores samples that fit a slot, behind those that were scored before.
-    fn score(&mut self, batch: Batch<'_>) -> Result<()> {
-        let (count, heads) = (batch.len(), self.heads);
-        assert!(count <= self.score_size, "as many as are scored at a time");
+    /// Scores samples that fit a slot, and lets them be judged.
+    fn score(&mut self, batch: Batch<'_>, evaluation: Option<&CudaEvaluation>) -> Result<()> {
+        assert!(batch.len() <= self.score_size, "as many as are scored at a time");
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let place = self.send(batch, Step::default(), &rates)?;
         let TrainSlot { input, pass, done, .. } = &mut self.slots[place];
-        let from = input.input();
-        let scored = self.scored.as_mut().expect("scoring has begun");
-        let first = scored.count;
-        scored.count += count;
-        assert!(scored.count <= scored.room, "as many samples as were announced");
-        // SAFETY: the buffers that the graph was captured with are this value's; there are as many logits, labels and
-        // weights in the slot and the network as a slot has samples, and room for these.
+        let Input { labels, weights, ids, .. } = input.input();
+        let scored = Scored {
+            logits: self.network.logits_pointer(),
+            labels,
+            labels_stride: self.tables.layout().samples(),
+            weights,
+            samples: ids.samples,
+        };
+        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights for
+        // as many samples as a slot has.
         unsafe {
             pass.replay(&self.main)?;
-            let logits = self.network.logits.pointer();
-            self.main.copy(logits, scored.logits.pointer().element(first * heads), count * heads)?;
-            for head in 0..heads {
-                let labels = from.labels.element(head * self.tables.layout().samples());
-                self.main.copy(labels, scored.labels.pointer().element(head * scored.room + first), count)?;
+            if let Some(evaluation) = evaluation {
+                evaluation.add(&self.main, scored)?;
             }
-            self.main.copy(from.weights, scored.weights.pointer().element(first), count)?;
         }
         Ok(self.main.record(done)?)
-    }
-
-    fn take_scores(&mut self) -> Result<Scores> {
-        self.finish()?;
-        let Some(Scored { room, count, logits, labels, weights }) = self.scored.take() else {
-            return Ok(Scores::default());
-        };
-        let of_head = |head| labels.read_part(&self.main, head * room, count);
-        Ok(Scores {
-            logits: logits.read_part(&self.main, 0, count * self.heads)?,
-            labels: (0..self.heads).map(of_head).collect::<Result<_, _>>()?,
-            weights: weights.read_part(&self.main, 0, count)?,
-        })
     }
 }
 
@@ -593,13 +552,13 @@ fn enqueue_iteration<T: Element>(
     slot: &InputSlot,
     (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
 ) -> Result<()> {
-    let Lanes { main, beside, routes, begun, looked_up, routed, back, updated } = lanes;
+    let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
     let (input, samples) = (slot.input(), tables.layout().samples());
     main.record(begun)?;
     beside.wait(begun)?;
     routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size. The
-    // lanes order the work: tables and parameters change when all that reads them is done.
+    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
+    // The lanes order the work: tables and parameters change when all that reads them is done.
     unsafe {
         network.look_up(beside, tables, input, samples)?;
         beside.record(looked_up)?;
@@ -610,19 +569,37 @@ fn enqueue_iteration<T: Element>(
         network.interact(main, forward)?;
         network.hidden_forward(main, forward)?;
         network.head(main, input, samples, true)?;
-        network.loss(main, input, losses.device_pointer()?)?;
         network.hidden_backward(main, backward)?;
-        network.interact_backward(main)?;
-        main.record(back)?;
-        beside.wait(back)?;
+        network.interact_backward(main, backward)?;
+        network.bottom_backward(main, backward)?;
+        network.verdict(main, input, losses.device_pointer()?)?;
+        main.record(judged)?;
+        beside.wait(judged)?;
         beside.wait(routed)?;
         network.update_tables(beside, tables, input)?;
         beside.record(updated)?;
-        network.bottom_backward(main, backward)?;
         network.update(main, input)?;
         main.wait(updated)?;
     }
     Ok(())
+}
+
+/// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
+/// has such.
+fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
+    let columns = || spec.features.iter().enumerate();
+    let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
+        let &FeatureSpec { table, pooling, .. } = feature;
+        Feature { column, table, place, pooling }
+    };
+    let terms = |((column, feature), &place): ((usize, &FeatureSpec), _)| Feature {
+        column,
+        table: spec.tables.len() + column,
+        place,
+        pooling: feature.pooling,
+    };
+    let vectors = columns().zip(&places.features).map(vector);
+    vectors.chain(columns().zip(&places.wide).map(terms)).collect()
 }
 
 fn of_column(hotness: schema::Hotness) -> Hotness {

@@ -1,16 +1,14 @@
 //! What of a job cannot be trained on a GPU yet.
 
 use half::bf16;
-use rankine_cuda::kernels::{Dot, Element};
+use rankine_cuda::kernels::{Dot, Element, Head};
 use rankine_embedding::{Optimizer, UpdateRule};
 use rankine_reader::Schema;
 use rankine_reader::schema::Hotness;
 
+use super::network::Places;
 use crate::job::{Conflict, Job, Precision};
 use crate::model::{Interaction, ModelSpec, TrainingRules};
-
-/// Elements of a vector must be a multiple of it: tensor cores take as many.
-const DIM_MULTIPLE: usize = 16;
 
 /// Everything about a job that GPUs do not do, each with what they do.
 pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRules) -> Vec<Conflict> {
@@ -24,22 +22,17 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
             format!("one GPU trains a model alone so far: use 1 rank, or {on_cpu}"),
         );
     }
-    if spec.interaction != Interaction::Dot || spec.wide {
+    if spec.wide {
         let kind = job.model.kind();
-        refuse("model.kind".into(), format!("GPUs train the kind dlrm so far, and not {kind}: {on_cpu}"));
-    }
-    if spec.heads.len() != 1 {
-        let heads = spec.heads.len();
         refuse(
-            "head".into(),
-            format!("GPUs train one head so far, and not {heads}: name one label, or {on_cpu}"),
+            "model.kind".into(),
+            format!("GPUs have no first-order terms so far, as {kind} has: {on_cpu}"),
         );
     }
-    if !sgd(&rules.dense) {
-        refuse(
-            "optimizer.dense".into(),
-            format!("GPUs update by plain sgd so far, without weight_decay: {on_cpu}"),
-        );
+    let heads = spec.heads.len();
+    if heads > Head::<f32>::HEADS_MAX {
+        let most = Head::<f32>::HEADS_MAX;
+        refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
     }
     if let Some(number) = rules.tables.iter().position(|optimizer| !sgd(optimizer)) {
         let table = &spec.tables[number].name;
@@ -50,12 +43,6 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
             ),
         );
     }
-    if rules.dense_clip_norm.is_some() {
-        refuse(
-            "optimizer.dense_clip_norm".into(),
-            format!("GPUs do not clip gradients so far: leave it out, or {on_cpu}"),
-        );
-    }
     if let Some(column) = schema.categorical.iter().find(|column| column.hotness != Hotness::Fixed(1)) {
         let name = &column.name;
         refuse(
@@ -64,14 +51,7 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
         );
     }
     let dim = job.model.embedding_dim().get() as usize;
-    if !dim.is_multiple_of(DIM_MULTIPLE) {
-        refuse(
-            "model.embedding_dim".into(),
-            format!(
-                "on GPUs it must be a multiple of {DIM_MULTIPLE}, and is {dim}: choose another, or {on_cpu}"
-            ),
-        );
-    } else if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec, dim) {
+    if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec) {
         let vectors = spec.vectors();
         refuse(
             "model.embedding_dim".into(),
@@ -81,14 +61,14 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
     found
 }
 
-fn fits(precision: Precision, spec: &ModelSpec, dim: usize) -> bool {
-    fn of<T: Element>(spec: &ModelSpec, dim: usize) -> bool {
-        let sizes = (u32::try_from(spec.vectors()), u32::try_from(spec.top_inputs().next_multiple_of(8)));
-        let (Ok(vectors), Ok(stride)) = sizes else { return false };
-        vectors <= 512 && dim <= 1 << 16 && Dot::<T>::fits(vectors, dim as u32, stride)
+fn fits(precision: Precision, spec: &ModelSpec) -> bool {
+    fn of<T: Element>(spec: &ModelSpec) -> bool {
+        let (count, dim, stride) = Places::new(spec).dot(spec);
+        // Within these no size overflows.
+        count <= 512 && dim <= 1 << 16 && Dot::<T>::fits(count as u32, dim as u32, stride as u32)
     }
     match precision {
-        Precision::Fp32 | Precision::Tf32 => of::<f32>(spec, dim),
-        Precision::Bf16 => of::<bf16>(spec, dim),
+        Precision::Fp32 | Precision::Tf32 => of::<f32>(spec),
+        Precision::Bf16 => of::<bf16>(spec),
     }
 }

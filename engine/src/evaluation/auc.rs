@@ -21,6 +21,11 @@ pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
         negatives += tied_negatives;
         positives += tied_positives;
     }
+    of_pairs(ordered_twice, positives, negatives)
+}
+
+/// The area, of twice the pairs in order, ties counting half, and of how many positives and negatives there are.
+pub(crate) fn of_pairs(ordered_twice: u128, positives: u128, negatives: u128) -> Option<f64> {
     let pairs_twice = 2 * negatives * positives;
     (pairs_twice > 0).then(|| ordered_twice as f64 / pairs_twice as f64)
 }

@@ -13,8 +13,6 @@ use crate::model::HeadSpec;
 pub struct Evaluation {
     heads: Vec<(HeadSpec, Scores)>,
     samples: u64,
-    /// Whether a logit was no number, of a sample with a label or without.
-    has_nan: bool,
 }
 
 /// How good one head's predictions are.
@@ -41,17 +39,12 @@ pub struct EvalMetrics {
 impl Evaluation {
     /// No samples yet.
     pub fn new(heads: &[HeadSpec]) -> Self {
-        Self {
-            heads: heads.iter().map(|head| (head.clone(), Scores::default())).collect(),
-            samples: 0,
-            has_nan: false,
-        }
+        Self { heads: heads.iter().map(|head| (head.clone(), Scores::default())).collect(), samples: 0 }
     }
 
     /// Takes a batch's samples with their logits, `[samples, heads]`. A head leaves out the samples without its label.
     pub fn add(&mut self, batch: &Samples, logits: &[f32]) {
         self.samples += batch.len as u64;
-        self.has_nan |= logits.iter().any(|logit| logit.is_nan());
         let stride = self.heads.len();
         for (number, (head, scores)) in self.heads.iter_mut().enumerate() {
             for (sample, &label) in batch.labels[head.label_number].iter().enumerate() {
@@ -63,11 +56,6 @@ impl Evaluation {
                 scores.weights.extend(batch.weights.get(sample));
             }
         }
-    }
-
-    /// Whether all logits were numbers.
-    pub fn is_finite(&self) -> bool {
-        !self.has_nan
     }
 
     /// Samples taken so far.

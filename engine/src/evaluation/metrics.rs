@@ -35,31 +35,53 @@ pub struct Metrics {
     pub label_rate: f64,
 }
 
+/// Sums over samples, of which metrics are made.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Sums {
+    pub(crate) samples: u64,
+    /// Of weights.
+    pub(crate) weights: f64,
+    /// Of losses times weights.
+    pub(crate) losses: f64,
+    /// Of predicted probabilities times weights.
+    pub(crate) predictions: f64,
+    /// Of labels times weights.
+    pub(crate) positives: f64,
+}
+
+impl Sums {
+    /// The metrics; `None` of no samples, or of none that weighs anything.
+    pub(crate) fn metrics(&self, auc: Option<f64>) -> Option<Metrics> {
+        let Self { samples, weights, losses, predictions, positives } = *self;
+        if weights == 0.0 {
+            return None;
+        }
+        let (log_loss, rate) = (losses / weights, positives / weights);
+        let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
+        Some(Metrics {
+            samples,
+            auc,
+            log_loss,
+            normalized_entropy: (entropy > 0.0).then(|| log_loss / entropy),
+            calibration: (positives > 0.0).then(|| predictions / positives),
+            label_rate: rate,
+        })
+    }
+}
+
 impl Scores {
     /// Computes the metrics; `None` of no samples, or of none that weighs anything.
     pub fn metrics(&self) -> Option<Metrics> {
-        let (mut weight_sum, mut loss, mut predicted, mut positive) = (0.0, 0.0, 0.0, 0.0);
+        let mut sums = Sums { samples: self.logits.len() as u64, ..Sums::default() };
         for (sample, (&logit, &label)) in self.logits.iter().zip(&self.labels).enumerate() {
             let weight = self.weights.get(sample).map_or(1.0, |&weight| f64::from(weight));
             let (logit, label) = (f64::from(logit), f64::from(label));
-            weight_sum += weight;
-            loss += weight * bce(logit, label);
-            predicted += weight * sigmoid(logit);
-            positive += weight * label;
+            sums.weights += weight;
+            sums.losses += weight * bce(logit, label);
+            sums.predictions += weight * sigmoid(logit);
+            sums.positives += weight * label;
         }
-        if weight_sum == 0.0 {
-            return None;
-        }
-        let (log_loss, rate) = (loss / weight_sum, positive / weight_sum);
-        let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
-        Some(Metrics {
-            samples: self.logits.len() as u64,
-            auc: auc(&self.logits, &self.labels),
-            log_loss,
-            normalized_entropy: (entropy > 0.0).then(|| log_loss / entropy),
-            calibration: (positive > 0.0).then(|| predicted / positive),
-            label_rate: rate,
-        })
+        sums.metrics(auc(&self.logits, &self.labels))
     }
 }
 

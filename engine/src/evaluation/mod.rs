@@ -5,5 +5,9 @@ mod heads;
 mod metrics;
 
 pub use auc::auc;
+#[cfg(feature = "cuda")]
+pub(crate) use auc::of_pairs;
 pub use heads::{EvalMetrics, Evaluation, HeadMetrics};
+#[cfg(feature = "cuda")]
+pub(crate) use metrics::Sums;
 pub use metrics::{Metrics, Scores};

@@ -2,7 +2,7 @@
 
 use std::num::NonZero;
 
-use rankine_embedding::Pooling;
+use rankine_embedding::{Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Part, Samples};
@@ -96,6 +96,28 @@ fn every_kind_comes_back_and_predicts_the_same() {
         for name in named {
             assert!(tensors.tensor(name).is_ok(), "{interaction:?} has no {name}");
         }
+    }
+}
+
+#[test]
+fn weights_that_are_no_numbers_are_not_saved() {
+    let place = TempDir::new().unwrap();
+    let (dataset, samples) = dataset(&place);
+    let spec = spec(Interaction::Concat, true);
+    let (still, broken) = (Optimizer::sgd(0.0), Optimizer::sgd(f64::INFINITY));
+    let rules = TrainingRules::sgd(&spec, 0.0);
+    for (rules, expected) in [
+        (TrainingRules { dense: broken, ..rules.clone() }, "bottom.0.weight"),
+        (TrainingRules { tables: vec![still, broken, still], ..rules.clone() }, "embedding.T1"),
+        (TrainingRules { wide: broken, ..rules }, "wide.C1"),
+    ] {
+        let mut model = CpuModel::initialized(spec.clone(), &rules, 1);
+        // No loss sees what the last step broke.
+        assert!(model.train_step(&samples, 1.0).is_finite());
+        let dir = place.path().join(expected);
+        let error = save(&dir, &model, 1, &dataset).unwrap_err();
+        assert!(matches!(&error, SavedModelError::NotFinite { tensor } if tensor == expected), "{error}");
+        assert!(!dir.exists());
     }
 }
 

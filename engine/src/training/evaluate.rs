@@ -15,16 +15,17 @@ pub trait Scorer {
     /// What the model is.
     fn spec(&self) -> &ModelSpec;
 
-    /// Scores every sample that a stream over a part yields. `progress` hears how many samples are scored.
+    /// Scores every sample that a stream over a part yields; the metrics of each head, in the model's order, or `None`
+    /// where a score is no number. `progress` hears how many samples are scored.
     ///
     /// # Errors
     /// [`TrainError::Data`], [`TrainError::Gpu`].
-    fn score(
+    fn judge(
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Evaluation, TrainError>;
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError>;
 }
 
 impl Scorer for CpuModel {
@@ -32,22 +33,25 @@ impl Scorer for CpuModel {
         self.spec()
     }
 
-    fn score(
+    fn judge(
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Evaluation, TrainError> {
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         let mut evaluation = Evaluation::new(&self.spec().heads);
         let mut logits = Vec::new();
         for batch in BatchStream::open(part, options)? {
             let samples = &batch?.samples;
             logits.clear();
             self.logits(samples, &mut logits);
+            if logits.iter().any(|logit| logit.is_nan()) {
+                return Ok(None);
+            }
             evaluation.add(samples, &logits);
             progress(evaluation.samples());
         }
-        Ok(evaluation)
+        Ok(Some(evaluation.metrics()))
     }
 }
 
@@ -75,14 +79,11 @@ pub fn evaluate(
 ) -> Result<Vec<HeadMetrics>, TrainError> {
     let total = dataset.samples(part);
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let evaluation = model.score(dataset.part(part)?, &stream, &mut |samples| {
+    let heads = model.judge(dataset.part(part)?, &stream, &mut |samples| {
         observer.observe(Event::Evaluating { samples, total });
     })?;
-    if !evaluation.is_finite() {
-        return Err(TrainError::NotFinite(format!(
-            "the model's predictions on {} are not numbers",
-            dataset.dir().display()
-        )));
-    }
-    Ok(evaluation.metrics())
+    heads.ok_or_else(|| {
+        let dir = dataset.dir().display();
+        TrainError::NotFinite(format!("the model's predictions on {dir} are not numbers"))
+    })
 }

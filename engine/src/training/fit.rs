@@ -18,7 +18,7 @@ use super::summary::{
 };
 use super::translate::translate;
 use super::{Event, Observer, Progress, RunDir, TrainError};
-use crate::cpu::{CpuModel, RankTraffic};
+use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
 use crate::saved;
@@ -204,14 +204,7 @@ impl Fit<'_> {
         if !losses.is_empty() {
             last_loss = losses.mean();
         }
-        let copy = self.learner.copy_to_host()?;
-        // The last step's update is seen by no loss.
-        if !self.on_host(copy.as_ref()).is_finite() {
-            let what =
-                format!("after step {} some weights are not numbers; the model was not saved", total.steps);
-            return Err(TrainError::NotFinite(what));
-        }
-        let diverged = self.on_host(copy.as_ref()).diverged_ranks();
+        let diverged = self.learner.diverged_ranks();
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
@@ -219,17 +212,11 @@ impl Fit<'_> {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
         };
-        let model = self.on_host(copy.as_ref());
-        saved::save(&RunDir::model_path(self.run.path()), model, total.steps, self.dataset)?;
-        let traffic = model.traffic();
+        saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
+        let traffic = self.learner.traffic();
         let summary = self.summary(&total, last_loss, stopped, eval, traffic);
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
-    }
-
-    /// The model in the host's memory: its copy there, or itself.
-    fn on_host<'a>(&'a self, copy: Option<&'a CpuModel>) -> &'a CpuModel {
-        copy.or(self.learner.cpu()).expect("what does not lie there was copied there")
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -287,7 +274,7 @@ impl Fit<'_> {
             },
             device: DeviceSummary {
                 kind: self.learner.kind().into(),
-                precision: self.learner.cpu().is_none().then(|| self.job.device.precision.name().into()),
+                precision: self.learner.is_on_gpu().then(|| self.job.device.precision.name().into()),
                 threads: self.threads,
                 ranks: self.topology.ranks(),
                 nodes: self.topology.nodes(),

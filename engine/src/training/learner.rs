@@ -14,19 +14,20 @@ use super::TrainError;
 use super::batches::{Batch, Batches};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
-use crate::cpu::{CpuModel, Sharding};
-use crate::evaluation::Evaluation;
+use crate::cpu::{CpuModel, RankTraffic, Sharding};
+use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::planning;
+use crate::saved::{SavedModelError, Weights};
 
 /// A model on a device. Losses of steps may come later than the steps.
 pub(super) enum Learner {
     /// In the host's memory, and the losses that were not taken yet.
     Cpu(Box<CpuModel>, Vec<f64>),
-    /// In a GPU's memory, and what it is judged on, where that lies there too.
+    /// In a GPU's memory, with what judges it there.
     #[cfg(feature = "cuda")]
-    Cuda(Box<crate::cuda::CudaModel>, Vec<Arc<crate::cuda::FedBatch>>),
+    Cuda(Box<crate::cuda::CudaModel>, gpu::Judge),
 }
 
 /// On which device a job is to be trained.
@@ -78,7 +79,9 @@ impl Choice {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
             Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
-                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model), Vec::new()), name)),
+                Ok((model, name)) => {
+                    return Ok((Learner::Cuda(Box::new(model), gpu::Judge::default()), name));
+                }
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
                     (None, why)
@@ -110,21 +113,26 @@ impl Learner {
         }
     }
 
-    /// The model, where it lies in the host's memory.
-    pub(super) fn cpu(&self) -> Option<&CpuModel> {
+    /// Whether it computes in the job's precision, which is a GPU's.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        !matches!(self, Self::Cpu(..))
+    }
+
+    /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
+    pub(super) fn diverged_ranks(&self) -> Vec<usize> {
         match self {
-            Self::Cpu(model, _) => Some(model),
+            Self::Cpu(model, _) => model.diverged_ranks(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(..) => None,
+            Self::Cuda(..) => Vec::new(),
         }
     }
 
-    /// A copy of the model in the host's memory, where it lies elsewhere.
-    pub(super) fn copy_to_host(&self) -> Result<Option<CpuModel>, TrainError> {
+    /// What ranks have sent to each other; see [`CpuModel::traffic`].
+    pub(super) fn traffic(&self) -> RankTraffic {
         match self {
-            Self::Cpu(..) => Ok(None),
+            Self::Cpu(model, _) => model.traffic(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => Ok(Some(model.to_host()?)),
+            Self::Cuda(..) => RankTraffic::default(),
         }
     }
 
@@ -208,16 +216,33 @@ impl Scorer for Learner {
         }
     }
 
-    fn score(
+    fn judge(
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<Evaluation, TrainError> {
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         match self {
-            Self::Cpu(model, _) => model.score(part, options, progress),
+            Self::Cpu(model, _) => model.judge(part, options, progress),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, resident) => gpu::score(model, resident, part, options, progress),
+            Self::Cuda(model, judge) => judge.judge(model, part, options, progress),
+        }
+    }
+}
+
+impl Weights for Learner {
+    fn spec(&self) -> &ModelSpec {
+        Scorer::spec(self)
+    }
+
+    fn try_for_each_run(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError> {
+        match self {
+            Self::Cpu(model, _) => model.try_for_each_run(tell),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => model.try_for_each_run(tell),
         }
     }
 }
@@ -280,14 +305,14 @@ mod gpu {
     use std::sync::Arc;
 
     use rankine_cuda::Device;
+    use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
-    use rankine_reader::{Dataset, Samples};
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
-    use crate::cuda::{BatchShape, CudaModel, FedBatch, Feed, refusals};
-    use crate::evaluation::Evaluation;
+    use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
+    use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
@@ -331,7 +356,7 @@ mod gpu {
         };
         match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
             Ok(model) => {
-                let name = device.name().map_err(crate::cuda::Error::from)?;
+                let name = device.name().map_err(Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
             Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
@@ -342,51 +367,64 @@ mod gpu {
         }
     }
 
-    /// Scores a part. Where it fits, its blocks stay in the GPU's memory, as `resident`, for the next time.
-    pub(super) fn score(
-        model: &mut CudaModel,
-        resident: &mut Vec<Arc<FedBatch>>,
-        part: DatasetPart,
-        options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<Evaluation, TrainError> {
-        let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
-        let mut samples = 0;
-        model.begin_scores(part.samples as usize)?;
-        if resident.is_empty() {
-            let stays = Feed::fits(model.device(), &part, &options)?;
-            for batch in Batches::for_gpu(model.device(), part, &options, stays)? {
-                let batch = batch?;
-                samples += batch.len() as u64;
-                match batch {
-                    Batch::Unpacked(batch) => model.score(&batch.samples)?,
-                    Batch::Packed(batch) => {
-                        model.score_fed(Arc::clone(&batch))?;
-                        if stays {
-                            resident.push(batch);
+    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that only
+    /// the first evaluation reads.
+    #[derive(Default)]
+    pub(in super::super) struct Judge {
+        evaluation: Option<CudaEvaluation>,
+        resident: Vec<Arc<FedBatch>>,
+    }
+
+    impl Judge {
+        /// As [`Scorer::judge`]: of one part, each time the same.
+        pub(super) fn judge(
+            &mut self,
+            model: &mut CudaModel,
+            part: DatasetPart,
+            options: &StreamOptions,
+            progress: &mut dyn FnMut(u64),
+        ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
+            if !CudaEvaluation::fits(part.samples) {
+                let samples = part.samples;
+                return Err(TrainError::Device(format!("a GPU does not judge {samples} samples at once")));
+            }
+            let options =
+                StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
+            let evaluation = match &mut self.evaluation {
+                Some(evaluation) => evaluation,
+                none => {
+                    let samples = part.samples as usize;
+                    let made = CudaEvaluation::new(model.device(), &model.spec().heads, samples);
+                    none.insert(made.map_err(Error::from)?)
+                }
+            };
+            model.begin_judging(evaluation)?;
+            let mut samples = 0;
+            let mut count = |batch: usize| {
+                samples += batch as u64;
+                progress(samples);
+            };
+            if self.resident.is_empty() {
+                let stay = Feed::fits(model.device(), &part, &options)?;
+                for batch in Batches::for_gpu(model.device(), part, &options, stay)? {
+                    let batch = batch?;
+                    match &batch {
+                        Batch::Unpacked(batch) => model.judge(&batch.samples, evaluation)?,
+                        Batch::Packed(batch) => {
+                            model.judge_fed(Arc::clone(batch), evaluation)?;
+                            self.resident.extend(stay.then(|| Arc::clone(batch)));
                         }
                     }
+                    count(batch.len());
                 }
-                progress(samples);
+            } else {
+                for batch in &self.resident {
+                    model.judge_fed(Arc::clone(batch), evaluation)?;
+                    count(batch.len());
+                }
             }
-        } else {
-            for batch in resident.iter() {
-                model.score_fed(Arc::clone(batch))?;
-                samples += batch.len() as u64;
-                progress(samples);
-            }
+            let Judgement { heads, not_numbers } = model.finish_judging(evaluation)?;
+            Ok((not_numbers == 0).then_some(heads))
         }
-        let scores = model.take_scores()?;
-        let heads = &model.spec().heads;
-        let label_columns = heads.iter().map(|head| head.label_number + 1).max().unwrap_or(0);
-        let mut labels = vec![Vec::new(); label_columns];
-        for (head, of_head) in heads.iter().zip(scores.labels) {
-            labels[head.label_number] = of_head;
-        }
-        let weights = scores.weights;
-        let mut evaluation = Evaluation::new(heads);
-        evaluation
-            .add(&Samples { len: samples as usize, labels, weights, ..Samples::default() }, &scores.logits);
-        Ok(evaluation)
     }
 }

@@ -140,16 +140,6 @@ impl RankTables {
         self.tables.iter().filter_map(|table| table.replica.as_ref())
     }
 
-    /// Whether every weight that the rank has is a finite number.
-    pub fn is_finite(&self) -> bool {
-        self.tables.iter().flat_map(|table| table.replica.iter().chain(table.shards.iter().flatten())).all(
-            |table| {
-                let rows = (0..table.spec().rows).into_par_iter();
-                rows.all(|row| table.weights(row).iter().all(|weight| weight.is_finite()))
-            },
-        )
-    }
-
     /// Copies what the rank has of a row's weights to their columns. With the parts of all ranks the row is whole.
     ///
     /// # Panics

@@ -1,0 +1,94 @@
+// What an evaluation keeps of a batch that was scored: for each head the samples' ranking keys (`auc.cu` counts with
+// them), and sums. Reads 12 bytes a sample and head and writes 8.
+#include "common.cuh"
+
+// Of the samples that have a head's label.
+struct Sums {
+    double weights;
+    // Each times the sample's weight.
+    double losses;
+    double predictions;
+    double positives;
+    u64 samples;
+    // Samples, with a label or not, whose logit is not a number.
+    u64 not_numbers;
+
+    __device__ void add(const Sums& other) {
+        weights += other.weights;
+        losses += other.losses;
+        predictions += other.predictions;
+        positives += other.positives;
+        samples += other.samples;
+        not_numbers += other.not_numbers;
+    }
+};
+static_assert(sizeof(Sums) == 48);
+
+struct Judge {
+    // [sample][head]
+    const float* logits;
+    // [head][labels_stride]: 0, 1, or NaN where it is missing.
+    const float* labels;
+    // [sample]
+    const float* weights;
+    // Samples of the batch.
+    const u32* samples;
+    // Samples that were judged before.
+    u64* judged;
+    // [head][capacity]
+    u64* keys;
+    // [head][block]
+    Sums* parts;
+    // [head]
+    Sums* sums;
+    u64 capacity;
+    u32 heads;
+    u32 labels_stride;
+    u32 blocks;
+    u32 reserved;
+};
+static_assert(sizeof(Judge) == 88);
+
+constexpr u32 JUDGE_THREADS = 256;
+
+// Makes a batch's keys, and sums of parts of it. What is beyond the capacity is left out; `judged` tells of it.
+// Grid: blocks, heads.
+extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_constant__ Judge p) {
+    __shared__ Sums threads[JUDGE_THREADS];
+    const u32 head = blockIdx.y, samples = *p.samples;
+    const u64 before = *p.judged;
+    Sums sums = {};
+    for (u32 sample = blockIdx.x * JUDGE_THREADS + threadIdx.x; sample < samples; sample += gridDim.x * JUDGE_THREADS) {
+        if (before + sample >= p.capacity) break;
+        // -0 and 0 are one score.
+        const float logit = __fadd_rn(p.logits[u64(sample) * p.heads + head], 0.0f);
+        const float label = p.labels[u64(head) * p.labels_stride + sample];
+        const u32 bits = __float_as_uint(logit), ascending = bits >> 31 ? ~bits : bits | 1u << 31;
+        const u32 kind = isnan(label) ? 2 : label != 0 ? 1 : 0;
+        p.keys[head * p.capacity + before + sample] = u64(ascending) << 32 | kind;
+        if (isnan(logit)) sums.not_numbers++;
+        if (kind == 2) continue;
+        const double z = logit, weight = p.weights[sample], e = exp(-fabs(z));
+        sums.weights += weight;
+        sums.losses += weight * (fmax(z, 0.0) - z * label + log1p(e));
+        sums.predictions += weight * (z >= 0 ? 1 / (1 + e) : e / (1 + e));
+        sums.positives += weight * label;
+        sums.samples++;
+    }
+    threads[threadIdx.x] = sums;
+    for (u32 half = JUDGE_THREADS / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half) threads[threadIdx.x].add(threads[threadIdx.x + half]);
+    }
+    if (threadIdx.x == 0) p.parts[head * gridDim.x + blockIdx.x] = threads[0];
+}
+
+// Adds the parts' sums to those of the batches before. Grid: one block of a thread a head.
+extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge_total(const __grid_constant__ Judge p) {
+    for (u32 head = threadIdx.x; head < p.heads; head += JUDGE_THREADS) {
+        Sums sums = p.sums[head];
+        for (u32 block = 0; block < p.blocks; block++) sums.add(p.parts[head * p.blocks + block]);
+        p.sums[head] = sums;
+    }
+    if (threadIdx.x == 0) *p.judged += *p.samples;
+}

@@ -1,0 +1,151 @@
+//! `auc.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Id, Kernel};
+use crate::buffer::Pointer;
+
+/// Keys of a tile, which one block works on.
+const TILE: u32 = 4096;
+/// Values of a digit.
+const DIGITS: u32 = 256;
+/// Digits that keys are sorted by.
+pub const KEY_DIGITS: u32 = 4;
+
+/// Counts the digits of ranking keys. Grid: [`KeysCount::grid`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KeysCount {
+    /// The score's order in the high word; in the low one the label, or 2 where there is none.
+    pub keys: Pointer<u64>,
+    /// `[digit][tile]`: [`KeysCount::counts`] of them.
+    pub counts: Pointer<u32>,
+    /// Keys, one or more.
+    pub count: u32,
+    /// From 0, the least digit, up to [`KEY_DIGITS`].
+    pub pass: u32,
+}
+
+impl KeysCount {
+    /// Tiles of so many keys.
+    pub fn tiles(count: u32) -> u32 {
+        count.div_ceil(TILE)
+    }
+
+    /// Words of `counts` for so many keys.
+    pub fn counts(count: u32) -> usize {
+        (Self::tiles(count) * DIGITS) as usize
+    }
+
+    /// Blocks: one a tile.
+    pub fn grid(&self) -> (u32, u32) {
+        (Self::tiles(self.count), 1)
+    }
+}
+
+/// Sums each digit's counts over tiles. Grid: [`KeysSum::GRID`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KeysSum {
+    /// `[digit][tile]`: becomes those in tiles before.
+    pub counts: Pointer<u32>,
+    /// Of each digit: [`KeysSum::TOTALS`] of them.
+    pub totals: Pointer<u32>,
+    /// Tiles.
+    pub tiles: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl KeysSum {
+    /// Words of `totals`.
+    pub const TOTALS: usize = DIGITS as usize;
+    /// Blocks: one a digit.
+    pub const GRID: (u32, u32) = (DIGITS, 1);
+}
+
+/// Puts keys in the order of a digit. Grid: as that of [`KeysCount`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct KeysScatter {
+    /// In the order of the lower digits.
+    pub keys: Pointer<u64>,
+    /// `[digit][tile]`: those in tiles before.
+    pub counts: Pointer<u32>,
+    /// Of each digit.
+    pub totals: Pointer<u32>,
+    /// In the new order.
+    pub sorted: Pointer<u64>,
+    /// Keys.
+    pub count: u32,
+    /// From 0, the least digit, up to [`KEY_DIGITS`].
+    pub pass: u32,
+}
+
+/// What lies before a tile of sorted keys: positives and negatives before its first key, and before the last key at
+/// which a new score began.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Before {
+    /// Before the first key.
+    pub keys: [u64; 2],
+    /// Before the last new score.
+    pub score: [u64; 2],
+}
+
+/// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`] after one another.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Ties {
+    /// Ascending.
+    pub keys: Pointer<u64>,
+    /// One a tile.
+    pub tiles: Pointer<Before>,
+    /// Three: twice the pairs in order, ties counting half, which must be 0 before; then all positives and all
+    /// negatives.
+    pub result: Pointer<u64>,
+    /// Keys, one or more.
+    pub count: u32,
+    /// Tiles: [`KeysCount::tiles`].
+    pub tiles_count: u32,
+}
+
+/// Counts each tile. Grid: one block a tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesCount(pub Ties);
+
+/// Sums over tiles. Grid: one block.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesBefore(pub Ties);
+
+/// Counts the pairs. Grid: one block a tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesPairs(pub Ties);
+
+const _: () = assert!(size_of::<KeysCount>() == 24 && size_of::<KeysSum>() == 24);
+const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 32);
+
+macro_rules! kernel {
+    ($($kernel:ident = $name:literal, $threads:literal;)+) => {
+        $(
+            // SAFETY: `auc.cu` has the same struct.
+            unsafe impl Kernel for $kernel {
+                const ID: Id = Id::$kernel;
+                const NAME: &'static str = $name;
+                const THREADS: u32 = $threads;
+            }
+        )+
+    };
+}
+
+kernel! {
+    KeysCount = "keys_count", 256;
+    KeysSum = "keys_sum", 1024;
+    KeysScatter = "keys_scatter", 256;
+    TiesCount = "ties_count", 256;
+    TiesBefore = "ties_before", 1024;
+    TiesPairs = "ties_pairs", 256;
+}

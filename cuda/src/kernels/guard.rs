@@ -1,0 +1,162 @@
+//! `guard.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Element, Id, Kernel, Step};
+use crate::buffer::Pointer;
+
+/// What every update looks at before it writes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
+pub struct Guard {
+    /// Nothing is updated where this is not 0: 1 where a gradient, 2 where the loss is no finite number.
+    pub stop: u32,
+    /// What gradients are multiplied by before the rules see them.
+    pub gradient_scale: f32,
+    /// What the loss is multiplied by on the way back.
+    pub loss_scale: f32,
+    /// Steps since the loss's scale changed last.
+    pub steady: u32,
+    /// Steps that were left out since their gradients were beyond the elements' range.
+    pub skipped: u64,
+}
+
+const _: () = assert!(size_of::<Guard>() == 24);
+
+impl Guard {
+    /// Before the first step.
+    pub fn new(loss_scale: f32) -> Self {
+        Self { stop: 0, gradient_scale: 1.0, loss_scale, steady: 0, skipped: 0 }
+    }
+}
+
+impl Pointer<Guard> {
+    /// Where [`Guard::stop`] lies.
+    pub fn stop(self) -> Pointer<u32> {
+        self.cast()
+    }
+
+    /// Where [`Guard::gradient_scale`] lies.
+    pub fn gradient_scale(self) -> Pointer<f32> {
+        self.cast().element(1)
+    }
+
+    /// Where [`Guard::loss_scale`] lies.
+    pub fn loss_scale(self) -> Pointer<f32> {
+        self.cast().element(2)
+    }
+}
+
+/// The sum of the squares of gradients, in parts. Grid: any.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Squares {
+    /// The gradients.
+    pub gradients: Pointer<f32>,
+    /// One a block.
+    pub parts: Pointer<f64>,
+    /// Gradients.
+    pub count: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Squares>() == 24);
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl Kernel for Squares {
+    const ID: Id = Id::Squares;
+    const NAME: &'static str = "squares";
+    const THREADS: u32 = 256;
+}
+
+/// Sums up the loss and the gradients' squares: from them follow whether the step is written, and how gradients are
+/// scaled. Grid: one block.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Verdict {
+    /// `[piece][head]`, as [`super::Head`] leaves them.
+    pub losses: Pointer<f64>,
+    /// One a head: what its loss is divided by; a head without weight has no loss.
+    pub totals: Pointer<f64>,
+    /// One a head: what its loss is multiplied by.
+    pub head_weights: Pointer<f64>,
+    /// As [`Squares`] leaves them.
+    pub parts: Pointer<f64>,
+    /// Says where the loss goes.
+    pub step: Pointer<Step>,
+    /// Losses of steps. Where training has come to its end, they are no numbers.
+    pub sums: Pointer<f64>,
+    /// The verdict.
+    pub guard: Pointer<Guard>,
+    /// Pieces.
+    pub pieces: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Parts.
+    pub parts_count: u32,
+    /// The longest norm of the gradients whose squares were summed; infinity where they are not clipped.
+    pub norm_max: f32,
+    /// 1 where steps with gradients beyond the elements' range are left out, 0 where the first one ends the training.
+    pub scaled: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Verdict>() == 80);
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl Kernel for Verdict {
+    const ID: Id = Id::Verdict;
+    const NAME: &'static str = "verdict";
+    const THREADS: u32 = 256;
+}
+
+/// Behind all updates of a step: halves the loss's scale where the step was left out, and doubles it after an interval
+/// without. Grid: one block.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Rescale {
+    /// The scale.
+    pub guard: Pointer<Guard>,
+    /// Steps of an interval.
+    pub interval: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Rescale>() == 16);
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl Kernel for Rescale {
+    const ID: Id = Id::Rescale;
+    const NAME: &'static str = "rescale";
+    const THREADS: u32 = 1;
+}
+
+/// Looks for elements that are no finite numbers. Grid: any; it loops over the samples.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Finite<T> {
+    /// `[sample][stride]`
+    pub values: Pointer<T>,
+    /// Is told.
+    pub guard: Pointer<Guard>,
+    /// Samples.
+    pub samples: u32,
+    /// Elements of a sample that are looked at, a multiple of 4.
+    pub columns: u32,
+    /// Elements from one sample to the next, a multiple of 4.
+    pub stride: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Finite<f32>>() == 32);
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl<T: Element> Kernel for Finite<T> {
+    const ID: Id = if T::BF16 { Id::FiniteBf16 } else { Id::FiniteF32 };
+    const NAME: &'static str = "finite";
+    const THREADS: u32 = 256;
+}

@@ -1,0 +1,82 @@
+//! `judge.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Id, Kernel};
+use crate::buffer::Pointer;
+
+/// JudgeSums over the samples that have a head's label.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
+pub struct JudgeSums {
+    /// Of their weights.
+    pub weights: f64,
+    /// Of their losses times their weights.
+    pub losses: f64,
+    /// Of the predicted probabilities times their weights.
+    pub predictions: f64,
+    /// Of their labels times their weights.
+    pub positives: f64,
+    /// How many they are.
+    pub samples: u64,
+    /// Samples, with a label or not, whose logit is not a number.
+    pub not_numbers: u64,
+}
+
+/// Takes what is wanted of a batch that was scored: [`JudgeParts`], then [`JudgeTotal`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Judge {
+    /// `[sample][head]`
+    pub logits: Pointer<f32>,
+    /// `[head][labels_stride]`: 0, 1, or NaN where it is missing.
+    pub labels: Pointer<f32>,
+    /// `[sample]`
+    pub weights: Pointer<f32>,
+    /// Samples of the batch.
+    pub samples: Pointer<u32>,
+    /// Samples that were judged before; grows by those of the batch.
+    pub judged: Pointer<u64>,
+    /// `[head][capacity]`: the samples' ranking keys, in their order.
+    pub keys: Pointer<u64>,
+    /// `[head][blocks]`
+    pub parts: Pointer<JudgeSums>,
+    /// `[head]`: grow by the batch's.
+    pub sums: Pointer<JudgeSums>,
+    /// Samples that there is room for: those beyond are only counted.
+    pub capacity: u64,
+    /// Heads.
+    pub heads: u32,
+    /// From a head's labels to the next one's.
+    pub labels_stride: u32,
+    /// Blocks of [`JudgeParts`] along x.
+    pub blocks: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Grid: `blocks`, and `heads`.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct JudgeParts(pub Judge);
+
+/// Grid: one block.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct JudgeTotal(pub Judge);
+
+const _: () = assert!(size_of::<Judge>() == 88 && size_of::<JudgeSums>() == 48);
+
+// SAFETY: `judge.cu` has the same struct.
+unsafe impl Kernel for JudgeParts {
+    const ID: Id = Id::JudgeParts;
+    const NAME: &'static str = "judge";
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `judge.cu` has the same struct.
+unsafe impl Kernel for JudgeTotal {
+    const ID: Id = Id::JudgeTotal;
+    const NAME: &'static str = "judge_total";
+    const THREADS: u32 = 256;
+}

@@ -1,0 +1,196 @@
+//! The metrics of an evaluation, computed where the logits are.
+//!
+//! Batches leave 8 bytes a sample and head, the key that ranks the sample; sums are kept in f64. The AUC is counted in
+//! integers, so it is the very one that the host's code gives.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{
+    Before, Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties,
+    TiesBefore, TiesCount, TiesPairs,
+};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::cuda::Result;
+
+use crate::evaluation::{HeadMetrics, Sums, of_pairs};
+use crate::model::HeadSpec;
+
+/// Samples that can be judged: their numbers fit in 31 bits, and the pairs' in 63.
+const SAMPLES_MAX: u64 = 1 << 31;
+/// Blocks that sum up a batch.
+const BLOCKS: usize = 256;
+
+/// Judges a model's heads on as many samples as there is room for, again and again. Takes 8 bytes a sample and head,
+/// and 8 more a sample.
+#[derive(Debug)]
+pub struct CudaEvaluation {
+    heads: Vec<HeadSpec>,
+    capacity: usize,
+    judged: Buffer<u64>,
+    /// `[head][sample]`
+    keys: Buffer<u64>,
+    sums: Buffer<JudgeSums>,
+    parts: Buffer<JudgeSums>,
+
+    // What keys are sorted and counted in:
+    sorted: Buffer<u64>,
+    counts: Buffer<u32>,
+    totals: Buffer<u32>,
+    tiles: Buffer<Before>,
+    pairs: Buffer<u64>,
+}
+
+/// A batch that was scored.
+#[derive(Debug, Clone, Copy)]
+pub struct Scored {
+    /// `[sample][head]`
+    pub logits: Pointer<f32>,
+    /// `[head][labels_stride]`: 0, 1, or NaN where a label is missing.
+    pub labels: Pointer<f32>,
+    /// From a head's labels to the next one's.
+    pub labels_stride: usize,
+    /// One a sample.
+    pub weights: Pointer<f32>,
+    /// How many samples there are.
+    pub samples: Pointer<u32>,
+}
+
+/// What came of an evaluation.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Judgement {
+    /// The metrics of each head, in the model's order.
+    pub heads: Vec<HeadMetrics>,
+    /// Logits that are not numbers. Where there are any, the metrics mean nothing.
+    pub not_numbers: u64,
+}
+
+impl CudaEvaluation {
+    /// Room for `capacity` samples.
+    ///
+    /// # Panics
+    /// Where that is none, or more than [`CudaEvaluation::fits`] allows.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice.
+    pub fn new(device: &Arc<Device>, heads: &[HeadSpec], capacity: usize) -> Result<Self> {
+        assert!(capacity > 0 && Self::fits(capacity as u64), "{capacity} samples cannot be judged");
+        let count = capacity as u32;
+        Ok(Self {
+            heads: heads.to_vec(),
+            capacity,
+            judged: Buffer::filled(device, 1, 0)?,
+            keys: Buffer::uninitialized(device, heads.len() * capacity)?,
+            sums: Buffer::filled(device, heads.len(), 0)?,
+            parts: Buffer::uninitialized(device, heads.len() * BLOCKS)?,
+            sorted: Buffer::uninitialized(device, capacity)?,
+            counts: Buffer::uninitialized(device, KeysCount::counts(count))?,
+            totals: Buffer::uninitialized(device, KeysSum::TOTALS)?,
+            tiles: Buffer::uninitialized(device, KeysCount::tiles(count) as usize)?,
+            pairs: Buffer::filled(device, 3, 0)?,
+        })
+    }
+
+    /// Whether so many samples can be numbered.
+    pub fn fits(samples: u64) -> bool {
+        samples < SAMPLES_MAX
+    }
+
+    /// Begins an evaluation, once the lane has done all that was enqueued on it.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn begin(&self, lane: &Lane) -> Result<()> {
+        self.judged.write(lane, &[0])?;
+        Ok(self.sums.write(lane, &vec![JudgeSums::default(); self.heads.len()])?)
+    }
+
+    /// Enqueues judging a batch. May be captured in a graph: the samples' number is read when it runs.
+    ///
+    /// # Safety
+    /// There must be as many logits, labels and weights as there are samples, of each of the heads; see
+    /// [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn add(&self, lane: &Lane, batch: Scored) -> Result<()> {
+        let Scored { logits, labels, labels_stride, weights, samples } = batch;
+        let judge = Judge {
+            logits,
+            labels,
+            weights,
+            samples,
+            judged: self.judged.pointer(),
+            keys: self.keys.pointer(),
+            parts: self.parts.pointer(),
+            sums: self.sums.pointer(),
+            capacity: self.capacity as u64,
+            heads: self.heads.len() as u32,
+            labels_stride: labels_stride as u32,
+            blocks: BLOCKS as u32,
+            reserved: 0,
+        };
+        // SAFETY: the caller vouches for the batch; all else is this value's, with these lengths.
+        unsafe {
+            lane.launch(&JudgeParts(judge), (judge.blocks, judge.heads))?;
+            lane.launch(&JudgeTotal(judge), (1, 1))?;
+        }
+        Ok(())
+    }
+
+    /// The metrics over the batches since [`CudaEvaluation::begin`], once the lane has done all that was enqueued on
+    /// it.
+    ///
+    /// # Panics
+    /// Where there were more samples than there is room for.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn finish(&self, lane: &Lane) -> Result<Judgement> {
+        let judged = self.judged.read(lane)?[0];
+        assert!(judged <= self.capacity as u64, "{judged} samples, and room for {}", self.capacity);
+        let sums = self.sums.read(lane)?;
+        let not_numbers = sums.iter().map(|sums| sums.not_numbers).sum();
+        let mut heads = Vec::new();
+        for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
+            let auc = if judged > 0 { self.auc(lane, number, judged as u32)? } else { None };
+            let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
+            let sums = Sums { samples, weights, losses, predictions, positives };
+            heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc) });
+        }
+        Ok(Judgement { heads, not_numbers })
+    }
+
+    /// The AUC of a head, whose keys are sorted for it.
+    fn auc(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<f64>> {
+        let keys = self.keys.pointer().element(head * self.capacity);
+        let (counts, totals) = (self.counts.pointer(), self.totals.pointer());
+        let tiles = KeysCount::tiles(count);
+        let places = [keys, self.sorted.pointer()];
+        self.pairs.write(lane, &[0; 3])?;
+        let ties = Ties {
+            keys,
+            tiles: self.tiles.pointer(),
+            result: self.pairs.pointer(),
+            count,
+            tiles_count: tiles,
+        };
+        // SAFETY: all buffers are this value's, with room for `capacity` keys, and `count` is no more. After an even
+        // number of passes the keys lie where they lay.
+        unsafe {
+            for pass in 0..KEY_DIGITS {
+                let [from, to] = [pass, pass + 1].map(|turn| places[turn as usize % 2]);
+                let number = KeysCount { keys: from, counts, count, pass };
+                lane.launch(&number, number.grid())?;
+                lane.launch(&KeysSum { counts, totals, tiles, reserved: 0 }, KeysSum::GRID)?;
+                let scatter = KeysScatter { keys: from, counts, totals, sorted: to, count, pass };
+                lane.launch(&scatter, number.grid())?;
+            }
+            lane.launch(&TiesCount(ties), (tiles, 1))?;
+            lane.launch(&TiesBefore(ties), (1, 1))?;
+            lane.launch(&TiesPairs(ties), (tiles, 1))?;
+        }
+        let pairs = self.pairs.read(lane)?;
+        let [ordered_twice, positives, negatives] = [0, 1, 2].map(|place: usize| u128::from(pairs[place]));
+        Ok(of_pairs(ordered_twice, positives, negatives))
+    }
+}

@@ -1,0 +1,105 @@
+//! The dense parameters, their gradients and their optimizer's state, as [`Layers`] lays them out.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{DenseUpdate, Element, Guard, Rate, Rule, Squares};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::Optimizer;
+use rankine_embedding::cuda::Result;
+
+use super::layers::Layers;
+
+/// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
+const SQUARES_PARTS: u32 = 256;
+
+/// Dense parameters on a GPU.
+#[derive(Debug)]
+pub(super) struct Dense<T> {
+    pub(super) layers: Layers,
+    pub(super) parameters: Buffer<f32>,
+    pub(super) gradients: Buffer<f32>,
+    /// The parameters in the elements of activations, where those are not the parameters' own.
+    copies: Option<Buffer<T>>,
+    /// The first numbers of all parameters, then the second ones, as far as the rule keeps any.
+    state: Buffer<f32>,
+    rule: Rule,
+    pub(super) squares: Buffer<f64>,
+}
+
+impl<T: Element> Dense<T> {
+    /// Parameters of the model, and the state that learning starts with.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        layers: Layers,
+        parameters: &[f32],
+        optimizer: &Optimizer,
+    ) -> Result<Self> {
+        let filled = layers.fill_up(parameters);
+        let copies = T::BF16.then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
+        let mut state = vec![0.0; optimizer.rule.state_elements(filled.len())];
+        optimizer.rule.initialize(&filled, &mut state);
+        Ok(Self {
+            parameters: Buffer::of(device, &filled)?,
+            gradients: Buffer::filled(device, filled.len(), 0)?,
+            copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
+            state: Buffer::of(device, &state)?,
+            rule: optimizer.into(),
+            squares: Buffer::filled(device, SQUARES_PARTS as usize, 0xff)?,
+            layers,
+        })
+    }
+
+    /// The parameters in the elements of activations.
+    pub(super) fn weights(&self) -> Pointer<T> {
+        self.copies.as_ref().map_or(self.parameters.pointer().cast(), Buffer::pointer)
+    }
+
+    /// Enqueues summing the gradients' squares, in parts.
+    ///
+    /// # Safety
+    /// All gradients must be there; see [`Lane::launch`].
+    pub(super) unsafe fn square(&self, lane: &Lane) -> Result<()> {
+        let squares = Squares {
+            gradients: self.gradients.pointer(),
+            parts: self.squares.pointer(),
+            count: self.gradients.len() as u32,
+            reserved: 0,
+        };
+        // SAFETY: there are as many parts as blocks; the caller vouches for the order.
+        unsafe { lane.launch(&squares, (SQUARES_PARTS, 1)) }?;
+        Ok(())
+    }
+
+    /// Enqueues the update of the parameters, as the guard allows it.
+    ///
+    /// # Safety
+    /// The guard must have its verdict; see [`Lane::launch`].
+    pub(super) unsafe fn update(
+        &self,
+        lane: &Lane,
+        rate: Pointer<Rate>,
+        guard: Pointer<Guard>,
+        blocks: (u32, u32),
+    ) -> Result<()> {
+        let (state, count) = (self.state.pointer(), self.parameters.len());
+        let kept = |number: usize| {
+            if self.state.len() > number * count { state.element(number * count) } else { Pointer::NULL }
+        };
+        let update = DenseUpdate {
+            parameters: self.parameters.pointer(),
+            gradients: self.gradients.pointer(),
+            first: kept(0),
+            second: kept(1),
+            copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
+            rate,
+            scale: guard.gradient_scale(),
+            stop: guard.stop(),
+            rule: self.rule,
+            count: count as u32,
+            reserved: 0,
+        };
+        // SAFETY: the addresses are of this value's buffers, with as many elements; the caller vouches for the rest.
+        unsafe { lane.launch(&update, blocks) }?;
+        Ok(())
+    }
+}

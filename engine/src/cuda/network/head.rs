@@ -1,0 +1,166 @@
+//! The last layer with what goes past it to the logits, and the loss.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{self, Element, Total, Verdict};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::cuda::Result;
+
+use super::super::input::Input;
+use super::layers::Layers;
+use super::places::Places;
+use super::shared::{Both, Shared};
+use crate::model::ModelSpec;
+
+/// A model's heads.
+#[derive(Debug)]
+pub(super) struct Head<T> {
+    /// Of the last layer.
+    input: Both<T>,
+    /// Whether there is a ReLU before it.
+    relu: bool,
+    /// Where first-order terms of features lie, in the vectors' rows.
+    wide: Both<T>,
+    wide_features: usize,
+    dense_columns: usize,
+    /// What each head's loss is multiplied by.
+    weights: Buffer<f64>,
+    pub(super) logits: Buffer<f32>,
+    /// `[piece][head]`
+    losses: Buffer<f64>,
+}
+
+impl<T: Element> Head<T> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        spec: &ModelSpec,
+        (places, layers): (&Places, &Layers),
+        (input, relu): (Both<T>, bool),
+        vectors: Both<T>,
+    ) -> Result<Self> {
+        let (samples, heads) = (vectors.values.rows, spec.heads.len());
+        let weights: Vec<_> = spec.heads.iter().map(|head| head.weight).collect();
+        let pieces = kernels::Head::<T>::pieces(samples as u32) as usize;
+        let mut wide = vectors;
+        if let Some(&first) = places.wide.first() {
+            for matrix in [&mut wide.values, &mut wide.gradients] {
+                matrix.pointer = matrix.pointer.element(first);
+            }
+        }
+        Ok(Self {
+            input,
+            relu,
+            wide,
+            wide_features: places.wide.len(),
+            dense_columns: layers.linear.map_or(0, |layer| layer.inputs),
+            weights: Buffer::of(device, &weights)?,
+            logits: Buffer::filled(device, samples * heads, 0xff)?,
+            losses: Buffer::filled(device, pieces * heads, 0xff)?,
+        })
+    }
+
+    fn heads(&self) -> usize {
+        self.weights.len()
+    }
+
+    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input and by
+    /// what goes past it. `terms` are what the interaction adds to logits, and the gradients by it.
+    ///
+    /// # Safety
+    /// The input must have as many samples; see [`Lane::launch`].
+    pub(super) unsafe fn enqueue(
+        &self,
+        lane: &Lane,
+        shared: &Shared<T>,
+        (input, samples): (Input, usize),
+        [terms, term_gradients]: [Pointer<f32>; 2],
+        back: bool,
+    ) -> Result<()> {
+        let Both { values, gradients } = self.input;
+        let head = kernels::Head {
+            input: values.pointer,
+            weights: shared.dense.parameters.pointer().element(shared.dense.layers.head.offset),
+            labels: input.labels,
+            sample_weights: input.weights,
+            totals: input.totals,
+            head_weights: self.weights.pointer(),
+            guard: shared.guard.pointer(),
+            dense: input.dense,
+            wide: self.wide.values.pointer,
+            wide_gradients: self.wide.gradients.pointer,
+            terms,
+            term_gradients,
+            logits: if back { Pointer::NULL } else { self.logits.pointer() },
+            gradients: if back { gradients.pointer } else { Pointer::NULL },
+            parts: shared.parts.pointer(),
+            losses: self.losses.pointer(),
+            samples: samples as u32,
+            heads: self.heads() as u32,
+            width: values.columns as u32,
+            stride: values.stride as u32,
+            dense_columns: self.dense_columns as u32,
+            wide_features: self.wide_features as u32,
+            wide_step: Places::terms(self.heads()) as u32,
+            wide_stride: self.wide.values.stride as u32,
+            relu: u32::from(self.relu),
+            reserved: 0,
+        };
+        // SAFETY: there are as many parts and losses as pieces of a batch; the caller vouches for the input.
+        unsafe { lane.launch(&head, (kernels::Head::<T>::pieces(head.samples), 1)) }?;
+        if !back {
+            return Ok(());
+        }
+        let total = Total {
+            parts: head.parts,
+            sums: shared.dense.gradients.pointer().element(shared.dense.layers.head.offset),
+            pieces: kernels::Head::<T>::pieces(head.samples),
+            columns: self.parameters() as u32,
+        };
+        // SAFETY: as above; the head's parameters lie one behind the other, at the end of all.
+        unsafe { lane.launch(&total, total.grid()) }?;
+        Ok(())
+    }
+
+    /// Parameters of the last layer and of the dense columns' first-order terms.
+    fn parameters(&self) -> usize {
+        self.heads() * (self.input.values.columns + 1 + self.dense_columns)
+    }
+
+    /// Enqueues the verdict on a step, with its loss, which goes to its place among `losses`.
+    ///
+    /// # Safety
+    /// [`Head::enqueue`] and the sums of the gradients' squares must come before; `losses` must have the step's place.
+    pub(super) unsafe fn verdict(
+        &self,
+        lane: &Lane,
+        shared: &Shared<T>,
+        input: Input,
+        losses: Pointer<f64>,
+        norm_max: Option<f32>,
+    ) -> Result<()> {
+        let verdict = Verdict {
+            losses: self.losses.pointer(),
+            totals: input.totals,
+            head_weights: self.weights.pointer(),
+            parts: shared.dense.squares.pointer(),
+            step: input.step,
+            sums: losses,
+            guard: shared.guard.pointer(),
+            pieces: kernels::Head::<T>::pieces(shared.samples_count()),
+            heads: self.heads() as u32,
+            parts_count: shared.dense.squares.len() as u32,
+            norm_max: norm_max.unwrap_or(f32::INFINITY),
+            scaled: 0,
+            reserved: 0,
+        };
+        // SAFETY: all other addresses are of this value's buffers; the caller vouches for the rest.
+        unsafe { lane.launch(&verdict, (1, 1)) }?;
+        Ok(())
+    }
+
+    /// Parts that sums over a batch are taken in.
+    pub(super) fn parts(layers: &Layers, samples: usize) -> usize {
+        let end = layers.linear.map_or(layers.head.end(), |layer| layer.end());
+        kernels::Head::<T>::pieces(samples as u32) as usize * (end - layers.head.offset)
+    }
+}

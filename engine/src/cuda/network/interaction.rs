@@ -1,0 +1,210 @@
+//! What becomes of a sample's vectors between embeddings and top MLP.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{
+    Dot, DotBackward, DotForward, Element, Finite, Machine, MachineBackward, MachineForward,
+};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::cuda::Result;
+
+use super::cross::{self, CrossNetwork};
+use super::layers::Layers;
+use super::places::Places;
+use super::shared::{Activations, Both, Shared};
+use crate::model::{self, ModelSpec};
+
+/// A model's interaction.
+#[derive(Debug)]
+pub(super) struct Interaction<T> {
+    vectors: Both<T>,
+    /// Vectors of a sample.
+    count: usize,
+    /// Elements of the first vector where the dense columns have one, else 0.
+    first: usize,
+    /// Whether there is a ReLU before the first vector.
+    relu: bool,
+    kind: Kind<T>,
+}
+
+#[derive(Debug)]
+enum Kind<T> {
+    Dot(Activations<T>),
+    Cross(CrossNetwork<T>),
+    /// The terms, and the gradients by them.
+    Machine([Buffer<f32>; 2]),
+    Concat,
+}
+
+/// What a pass forward over some samples has to do.
+#[derive(Debug)]
+pub(super) struct Forward {
+    samples: usize,
+    cross: Option<cross::Forward>,
+}
+
+/// What a pass back over a batch has to do.
+#[derive(Debug)]
+pub(super) struct Backward(Option<cross::Backward>);
+
+impl<T: Element> Interaction<T> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        spec: &ModelSpec,
+        (places, layers): (&Places, &Layers),
+        vectors: Both<T>,
+    ) -> Result<Self> {
+        let samples = vectors.values.rows;
+        let kind = match spec.interaction {
+            model::Interaction::Dot => {
+                Kind::Dot(Activations::new(device, samples, places.products(spec).len)?)
+            }
+            model::Interaction::Cross { .. } => {
+                Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors)?)
+            }
+            model::Interaction::FactorizationMachine => {
+                let terms = || Buffer::filled(device, samples, 0);
+                Kind::Machine([terms()?, terms()?])
+            }
+            model::Interaction::Concat => Kind::Concat,
+        };
+        let relu = !layers.bottom.is_empty();
+        Ok(Self { vectors, count: spec.vectors(), first: places.first, relu, kind })
+    }
+
+    /// What the top MLP sees.
+    pub(super) fn output(&self) -> Both<T> {
+        match &self.kind {
+            Kind::Dot(products) => products.both(),
+            Kind::Cross(network) => network.output(),
+            Kind::Machine(_) | Kind::Concat => self.vectors,
+        }
+    }
+
+    /// What goes past the top MLP to every head's logit, one number a sample, and the gradients by it.
+    pub(super) fn terms(&self) -> [Pointer<f32>; 2] {
+        match &self.kind {
+            Kind::Machine(terms) => terms.each_ref().map(Buffer::pointer),
+            Kind::Dot(_) | Kind::Cross(_) | Kind::Concat => [Pointer::NULL; 2],
+        }
+    }
+
+    /// Whether the way back takes the first vector's gradients through its ReLU.
+    pub(super) fn through_relu(&self) -> bool {
+        matches!(self.kind, Kind::Dot(_) | Kind::Machine(_))
+    }
+
+    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
+        let cross = match &self.kind {
+            Kind::Cross(network) => Some(network.plan_forward(shared, samples)?),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => None,
+        };
+        Ok(Forward { samples, cross })
+    }
+
+    pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
+        match &self.kind {
+            Kind::Cross(network) => Ok(Backward(Some(network.plan_backward(shared)?))),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Ok(Backward(None)),
+        }
+    }
+
+    /// Enqueues the pass from the vectors to what the top MLP sees, and to the terms.
+    ///
+    /// # Safety
+    /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
+    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+        // SAFETY: the buffers are this value's, or those that it was made for, with room for a batch; the caller
+        // vouches for the order.
+        unsafe {
+            match (&self.kind, &plan.cross) {
+                (Kind::Dot(products), _) => {
+                    let dot = self.dot(shared, plan.samples, products.both().values.pointer);
+                    let dot = Dot { gradients: Pointer::NULL, ..dot };
+                    lane.launch(&DotForward(dot), dot.grid(shared.device.multiprocessors()))?;
+                }
+                (Kind::Cross(network), Some(plan)) => network.forward(lane, shared, plan)?,
+                (Kind::Machine([terms, _]), _) => {
+                    let machine = self.machine(shared, plan.samples, terms);
+                    lane.launch(&MachineForward(machine), shared.blocks())?;
+                }
+                (Kind::Cross(_), None) | (Kind::Concat, _) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues the pass from the gradients by what the top MLP saw, and by the terms, to those by the vectors.
+    ///
+    /// # Safety
+    /// As for [`Interaction::forward`].
+    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `forward`.
+        unsafe {
+            match (&self.kind, &plan.0) {
+                (Kind::Dot(products), _) => {
+                    let dot = self.dot(shared, shared.samples, products.both().gradients.pointer);
+                    lane.launch(&DotBackward(dot), dot.grid(shared.device.multiprocessors()))?;
+                }
+                (Kind::Cross(network), Some(plan)) => {
+                    network.backward(lane, shared, plan)?;
+                    lane.launch(&self.finite(shared), shared.blocks())?;
+                }
+                (Kind::Machine([_, gradients]), _) => {
+                    let machine = self.machine(shared, shared.samples, gradients);
+                    lane.launch(&MachineBackward(machine), shared.blocks())?;
+                }
+                (Kind::Concat, _) => lane.launch(&self.finite(shared), shared.blocks())?,
+                (Kind::Cross(_), None) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dot(&self, shared: &Shared<T>, samples: usize, products: Pointer<T>) -> Dot<T> {
+        let Both { values, gradients } = self.vectors;
+        Dot {
+            vectors: values.pointer,
+            products,
+            gradients: gradients.pointer,
+            guard: shared.guard.pointer(),
+            samples: samples as u32,
+            count: self.count as u32,
+            dim: (values.columns / self.count) as u32,
+            vectors_stride: values.stride as u32,
+            passed: self.first as u32,
+            stride: self.output().values.stride as u32,
+            relu: u32::from(self.relu),
+            reserved: 0,
+        }
+    }
+
+    fn machine(&self, shared: &Shared<T>, samples: usize, terms: &Buffer<f32>) -> Machine<T> {
+        let Both { values, gradients } = self.vectors;
+        Machine {
+            vectors: values.pointer,
+            gradients: gradients.pointer,
+            terms: terms.pointer(),
+            guard: shared.guard.pointer(),
+            samples: samples as u32,
+            count: self.count as u32,
+            dim: (values.columns / self.count) as u32,
+            stride: values.stride as u32,
+            relu: u32::from(self.relu),
+            reserved: 0,
+        }
+    }
+
+    /// Where products write the gradients by the vectors, nothing has looked at them yet.
+    fn finite(&self, shared: &Shared<T>) -> Finite<T> {
+        let gradients = self.vectors.gradients;
+        Finite {
+            values: gradients.pointer,
+            guard: shared.guard.pointer(),
+            samples: shared.samples_count(),
+            columns: gradients.columns as u32,
+            stride: gradients.stride as u32,
+            reserved: 0,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Fully connected layers with a ReLU behind each, forward and back.
+
+use std::sync::Arc;
+
+use rankine_cuda::blas::{Epilogue, Matrix, Product};
+use rankine_cuda::kernels::{Columns, Element, Total};
+use rankine_cuda::{Device, Lane, Pointer};
+use rankine_embedding::cuda::Result;
+
+use super::shared::{Activations, Both, Shared, dense, first_rows};
+use crate::model::Layer;
+
+/// Layers, each fed by the one before it.
+#[derive(Debug)]
+pub(super) struct Mlp<T> {
+    places: Vec<Place<T>>,
+    /// Whether whoever gives the gradients by the output takes them through the last ReLU.
+    through_last_relu: bool,
+    /// Where the places' matrices lie.
+    _room: Vec<Activations<T>>,
+}
+
+/// Where a layer's input, its output and their gradients lie.
+#[derive(Debug, Clone, Copy)]
+struct Place<T> {
+    layer: Layer,
+    input: Matrix<T>,
+    /// None where they are not wanted.
+    input_gradients: Option<Matrix<T>>,
+    output: Both<T>,
+}
+
+/// The products of a pass forward over some samples.
+#[derive(Debug)]
+pub(super) struct Forward(Vec<Product>);
+
+/// The products of a pass back over a batch: the gradients by each layer's weights, and by its input where those are
+/// wanted.
+#[derive(Debug)]
+pub(super) struct Backward(Vec<(Product, Option<Product>)>);
+
+impl<T: Element> Mlp<T> {
+    /// Layers between an input and an output; where none is given, the last layer has one of its own.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        layers: &[Layer],
+        (mut input, mut input_gradients): (Matrix<T>, Option<Matrix<T>>),
+        output: Option<Both<T>>,
+        through_last_relu: bool,
+    ) -> Result<Self> {
+        let (mut places, mut room) = (Vec::new(), Vec::new());
+        for (number, &layer) in layers.iter().enumerate() {
+            let output = match output {
+                Some(output) if number + 1 == layers.len() => output,
+                _ => {
+                    let activations = Activations::new(device, input.rows, layer.outputs)?;
+                    let both = activations.both();
+                    room.push(activations);
+                    both
+                }
+            };
+            places.push(Place { layer, input, input_gradients, output });
+            (input, input_gradients) = (output.values, Some(output.gradients));
+        }
+        Ok(Self { places, through_last_relu, _room: room })
+    }
+
+    /// The last layer's output; none without layers.
+    pub(super) fn output(&self) -> Option<Both<T>> {
+        self.places.last().map(|place| place.output)
+    }
+
+    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
+        let product = |place: &Place<T>| {
+            let layer = place.layer;
+            let parameters = shared.dense.weights();
+            let weights = dense(parameters.element(layer.offset), layer.outputs, layer.inputs);
+            let epilogue = Epilogue::BiasRelu { bias: parameters.element(layer.bias().start) };
+            let (x, out) = (first_rows(place.input, samples), first_rows(place.output.values, samples));
+            Product::by_transposed(&shared.blas, shared.compute, x, weights, out, epilogue)
+        };
+        Ok(Forward(self.places.iter().map(product).collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
+        let products = |place: &Place<T>| {
+            let (blas, compute, parameters) = (&shared.blas, shared.compute, &shared.dense);
+            let Layer { inputs, outputs, offset, .. } = place.layer;
+            let dy = place.output.gradients;
+            let gradients = dense(parameters.gradients.pointer().element(offset), outputs, inputs);
+            let by_weights = Product::of_transposed(blas, compute, dy, place.input, gradients)?;
+            let weights = dense(parameters.weights().element(offset), outputs, inputs);
+            let by_input = |out| Product::straight(blas, compute, dy, weights, out);
+            Ok((by_weights, place.input_gradients.map(by_input).transpose()?))
+        };
+        Ok(Backward(self.places.iter().map(products).collect::<Result<_>>()?))
+    }
+
+    /// Enqueues the pass from input to output.
+    ///
+    /// # Safety
+    /// The plan must be of this and of as many samples as lie ready; see [`Lane::launch`].
+    pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
+        // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
+        unsafe { plan.0.iter().try_for_each(|product| product.enqueue(&shared.blas, lane)) }?;
+        Ok(())
+    }
+
+    /// Enqueues the pass from the gradients by the output to all others.
+    ///
+    /// # Safety
+    /// As for [`Mlp::forward`].
+    pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        let count = self.places.len();
+        for (number, (place, (by_weights, by_input))) in self.places.iter().zip(&plan.0).enumerate().rev() {
+            let Place { layer, output, .. } = place;
+            let masked = self.through_last_relu && number + 1 == count;
+            let columns = Columns {
+                gradients: output.gradients.pointer,
+                outputs: if masked { Pointer::NULL } else { output.values.pointer },
+                parts: shared.parts.pointer(),
+                samples: shared.samples_count(),
+                columns: layer.outputs as u32,
+                stride: output.gradients.stride as u32,
+                outputs_stride: output.values.stride as u32,
+            };
+            let total = Total {
+                parts: columns.parts,
+                sums: shared.dense.gradients.pointer().element(layer.bias().start),
+                pieces: Columns::<T>::pieces(columns.samples),
+                columns: columns.columns,
+            };
+            // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of any layer.
+            unsafe {
+                lane.launch(&columns, columns.grid())?;
+                lane.launch(&total, total.grid())?;
+                by_weights.enqueue(&shared.blas, lane)?;
+                if let Some(by_input) = by_input {
+                    by_input.enqueue(&shared.blas, lane)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Parts that sums over a batch are taken in.
+    pub(super) fn parts(layers: &[Layer], samples: usize) -> usize {
+        let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
+        Columns::<T>::pieces(samples as u32) as usize * widest
+    }
+}

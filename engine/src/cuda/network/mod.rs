@@ -1,0 +1,302 @@
+//! A model's parts on a GPU, and the work of a pass forward and of a pass back.
+//!
+//! The matrix of vectors is where the parts meet: the bottom MLP and the look-ups write it, the interaction reads it,
+//! and so do the heads, as far as first-order terms lie there; [`places`] says where. Each part plans its products once
+//! and enqueues them, with the kernels around them, as often as a graph is captured.
+
+mod cross;
+mod dense;
+mod head;
+mod interaction;
+mod layers;
+mod mlp;
+mod places;
+mod shared;
+
+use std::sync::Arc;
+
+use rankine_cuda::blas::{Blas, Compute};
+use rankine_cuda::kernels::{DenseInput, Element, Guard};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::cuda::{LocalTables, Result};
+
+use super::input::Input;
+use crate::model::{ModelSpec, TrainingRules};
+use cross::CrossNetwork;
+use dense::Dense;
+use head::Head;
+use interaction::Interaction;
+use layers::Layers;
+use mlp::Mlp;
+pub(super) use places::Places;
+use shared::{Activations, Both, Shared};
+
+/// A model's weights, and the activations of a batch.
+#[derive(Debug)]
+pub(super) struct Network<T> {
+    shared: Shared<T>,
+    dense_columns: usize,
+    /// The longest norm of all dense gradients.
+    norm_max: Option<f32>,
+    /// The dense columns as the bottom MLP reads them, or as the first of the vectors where there is none.
+    dense_input: Both<T>,
+    /// `[sample]` rows as [`Places`] says.
+    vectors: Activations<T>,
+    bottom: Mlp<T>,
+    interaction: Interaction<T>,
+    hidden: Mlp<T>,
+    head: Head<T>,
+    _room: Option<Activations<T>>,
+}
+
+/// The products of a pass forward over some samples.
+#[derive(Debug)]
+pub(super) struct Forward {
+    samples: usize,
+    bottom: mlp::Forward,
+    interaction: interaction::Forward,
+    hidden: mlp::Forward,
+}
+
+/// The products of a pass back over a batch.
+#[derive(Debug)]
+pub(super) struct Backward {
+    bottom: mlp::Backward,
+    interaction: interaction::Backward,
+    hidden: mlp::Backward,
+}
+
+impl Forward {
+    /// Samples that it goes over.
+    pub(super) fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
+impl<T: Element> Network<T> {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        compute: Compute,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+        places: &Places,
+        samples: usize,
+        parameters: &[f32],
+    ) -> Result<Self> {
+        let layers = Layers::new(spec, places);
+        let vectors = Activations::new(device, samples, places.stride)?;
+        let rows = vectors.both();
+        let seen = rows.first_columns(places.vectors.len);
+        let interaction = Interaction::new(device, spec, (places, &layers), seen)?;
+        let first = rows.first_columns(places.first);
+        let (room, dense_input) = match layers.bottom.first() {
+            Some(layer) => {
+                let room = Activations::new(device, samples, layer.inputs)?;
+                let input = room.both();
+                (Some(room), input)
+            }
+            None => (None, first),
+        };
+        let bottom = (dense_input.values, None);
+        let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
+        let top = interaction.output();
+        let hidden = Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?;
+        let head_input = hidden.output().map_or((top, false), |output| (output, true));
+        let head = Head::new(device, spec, (places, &layers), head_input, rows)?;
+        let parts = Mlp::<T>::parts(&layers.bottom, samples)
+            .max(Mlp::<T>::parts(&layers.hidden, samples))
+            .max(CrossNetwork::<T>::parts(&layers.cross, samples))
+            .max(Head::<T>::parts(&layers, samples));
+        let shared = Shared {
+            device: Arc::clone(device),
+            blas: Blas::new(device)?,
+            compute,
+            samples,
+            dense: Dense::new(device, layers, parameters, &rules.dense)?,
+            guard: Buffer::of(device, &[Guard::new(1.0)])?,
+            parts: Buffer::filled(device, parts, 0xff)?,
+        };
+        Ok(Self {
+            shared,
+            dense_columns: spec.dense_columns,
+            norm_max: rules.dense_clip_norm,
+            dense_input,
+            vectors,
+            bottom,
+            interaction,
+            hidden,
+            head,
+            _room: room,
+        })
+    }
+
+    /// The dense parameters of the model, once the lane has done all that was enqueued on it.
+    pub(super) fn parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
+        Ok(self.shared.dense.layers.cut_out(&self.shared.dense.parameters.read(lane)?))
+    }
+
+    /// The logits of the first samples of the last pass forward.
+    pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
+        let heads = self.head.logits.len() / self.shared.samples;
+        Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
+    }
+
+    /// Where the logits of the last pass forward lie: `[sample][head]`.
+    pub(super) fn logits_pointer(&self) -> Pointer<f32> {
+        self.head.logits.pointer()
+    }
+
+    /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.
+    pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
+        Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Guard::new(1.0) }])?)
+    }
+
+    /// The products of a pass forward over so many samples.
+    pub(super) fn plan_forward(&self, samples: usize) -> Result<Forward> {
+        let shared = &self.shared;
+        Ok(Forward {
+            samples,
+            bottom: self.bottom.plan_forward(shared, samples)?,
+            interaction: self.interaction.plan_forward(shared, samples)?,
+            hidden: self.hidden.plan_forward(shared, samples)?,
+        })
+    }
+
+    /// The products of a pass back over a batch.
+    pub(super) fn plan_backward(&self) -> Result<Backward> {
+        let shared = &self.shared;
+        Ok(Backward {
+            bottom: self.bottom.plan_backward(shared)?,
+            interaction: self.interaction.plan_backward(shared)?,
+            hidden: self.hidden.plan_backward(shared)?,
+        })
+    }
+
+    /// Enqueues the bottom MLP, from a batch's dense columns to the first of the vectors.
+    ///
+    /// # Safety
+    /// The input must have as many samples as the plan says; see [`Lane::launch`].
+    pub(super) unsafe fn bottom_forward(&self, lane: &Lane, input: Input, plan: &Forward) -> Result<()> {
+        if self.dense_columns == 0 {
+            return Ok(());
+        }
+        let output = self.dense_input.values;
+        let convert = DenseInput {
+            dense: input.dense,
+            output: output.pointer,
+            samples: plan.samples as u32,
+            columns: self.dense_columns as u32,
+            filled: output.columns as u32,
+            stride: output.stride as u32,
+        };
+        // SAFETY: all addresses but the input's are of this value's buffers, which have room for a batch; the caller
+        // vouches for the input.
+        unsafe {
+            lane.launch(&convert, self.shared.blocks())?;
+            self.bottom.forward(lane, &self.shared, &plan.bottom)
+        }
+    }
+
+    /// Enqueues the look-ups, from a batch's ids to the other vectors and to first-order terms.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn look_up(
+        &self,
+        lane: &Lane,
+        tables: &LocalTables,
+        input: Input,
+        samples: usize,
+    ) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.look_up(lane, input.ids, samples, self.vectors.both().values.pointer) }
+    }
+
+    /// Enqueues the interaction of the vectors, once all are there.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn interact(&self, lane: &Lane, plan: &Forward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.interaction.forward(lane, &self.shared, &plan.interaction) }
+    }
+
+    /// Enqueues the top MLP's hidden layers.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`].
+    pub(super) unsafe fn hidden_forward(&self, lane: &Lane, plan: &Forward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.hidden.forward(lane, &self.shared, &plan.hidden) }
+    }
+
+    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input and its
+    /// weights.
+    ///
+    /// # Safety
+    /// As for [`Network::bottom_forward`]; the other parts must come before.
+    pub(super) unsafe fn head(&self, lane: &Lane, input: Input, samples: usize, back: bool) -> Result<()> {
+        let terms = self.interaction.terms();
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.head.enqueue(lane, &self.shared, (input, samples), terms, back) }
+    }
+
+    /// Enqueues the way back through the top MLP's hidden layers, after [`Network::head`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn hidden_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.hidden.backward(lane, &self.shared, &plan.hidden) }
+    }
+
+    /// Enqueues the way back to the gradients by the vectors.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn interact_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.interaction.backward(lane, &self.shared, &plan.interaction) }
+    }
+
+    /// Enqueues the way back through the bottom MLP.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place
+    /// among `losses`.
+    ///
+    /// # Safety
+    /// As for [`Network::head`]; `losses` must have the step's place.
+    pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, losses: Pointer<f64>) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe {
+            self.shared.dense.square(lane)?;
+            self.head.verdict(lane, &self.shared, input, losses, self.norm_max)
+        }
+    }
+
+    /// Enqueues the update of the dense parameters, after [`Network::verdict`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
+        let (shared, guard) = (&self.shared, self.shared.guard.pointer());
+        // SAFETY: as for `bottom_forward`.
+        unsafe { shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks()) }
+    }
+
+    /// Enqueues the update of the tables, after [`Network::verdict`]; the batch must be routed.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
+        let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.descend(lane, gradients, input.rates, guard.stop()) }
+    }
+}

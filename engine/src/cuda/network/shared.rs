@@ -1,0 +1,86 @@
+//! What the parts of a network share: the GPU, the dense parameters, the guard, and room for activations and sums.
+
+use std::sync::Arc;
+
+use rankine_cuda::blas::{Blas, Compute, Matrix};
+use rankine_cuda::kernels::{Element, Guard};
+use rankine_cuda::{Buffer, Device, Pointer};
+use rankine_embedding::cuda::Result;
+
+use super::dense::Dense;
+
+/// Blocks a multiprocessor, for kernels that loop.
+const BLOCKS_EACH: u32 = 8;
+
+/// What the parts of a network work with.
+#[derive(Debug)]
+pub(super) struct Shared<T> {
+    pub(super) device: Arc<Device>,
+    pub(super) blas: Blas,
+    pub(super) compute: Compute,
+    /// Samples of a batch.
+    pub(super) samples: usize,
+    pub(super) dense: Dense<T>,
+    pub(super) guard: Buffer<Guard>,
+    /// `[piece][columns]`: of sums over the samples.
+    pub(super) parts: Buffer<f32>,
+}
+
+impl<T: Element> Shared<T> {
+    /// Blocks of kernels that loop.
+    pub(super) fn blocks(&self) -> (u32, u32) {
+        (BLOCKS_EACH * self.device.multiprocessors(), 1)
+    }
+
+    /// The samples of a batch, as kernels count them.
+    pub(super) fn samples_count(&self) -> u32 {
+        self.samples as u32
+    }
+}
+
+/// A matrix of activations, a row a sample, and the gradients by them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Both<T> {
+    pub(super) values: Matrix<T>,
+    pub(super) gradients: Matrix<T>,
+}
+
+impl<T: Copy> Both<T> {
+    /// Of the first columns alone.
+    pub(super) fn first_columns(self, columns: usize) -> Self {
+        let first = |matrix: Matrix<T>| Matrix { columns, ..matrix };
+        Self { values: first(self.values), gradients: first(self.gradients) }
+    }
+}
+
+/// Room for activations and the gradients by them.
+#[derive(Debug)]
+pub(super) struct Activations<T> {
+    values: Buffer<T>,
+    gradients: Buffer<T>,
+    samples: usize,
+    columns: usize,
+}
+
+impl<T: Element> Activations<T> {
+    /// Of 0.
+    pub(super) fn new(device: &Arc<Device>, samples: usize, columns: usize) -> Result<Self> {
+        let buffer = || Buffer::filled(device, samples * columns, 0);
+        Ok(Self { values: buffer()?, gradients: buffer()?, samples, columns })
+    }
+
+    pub(super) fn both(&self) -> Both<T> {
+        let matrix = |buffer: &Buffer<T>| dense(buffer.pointer(), self.samples, self.columns);
+        Both { values: matrix(&self.values), gradients: matrix(&self.gradients) }
+    }
+}
+
+/// A matrix whose rows lie one behind the other.
+pub(super) fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
+    Matrix { pointer, rows, columns, stride: columns }
+}
+
+/// The first rows of a matrix: of a pass over fewer samples than there is room for.
+pub(super) fn first_rows<T>(matrix: Matrix<T>, rows: usize) -> Matrix<T> {
+    Matrix { rows, ..matrix }
+}

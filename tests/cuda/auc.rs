@@ -1,0 +1,182 @@
+//! Metrics computed on the GPU are those of the host: the AUC to the bit.
+
+use std::time::Instant;
+
+use rankine::cuda::{CudaEvaluation, Scored};
+use rankine::evaluation::Evaluation;
+use rankine::model::HeadSpec;
+use rankine_cuda::Buffer;
+use rankine_reader::Samples;
+
+use super::{Bench, Body, CASES, Outcome, Words, close};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("metrics_are_the_hosts", 4 * CASES, metrics_are_the_hosts),
+    ("the_auc_of_89_million_scores_takes_no_50_ms", 1, the_auc_of_89_million_scores_takes_no_50_ms),
+];
+
+fn heads(count: usize) -> Vec<HeadSpec> {
+    let head = |label_number| HeadSpec { label: format!("L{label_number}"), label_number, weight: 1.0 };
+    (0..count).map(head).collect()
+}
+
+fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
+    let heads = heads(1 + words.below(3) as usize);
+    let batch_size = words.one_of(&[1, 700, 5000]);
+    let batches = 1 + words.below(5) as usize;
+    let weighted = words.below(2) == 0;
+    // Many ties, few, and scores that lie close together.
+    let (steps, scale) = words.one_of(&[(3, 1.0), (50, 0.1), (1 << 24, 1e-40), (1 << 24, 20.0)]);
+    let missing = words.one_of(&[0, 4]);
+    let on_gpu = CudaEvaluation::new(&bench.device, &heads, batch_size * batches)?;
+    // What an earlier evaluation left does not matter.
+    for _ in 0..2 {
+        let mut on_cpu = Evaluation::new(&heads);
+        on_gpu.begin(&bench.lane)?;
+        for batch in 0..batches {
+            let len =
+                if batch + 1 < batches { batch_size } else { 1 + words.below(batch_size as u64) as usize };
+            let mut logit = || {
+                let step = words.below(steps) as f64 / steps as f64 * 2.0 - 1.0;
+                if words.below(30) == 0 { -0.0 } else { (step * scale) as f32 }
+            };
+            let logits: Vec<f32> = (0..len * heads.len()).map(|_| logit()).collect();
+            let mut label = || {
+                if missing > 0 && words.below(missing) == 0 { f32::NAN } else { (words.below(3) / 2) as f32 }
+            };
+            let labels: Vec<Vec<f32>> = heads.iter().map(|_| (0..len).map(|_| label()).collect()).collect();
+            let weights: Vec<f32> = (0..len).map(|_| words.number() + 1.5).collect();
+            let mut padded = vec![1.0; heads.len() * batch_size];
+            for (to, from) in padded.chunks_exact_mut(batch_size).zip(&labels) {
+                to[..len].copy_from_slice(from);
+            }
+            let all_one = vec![1.0; len];
+            let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&padded)?];
+            let at_weights = bench.buffer(if weighted { &weights } else { &all_one })?;
+            let at_samples = Buffer::of(&bench.device, &[len as u32])?;
+            let scored = Scored {
+                logits: at_logits.pointer(),
+                labels: at_labels.pointer(),
+                labels_stride: batch_size,
+                weights: at_weights.pointer(),
+                samples: at_samples.pointer(),
+            };
+            // SAFETY: the buffers have these lengths, and live until the lane has been waited for.
+            unsafe { on_gpu.add(&bench.lane, scored) }?;
+            bench.lane.synchronize()?;
+            let weights = if weighted { weights } else { Vec::new() };
+            on_cpu.add(&Samples { len, labels, weights, ..Samples::default() }, &logits);
+        }
+        let judgement = on_gpu.finish(&bench.lane)?;
+        for (found, expected) in judgement.heads.iter().zip(on_cpu.metrics()) {
+            let (Some(found), Some(expected)) = (found.metrics, expected.metrics) else {
+                if found.metrics == expected.metrics {
+                    continue;
+                }
+                return Err(format!("{:?} and {:?}", found.metrics, expected.metrics).into());
+            };
+            if (found.samples, found.auc) != (expected.samples, expected.auc) {
+                return Err(format!("{found:?}, and {expected:?} is expected").into());
+            }
+            // Sums of 25,000 numbers at most, in another order.
+            let all = [
+                (found.log_loss, expected.log_loss),
+                (found.label_rate, expected.label_rate),
+                (found.normalized_entropy.unwrap_or(0.0), expected.normalized_entropy.unwrap_or(0.0)),
+                (found.calibration.unwrap_or(0.0), expected.calibration.unwrap_or(0.0)),
+            ];
+            for (number, (found, expected)) in all.into_iter().enumerate() {
+                close("metric", number, found, expected, 1e-11 * expected.abs())?;
+            }
+        }
+        if judgement.not_numbers != 0 || judgement.heads.len() != heads.len() {
+            return Err(format!("{judgement:?}").into());
+        }
+    }
+    a_logit_that_is_no_number_is_told(bench)
+}
+
+fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
+    let logits = bench.buffer(&[0.0, f32::NAN, 1.0])?;
+    let ones = bench.buffer(&[1.0; 3])?;
+    let samples = Buffer::of(&bench.device, &[3])?;
+    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), 3)?;
+    let scored = Scored {
+        logits: logits.pointer(),
+        labels: ones.pointer(),
+        labels_stride: 3,
+        weights: ones.pointer(),
+        samples: samples.pointer(),
+    };
+    // SAFETY: the buffers have these lengths.
+    unsafe { evaluation.add(&bench.lane, scored) }?;
+    let not_numbers = evaluation.finish(&bench.lane)?.not_numbers;
+    if not_numbers == 1 { Ok(()) } else { Err(format!("{not_numbers} are no numbers, not 1").into()) }
+}
+
+fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words) -> Outcome {
+    /// Of the benchmark's evaluation part.
+    const SAMPLES: usize = 89_137_319;
+    /// Different scores: a few of them are tied.
+    const SCORES: usize = 1 << 22;
+    let mut state = words.below(u64::MAX) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let (mut logits, mut labels) = (Vec::with_capacity(SAMPLES), Vec::with_capacity(SAMPLES));
+    // [score][label]
+    let mut counts = vec![[0u64; 2]; SCORES];
+    for _ in 0..SAMPLES {
+        let word = next();
+        // Two uniform numbers' mean, as far as scores are concerned: most lie in the middle.
+        let score = ((word & (SCORES as u64 - 1)) + (word >> 24 & (SCORES as u64 - 1))) as usize / 2;
+        let label = usize::from((word >> 48) as usize % SCORES < 16384 + score / 128);
+        counts[score][label] += 1;
+        logits.push((score as f32 - SCORES as f32 / 2.0) / 1e5);
+        labels.push(label as f32);
+    }
+    let (mut negatives, mut positives, mut ordered_twice) = (0u128, 0u128, 0u128);
+    for [negative, positive] in counts.into_iter().map(|counts| counts.map(u128::from)) {
+        ordered_twice += positive * (2 * negatives + negative);
+        negatives += negative;
+        positives += positive;
+    }
+    let expected = ordered_twice as f64 / (2 * negatives * positives) as f64;
+
+    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), SAMPLES)?;
+    let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&labels)?];
+    let ones = bench.buffer(&vec![1.0; SAMPLES])?;
+    let samples = Buffer::of(&bench.device, &[SAMPLES as u32])?;
+    let scored = Scored {
+        logits: at_logits.pointer(),
+        labels: at_labels.pointer(),
+        labels_stride: SAMPLES,
+        weights: ones.pointer(),
+        samples: samples.pointer(),
+    };
+    let mut times = Vec::new();
+    for _ in 0..5 {
+        evaluation.begin(&bench.lane)?;
+        let began = Instant::now();
+        // SAFETY: the buffers have these lengths.
+        unsafe { evaluation.add(&bench.lane, scored) }?;
+        bench.lane.synchronize()?;
+        let added = began.elapsed();
+        let judgement = evaluation.finish(&bench.lane)?;
+        times.push([began.elapsed() - added, added]);
+        let found = judgement.heads[0].metrics.and_then(|metrics| metrics.auc);
+        if found != Some(expected) {
+            return Err(format!("the AUC is {found:?}, not {expected}").into());
+        }
+    }
+    times.sort();
+    let ms = times[2].map(|time| time.as_secs_f64() * 1e3);
+    eprintln!("89 million scores: {:.2} ms to gather, {:.2} ms to the AUC", ms[1], ms[0]);
+    if ms[0] > 50.0 {
+        return Err(format!("it took {:.1} ms", ms[0]).into());
+    }
+    Ok(())
+}

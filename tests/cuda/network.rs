@@ -1,0 +1,453 @@
+//! Kernels of heads, cross layers and factorization machines, and of the verdict on a step.
+
+use half::bf16;
+use rankine_cuda::kernels::{
+    Cross, CrossBack, Element, Finite, Guard, Head, Machine, MachineBackward, MachineForward, Rescale,
+    Squares, Step, Total, Verdict,
+};
+use rankine_cuda::{Buffer, Pointer};
+
+use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("heads_are_the_formula", CASES, heads_are_the_formula),
+    ("cross_layers_are_the_formula_in_f32", CASES, cross_layers_are_the_formula::<f32>),
+    ("cross_layers_are_the_formula_in_bf16", CASES, cross_layers_are_the_formula::<bf16>),
+    ("machines_are_sums_of_products_in_f32", CASES, machines_are_sums_of_products::<f32>),
+    ("machines_are_sums_of_products_in_bf16", CASES, machines_are_sums_of_products::<bf16>),
+    ("a_verdict_says_how_gradients_are_scaled", CASES, a_verdict_says_how_gradients_are_scaled),
+    ("what_is_no_finite_number_stops_the_step", CASES, what_is_no_finite_number_stops_the_step),
+    ("scales_follow_the_steps", 1, scales_follow_the_steps),
+];
+
+/// What a test looks at in a matrix, in f64.
+fn at<T: Element>(elements: &[T], place: usize) -> f64 {
+    f64::from(elements[place].value())
+}
+
+fn heads_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
+    let (samples, width) = (1 + words.below(700) as usize, 8 * (1 + words.below(50)) as usize);
+    let (heads, columns, features) =
+        (1 + words.below(5) as usize, words.one_of(&[0, 7]), words.one_of(&[0, 40]));
+    let stride = width + words.one_of(&[0, 16]);
+    let (step, wide_stride) = (heads.next_multiple_of(4), features * heads.next_multiple_of(4) + 8);
+    let parameters = heads * (width + 1 + columns);
+    let input = words.numbers::<f32>(samples * stride);
+    let weights = words.numbers::<f32>(parameters);
+    let (dense, wide) =
+        (words.numbers::<f32>(samples * columns), words.numbers::<f32>(samples * wide_stride));
+    let terms = if words.below(2) == 0 { words.numbers::<f32>(samples) } else { Vec::new() };
+    let labels: Vec<_> = (0..heads * samples).map(|_| words.one_of(&[0.0, 1.0, f32::NAN])).collect();
+    let sample_weights: Vec<_> = (0..samples).map(|_| words.number() + 1.0).collect();
+    let total = |labels: &[f32]| -> f64 {
+        let there = labels.iter().zip(&sample_weights).filter(|(label, _)| !label.is_nan());
+        there.map(|(_, &weight)| f64::from(weight)).sum()
+    };
+    let totals: Vec<_> = labels.chunks_exact(samples).map(total).collect();
+    let head_weights: Vec<_> = (0..heads).map(|_| f64::from(words.number()) + 1.5).collect();
+    let scale = words.one_of(&[1.0, 1024.0]);
+    let relu = words.below(2) == 0;
+    let [input_at, weights_at, dense_at, wide_at, terms_at, labels_at, sample_weights_at] =
+        [&input, &weights, &dense, &wide, &terms, &labels, &sample_weights].map(|e| bench.buffer(e));
+    let (input_at, weights_at, terms_at) = (input_at?, weights_at?, terms_at?);
+    let (dense_at, wide_at, labels_at, sample_weights_at) =
+        (dense_at?, wide_at?, labels_at?, sample_weights_at?);
+    let totals_at = Buffer::of(&bench.device, &totals)?;
+    let head_weights_at = Buffer::of(&bench.device, &head_weights)?;
+    let guard = Buffer::of(&bench.device, &[Guard::new(scale)])?;
+    let pieces = Head::<f32>::pieces(samples as u32);
+    let [logits, gradients, by_wide, by_terms, parts, sums] =
+        [samples * heads, input.len(), wide.len(), samples, pieces as usize * parameters, parameters]
+            .map(|count| bench.poison::<f32>(count));
+    let (logits, gradients, by_wide) = (logits?, gradients?, by_wide?);
+    let (by_terms, parts, sums) = (by_terms?, parts?, sums?);
+    let losses = Buffer::<f64>::filled(&bench.device, pieces as usize * heads, 0xff)?;
+    let head = Head {
+        input: input_at.pointer(),
+        weights: weights_at.pointer(),
+        labels: labels_at.pointer(),
+        sample_weights: sample_weights_at.pointer(),
+        totals: totals_at.pointer(),
+        head_weights: head_weights_at.pointer(),
+        guard: guard.pointer(),
+        dense: dense_at.pointer(),
+        wide: wide_at.pointer(),
+        wide_gradients: by_wide.pointer(),
+        terms: if terms.is_empty() { Pointer::NULL } else { terms_at.pointer() },
+        term_gradients: by_terms.pointer(),
+        logits: logits.pointer(),
+        gradients: gradients.pointer(),
+        parts: parts.pointer(),
+        losses: losses.pointer(),
+        samples: samples as u32,
+        heads: heads as u32,
+        width: width as u32,
+        stride: stride as u32,
+        dense_columns: columns as u32,
+        wide_features: features as u32,
+        wide_step: step as u32,
+        wide_stride: wide_stride as u32,
+        relu: u32::from(relu),
+        reserved: 0,
+    };
+    let total = Total { parts: parts.pointer(), sums: sums.pointer(), pieces, columns: parameters as u32 };
+    // SAFETY: the buffers have these lengths.
+    unsafe {
+        bench.lane.launch(&head, (pieces, 1))?;
+        bench.lane.launch(&total, total.grid())?;
+    }
+    let (logits, gradients, sums) =
+        (logits.read(&bench.lane)?, gradients.read(&bench.lane)?, sums.read(&bench.lane)?);
+    let (by_wide, by_terms) = (by_wide.read(&bench.lane)?, by_terms.read(&bench.lane)?);
+    let losses = losses.read(&bench.lane)?;
+    // Products of a logit, each at most 1, and sums below their number.
+    let terms_count = (width + columns + features + 2) as f64;
+    let tolerance = terms_count * terms_count * F32_ROUNDING;
+    let (mut by_weights, mut sizes) = (vec![0.0; parameters], vec![0.0; parameters]);
+    let mut by_logits = vec![0.0; heads * samples];
+    for head in 0..heads {
+        let mut loss = 0.0;
+        let row = head * width;
+        let (bias, linear) = (heads * width + head, heads * (width + 1) + head * columns);
+        // The derivative of a gradient by its logit is at most a quarter of this.
+        let most = f64::from(scale) * head_weights[head] * 2.0 / totals[head].max(1e-9);
+        for sample in 0..samples {
+            let mut logit = at(&weights, bias);
+            logit += (0..width).map(|i| at(&input, sample * stride + i) * at(&weights, row + i)).sum::<f64>();
+            let of_dense = |i: usize| at(&dense, sample * columns + i) * at(&weights, linear + i);
+            logit += (0..columns).map(of_dense).sum::<f64>();
+            logit += (0..features).map(|i| at(&wide, sample * wide_stride + i * step + head)).sum::<f64>();
+            logit += terms.get(sample).map_or(0.0, |&term| f64::from(term));
+            close("logit", sample, at(&logits, sample * heads + head), logit, tolerance)?;
+            let label = at(&labels, head * samples + sample);
+            let mut gradient = 0.0;
+            if !label.is_nan() {
+                let weight = at(&sample_weights, sample);
+                loss += weight * ((1.0 + logit.exp()).ln() - label * logit);
+                gradient =
+                    head_weights[head] * weight * (1.0 / (1.0 + (-logit).exp()) - label) / totals[head];
+                gradient *= f64::from(scale);
+            }
+            by_logits[head * samples + sample] = gradient;
+            let x = |place: usize| match place {
+                _ if place < width => (row + place, at(&input, sample * stride + place)),
+                _ if place == width => (bias, 1.0),
+                _ => (linear + place - width - 1, at(&dense, sample * columns + place - width - 1)),
+            };
+            for (place, x) in (0..=width + columns).map(x) {
+                by_weights[place] += gradient * x;
+                sizes[place] += (gradient * x).abs() * samples as f64 * F32_ROUNDING + most * tolerance;
+            }
+            for i in 0..features {
+                let found = at(&by_wide, sample * wide_stride + i * step + head);
+                close("gradient of a term", i, found, gradient, most * tolerance)?;
+            }
+        }
+        let found = losses.iter().skip(head).step_by(heads).sum::<f64>();
+        close("loss", head, found, loss, samples as f64 * 2.0 * tolerance)?;
+    }
+    for (place, &sum) in sums.iter().enumerate() {
+        close("sum", place, f64::from(sum), by_weights[place], sizes[place])?;
+    }
+    for sample in 0..samples {
+        let of_head = |head: usize| by_logits[head * samples + sample];
+        let most: f64 = (0..heads).map(|head| 2.0 * head_weights[head] / totals[head].max(1e-9)).sum();
+        let tolerance = f64::from(scale) * most * (tolerance + heads as f64 * F32_ROUNDING);
+        if !terms.is_empty() {
+            let expected = (0..heads).map(of_head).sum();
+            close("gradient of a sample's term", sample, at(&by_terms, sample), expected, tolerance)?;
+        }
+        for column in 0..width {
+            let kept = !relu || at(&input, sample * stride + column) > 0.0;
+            let expected: f64 =
+                (0..heads).map(|head| of_head(head) * at(&weights, head * width + column)).sum();
+            let expected = if kept { expected } else { 0.0 };
+            let found = at(&gradients, sample * stride + column);
+            close("gradient", sample * width + column, found, expected, tolerance)?;
+        }
+        for place in 0..features * step {
+            if place % step >= heads && at(&by_wide, sample * wide_stride + place) != 0.0 {
+                return Err(
+                    format!("the zero {place} behind the terms of sample {sample} has a gradient").into()
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+    let (samples, columns) = (1 + words.below(900) as usize, 8 * (1 + words.below(40)) as usize);
+    let (stride, input_stride) = (columns + words.one_of(&[0, 8]), columns + words.one_of(&[0, 8]));
+    let x0 = words.numbers::<T>(samples * stride);
+    let x = words.numbers::<T>(samples * input_stride);
+    let [u, g] = [(); 2].map(|()| words.numbers::<T>(samples * columns));
+    let before = words.numbers::<T>(samples * stride);
+    let bias = words.numbers::<f32>(columns);
+    let (add, through) = (words.below(2) == 0, words.below(2) == 0);
+    let (x0_at, x_at, u_at, g_at) =
+        (bench.buffer(&x0)?, bench.buffer(&x)?, bench.buffer(&u)?, bench.buffer(&g)?);
+    let (bias_at, by_x0) = (bench.buffer(&bias)?, bench.buffer(&before)?);
+    let [output, by_u] = [bench.poison::<T>(samples * columns)?, bench.poison::<T>(samples * columns)?];
+    let pieces = CrossBack::<T>::pieces(samples as u32);
+    let (parts, sums) = (bench.poison::<f32>(pieces as usize * columns)?, bench.poison::<f32>(columns)?);
+    let cross = Cross {
+        first: x0_at.pointer(),
+        input: x_at.pointer(),
+        product: u_at.pointer(),
+        bias: bias_at.pointer(),
+        output: output.pointer(),
+        samples: samples as u32,
+        columns: columns as u32,
+        first_stride: stride as u32,
+        input_stride: input_stride as u32,
+    };
+    let back = CrossBack {
+        first: cross.first,
+        product: cross.product,
+        bias: cross.bias,
+        gradients: g_at.pointer(),
+        product_gradients: by_u.pointer(),
+        first_gradients: by_x0.pointer(),
+        parts: parts.pointer(),
+        samples: cross.samples,
+        columns: cross.columns,
+        first_stride: cross.first_stride,
+        add: u32::from(add),
+        through: u32::from(through),
+        reserved: 0,
+    };
+    let total = Total { parts: parts.pointer(), sums: sums.pointer(), pieces, columns: columns as u32 };
+    // SAFETY: the buffers have these lengths.
+    unsafe {
+        bench.lane.launch(&cross, cross.grid())?;
+        bench.lane.launch(&back, back.grid())?;
+        bench.lane.launch(&total, total.grid())?;
+    }
+    let (output, by_u) = (output.read(&bench.lane)?, by_u.read(&bench.lane)?);
+    let (by_x0, sums) = (by_x0.read(&bench.lane)?, sums.read(&bench.lane)?);
+    // Values up to four, a few operations each.
+    let tolerance = 16.0 * F32_ROUNDING + 4.0 * rounding::<T>();
+    for column in 0..columns {
+        let (b, mut by_bias) = (f64::from(bias[column]), 0.0);
+        for sample in 0..samples {
+            let (place, first) = (sample * columns + column, sample * stride + column);
+            let (x0, u, g) = (at(&x0, first), at(&u, place), at(&g, place));
+            let expected = x0 * (u + b) + at(&x, sample * input_stride + column);
+            close("result", place, at(&output, place), expected, tolerance)?;
+            close("gradient by the product", place, at(&by_u, place), x0 * g, tolerance)?;
+            let mut expected = (u + b) * g;
+            expected += if add { at(&before, first) } else { 0.0 };
+            expected += if through { g } else { 0.0 };
+            close("gradient by x0", first, at(&by_x0, first), expected, tolerance)?;
+            by_bias += x0 * g;
+        }
+        let tolerance = (samples * samples) as f64 * F32_ROUNDING;
+        close("gradient by the bias", column, f64::from(sums[column]), by_bias, tolerance)?;
+    }
+    Ok(())
+}
+
+fn machines_are_sums_of_products<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+    let (samples, count) = (1 + words.below(300) as usize, 1 + words.below(30) as usize);
+    let dim = words.one_of(&[8, 24, 128]);
+    let stride = count * dim + words.one_of(&[0, 16]);
+    let relu = words.below(2) == 0;
+    let (vectors, before) = (words.numbers::<T>(samples * stride), words.numbers::<T>(samples * stride));
+    let by_terms = words.numbers::<f32>(samples);
+    let (vectors_at, gradients) = (bench.buffer(&vectors)?, bench.buffer(&before)?);
+    let (terms, by_terms_at) = (bench.poison::<f32>(samples)?, bench.buffer(&by_terms)?);
+    let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
+    let machine = Machine {
+        vectors: vectors_at.pointer(),
+        gradients: gradients.pointer(),
+        terms: terms.pointer(),
+        guard: guard.pointer(),
+        samples: samples as u32,
+        count: count as u32,
+        dim: dim as u32,
+        stride: stride as u32,
+        relu: u32::from(relu),
+        reserved: 0,
+    };
+    let back = Machine { terms: by_terms_at.pointer(), ..machine };
+    // SAFETY: the buffers have these lengths.
+    unsafe {
+        bench.lane.launch(&MachineForward(machine), (5, 1))?;
+        bench.lane.launch(&MachineBackward(back), (5, 1))?;
+    }
+    let (terms, gradients) = (terms.read(&bench.lane)?, gradients.read(&bench.lane)?);
+    for sample in 0..samples {
+        let value = |vector: usize, d: usize| at(&vectors, sample * stride + vector * dim + d);
+        let mut term = 0.0;
+        for d in 0..dim {
+            let sum: f64 = (0..count).map(|vector| value(vector, d)).sum();
+            for vector in 0..count {
+                term += value(vector, d) * (sum - value(vector, d)) / 2.0;
+                let place = sample * stride + vector * dim + d;
+                let mut expected =
+                    at(&before, place) + f64::from(by_terms[sample]) * (sum - value(vector, d));
+                if vector == 0 && relu && value(vector, d) <= 0.0 {
+                    expected = 0.0;
+                }
+                let tolerance = (count * count + 4) as f64 * 2.0 * F32_ROUNDING;
+                let tolerance = tolerance + rounding::<T>() * (expected.abs() + tolerance);
+                close("gradient", place, at(&gradients, place), expected, tolerance)?;
+            }
+        }
+        // As many products, none above the vectors' number.
+        let tolerance = (dim * count) as f64 * (dim * count * count) as f64 * F32_ROUNDING;
+        close("term", sample, f64::from(terms[sample]), term, tolerance)?;
+    }
+    if guard.read(&bench.lane)?[0] != Guard::new(1.0) {
+        return Err("the guard stops finite gradients".into());
+    }
+    Ok(())
+}
+
+/// What the verdict on a step is.
+fn judged(
+    bench: &Bench,
+    (losses, totals, weights): (&[f64], &[f64], &[f64]),
+    gradients: &[f32],
+    (guard, norm_max, scaled): (Guard, f32, bool),
+) -> Result<(Guard, f64), libtest_mimic::Failed> {
+    let heads = totals.len();
+    let [losses_at, totals_at, weights_at] =
+        [losses, totals, weights].map(|values| Buffer::of(&bench.device, values));
+    let (losses_at, totals_at, weights_at) = (losses_at?, totals_at?, weights_at?);
+    let step = Buffer::of(&bench.device, &[Step { loss_place: 1, ..Step::default() }])?;
+    let (sums, parts) =
+        (Buffer::of(&bench.device, &[5.0f64; 3])?, Buffer::<f64>::filled(&bench.device, 9, 0xff)?);
+    let (guard, gradients_at) = (Buffer::of(&bench.device, &[guard])?, bench.buffer(gradients)?);
+    let squares = Squares {
+        gradients: gradients_at.pointer(),
+        parts: parts.pointer(),
+        count: gradients.len() as u32,
+        reserved: 0,
+    };
+    let verdict = Verdict {
+        losses: losses_at.pointer(),
+        totals: totals_at.pointer(),
+        head_weights: weights_at.pointer(),
+        parts: parts.pointer(),
+        step: step.pointer(),
+        sums: sums.pointer(),
+        guard: guard.pointer(),
+        pieces: (losses.len() / heads) as u32,
+        heads: heads as u32,
+        parts_count: parts.len() as u32,
+        norm_max,
+        scaled: u32::from(scaled),
+        reserved: 0,
+    };
+    // SAFETY: the buffers have these lengths.
+    unsafe {
+        bench.lane.launch(&squares, (parts.len() as u32, 1))?;
+        bench.lane.launch(&verdict, (1, 1))?;
+    }
+    let sums = sums.read(&bench.lane)?;
+    if (sums[0], sums[2]) != (5.0, 5.0) {
+        return Err("a loss went to another step's place".into());
+    }
+    Ok((guard.read(&bench.lane)?[0], sums[1]))
+}
+
+fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> Outcome {
+    let (heads, pieces) = (1 + words.below(4) as usize, 1 + words.below(900) as usize);
+    let mut numbers =
+        |count: usize| -> Vec<f64> { (0..count).map(|_| f64::from(words.number()) + 1.0).collect() };
+    let (losses, mut totals, weights) = (numbers(heads * pieces), numbers(heads), numbers(heads));
+    totals[heads - 1] = words.one_of(&[0.0, 3.0]);
+    let count = 1 + words.below(50_000) as usize;
+    let gradients = words.numbers::<f32>(count);
+    let (loss_scale, norm_max) = (words.one_of(&[1.0, 256.0]), words.one_of(&[f32::INFINITY, 0.3, 20.0]));
+    let mut expected = 0.0;
+    for head in 0..heads {
+        let sum: f64 = losses.iter().skip(head).step_by(heads).sum();
+        expected += if totals[head] == 0.0 { 0.0 } else { weights[head] * sum / totals[head] };
+    }
+    let guard = Guard::new(loss_scale);
+    let (found, loss) = judged(bench, (&losses, &totals, &weights), &gradients, (guard, norm_max, false))?;
+    close("loss", 0, loss, expected, expected * (heads * pieces) as f64 * f64::EPSILON)?;
+    let norm = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum::<f64>().sqrt();
+    let clip = f64::from(norm_max) / (norm / f64::from(loss_scale) + 1e-6);
+    let scale = clip.min(1.0) / f64::from(loss_scale);
+    close("scale", 0, f64::from(found.gradient_scale), scale, scale * 2.0 * F32_ROUNDING)?;
+    if (Guard { gradient_scale: 1.0, ..found }) != guard {
+        return Err(format!("the guard became {found:?}").into());
+    }
+    Ok(())
+}
+
+fn what_is_no_finite_number_stops_the_step(bench: &Bench, words: &mut Words) -> Outcome {
+    let count = 1 + words.below(50_000) as usize;
+    let mut gradients = words.numbers::<f32>(count);
+    let wrong = words.one_of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
+    let guard = Guard::new(1.0);
+    let judged = |losses: &[f64], gradients: &[f32], guard, scaled| {
+        judged(bench, (losses, &[1.0], &[1.0]), gradients, (guard, f32::INFINITY, scaled))
+    };
+    let (found, _) = judged(&[f64::from(wrong)], &gradients, guard, false)?;
+    let (again, later) = judged(&[1.0], &gradients, found, false)?;
+    if (found.stop, again.stop) != (2, 2) || !later.is_nan() {
+        return Err(
+            format!("a loss of {wrong} leaves {found:?}, then {again:?} with a loss of {later}").into()
+        );
+    }
+    gradients[words.below(count as u64) as usize] = wrong;
+    for scaled in [false, true] {
+        let (found, loss) = judged(&[1.0], &gradients, guard, scaled)?;
+        if found.stop != 1 || loss.is_nan() == scaled {
+            return Err(format!("a gradient of {wrong} leaves {found:?}, and a loss of {loss}").into());
+        }
+    }
+    // The same in a matrix, but for what lies behind its columns.
+    let (samples, columns) = (1 + words.below(300) as usize, 4 * (1 + words.below(60)) as usize);
+    let mut values = words.numbers::<bf16>(samples * (columns + 8));
+    let (sample, column) = (words.below(samples as u64) as usize, words.below(columns as u64 + 8) as usize);
+    values[sample * (columns + 8) + column] = bf16::from_f32(wrong);
+    let (values, guard) = (bench.buffer(&values)?, Buffer::of(&bench.device, &[guard])?);
+    let finite = Finite {
+        values: values.pointer(),
+        guard: guard.pointer(),
+        samples: samples as u32,
+        columns: columns as u32,
+        stride: columns as u32 + 8,
+        reserved: 0,
+    };
+    // SAFETY: the buffers have these lengths.
+    unsafe { bench.lane.launch(&finite, (3, 1)) }?;
+    let stop = guard.read(&bench.lane)?[0].stop;
+    if stop != u32::from(column < columns) {
+        return Err(format!("{wrong} in column {column} of {columns} leaves {stop}").into());
+    }
+    Ok(())
+}
+
+fn scales_follow_the_steps(bench: &Bench, _: &mut Words) -> Outcome {
+    let guard = Buffer::of(&bench.device, &[Guard::new(64.0)])?;
+    let rescale = Rescale { guard: guard.pointer(), interval: 3, reserved: 0 };
+    // Whether a step's gradients are wrong, and what the scale is behind it.
+    let steps = [(0, 64.0), (0, 64.0), (0, 128.0), (0, 128.0), (1, 64.0), (0, 64.0), (0, 64.0), (0, 128.0)];
+    let mut skipped = 0;
+    for (step, (stop, scale)) in steps.into_iter().enumerate() {
+        let before = guard.read(&bench.lane)?[0];
+        guard.write(&bench.lane, &[Guard { stop, ..before }])?;
+        // SAFETY: there is a guard.
+        unsafe { bench.lane.launch(&rescale, (1, 1)) }?;
+        let found = guard.read(&bench.lane)?[0];
+        skipped += u64::from(stop);
+        if (found.stop, found.loss_scale, found.skipped) != (0, scale, skipped) {
+            return Err(format!("step {step} leaves {found:?}, and a scale of {scale} is expected").into());
+        }
+    }
+    // A wrong loss is no matter of scale.
+    guard.write(&bench.lane, &[Guard { stop: 2, ..Guard::new(64.0) }])?;
+    // SAFETY: there is a guard.
+    unsafe { bench.lane.launch(&rescale, (1, 1)) }?;
+    if guard.read(&bench.lane)?[0].stop != 2 {
+        return Err("a wrong loss is forgotten".into());
+    }
+    Ok(())
+}
