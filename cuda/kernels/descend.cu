@@ -16,6 +16,8 @@ constexpr u32 FEATURES_MAX = 512;
 struct Descend {
     // Slots, and beside them bags: a feature's number above `sample_bits`, a sample's below. Sorted.
     const uint2* pairs;
+    // How many they are.
+    const u32* count;
     // Of each slot.
     const u32* rows;
     const Feature* features;
@@ -29,6 +31,7 @@ struct Descend {
     float* table;
     // [run][2][dim]: of the row that a run begins inside of, and of the one that it ends inside of.
     float4* parts;
+    // There is room for.
     u32 ids;
     u32 features_count;
     u32 sample_bits;
@@ -36,7 +39,7 @@ struct Descend {
     u32 dim;
     u32 reserved;
 };
-static_assert(sizeof(Descend) == 88);
+static_assert(sizeof(Descend) == 96);
 
 // `w -= rate g`, rounded as on the CPU: no fused multiplication and subtraction.
 __device__ inline void descend(const Descend& p, u32 slot, float rate, u32 column, float4 sum) {
@@ -59,14 +62,14 @@ __device__ inline void descend_runs(const Descend& p) {
     }
     __syncthreads();
     const u32 lane = threadIdx.x % WARP, run = (blockIdx.x * blockDim.x + threadIdx.x) / WARP;
-    const u32 begin = run * RUN, end = min(begin + RUN, p.ids);
-    if (begin >= p.ids || *p.stop != 0) return;
+    const u32 begin = run * RUN, end = min(begin + RUN, *p.count);
+    if (begin >= *p.count || *p.stop != 0) return;
     const T* gradients = static_cast<const T*>(p.gradients);
     const u32 vectors = p.dim / VECTOR, column = blockIdx.y * WARP + lane;
     const bool active = column < vectors;
     float4* parts = p.parts + u64(run) * 2 * vectors + column;
     const u32 before = begin > 0 ? p.pairs[begin - 1].x : ~0u;
-    const u32 after = end < p.ids ? p.pairs[end].x : ~0u;
+    const u32 after = end < *p.count ? p.pairs[end].x : ~0u;
 
     float4 sum = make_float4(0, 0, 0, 0);
     float rate = 0;
@@ -136,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(256) descend_runs_bf16(const __grid
 extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(const __grid_constant__ Descend p) {
     __shared__ float4 sums[PART_WARPS][WARP];
     const u32 run = blockIdx.x, begin = run * RUN, end = begin + RUN;
-    if (end >= p.ids || *p.stop != 0) return;
+    if (end >= *p.count || *p.stop != 0) return;
     const u32 slot = p.pairs[end].x;
     if (p.pairs[end - 1].x != slot || (begin > 0 && p.pairs[begin - 1].x == slot)) return;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -152,7 +155,7 @@ extern "C" __global__ void __launch_bounds__(PART_WARPS * WARP) descend_parts(co
 #pragma unroll
         for (u32 i = 0; i < PARTS_AT_ONCE; i++) {
             const u64 other = first + i * PART_WARPS;
-            belongs[i] = other * RUN < p.ids && p.pairs[other * RUN].x == slot;
+            belongs[i] = other * RUN < *p.count && p.pairs[other * RUN].x == slot;
             if (belongs[i] && active) values[i] = parts[other * 2 * vectors];
         }
 #pragma unroll

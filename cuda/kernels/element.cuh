@@ -11,6 +11,10 @@ __device__ inline float4 load4(const bf16* elements) { return unpacked(*reinterp
 __device__ inline void store4(float* elements, float4 values) { *reinterpret_cast<float4*>(elements) = values; }
 __device__ inline void store4(bf16* elements, float4 values) { *reinterpret_cast<uint2*>(elements) = packed(values); }
 
+// The same, of what is not read again before much else.
+__device__ inline void stream4(float* elements, float4 values) { __stcs(reinterpret_cast<float4*>(elements), values); }
+__device__ inline void stream4(bf16* elements, float4 values) { __stcs(reinterpret_cast<uint2*>(elements), packed(values)); }
+
 __device__ inline float load(const float* element) { return *element; }
 __device__ inline float load(const bf16* element) { return __bfloat162float(*element); }
 

@@ -1,61 +1,88 @@
-// The vectors of samples, straight out of tables that lie on this GPU.
+// The vectors of samples, straight out of tables that lie on this GPU: of each bag the sum or the mean of its rows, in
+// their order.
 //
-// Reads 4 bytes an element, most of them out of the second-level cache, and writes one element of the vectors' type.
+// Reads 4 bytes an element of every look-up and writes one element of the vectors' type for every bag. Blocks go by
+// feature: at any time the whole GPU reads one table, of whose frequent rows many then lie in the first-level caches,
+// and most others in the second.
 #include "element.cuh"
 
-// Rows that a warp has in flight.
-constexpr u32 LOOK_UPS_AT_ONCE = 4;
+// Rows that a group of lanes has in flight.
+constexpr u32 LOOK_UPS_AT_ONCE = 8;
+
+// A block's work: groups of `lanes` lanes take `each` samples of a feature each, from `first` on.
+struct LookUpTask {
+    u32 feature;
+    u32 first;
+    u32 lanes;
+    u32 each;
+};
+static_assert(sizeof(LookUpTask) == 16);
 
 struct LookUp {
     const float* tables;
     const Feature* features;
+    const LookUpTask* tasks;
     const u32* ids;
+    const u32* offsets;
     // How many samples there are; vectors of those behind are zeros.
     const u32* samples_count;
     // [sample][stride]
     void* output;
     u32 samples;
-    u32 features_count;
     u32 stride;
-    u32 dim;
 };
-static_assert(sizeof(LookUp) == 56);
+static_assert(sizeof(LookUp) == 64);
 
-// One warp a sample.
 template <class T>
 __device__ inline void look_up(const LookUp& p) {
-    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * blockDim.x / WARP, samples_count = *p.samples_count;
-    for (u32 sample = (blockIdx.x * blockDim.x + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
-        T* output = static_cast<T*>(p.output) + u64(sample) * p.stride;
-        for (u32 first = 0; first < p.features_count; first += WARP) {
-            u32 row = 0, place = 0;
-            if (first + lane < p.features_count) {
-                const Feature own = p.features[first + lane];
+    const LookUpTask task = p.tasks[blockIdx.x];
+    const u32 first = task.first + threadIdx.x / task.lanes * task.each, lane = threadIdx.x % task.lanes;
+    if (first >= p.samples) return;
+    const Feature feature = p.features[task.feature];
+    const u32 last = min(first + task.each, p.samples), there = min(last, *p.samples_count);
+    const float* table = p.tables + feature.words;
+    T* output = static_cast<T*>(p.output) + feature.place;
+    // The ids of consecutive samples are consecutive.
+    const auto bag_at = [&](u32 sample) { return sample < there ? bag_of(feature, p.offsets, sample) : Bag{0, 0}; };
+    const Bag first_bag = bag_at(first);
+    u32 end = first_bag.begin;
+    if (first < there) {
+        const Bag bag = bag_at(there - 1);
+        end = bag.begin + bag.size;
+    }
+    for (u32 column = lane * VECTOR; column < feature.dim; column += task.lanes * VECTOR) {
+        u32 sample = first;
+        Bag bag = first_bag;
+        float4 sum = make_float4(0, 0, 0, 0);
+        const auto close_bag = [&] {
+            const float scale = bag_scale(feature, bag.size);
+            if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+            // The vectors are read by others next: rows shall stay in the cache before them.
+            stream4(output + u64(sample) * p.stride + column, sum);
+            sum = make_float4(0, 0, 0, 0);
+        };
+        for (u32 next = first_bag.begin; next < end; next += LOOK_UPS_AT_ONCE) {
+            float4 values[LOOK_UPS_AT_ONCE];
+#pragma unroll
+            for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
+                if (next + i >= end) continue;
                 // What routes the batch counts ids that are out of range.
-                if (sample < samples_count) row = own.base + min(p.ids[own.ids + sample], own.rows - 1);
-                place = own.place;
+                const u32 row = min(__ldg(p.ids + next + i), feature.rows - 1);
+                values[i] = __ldg(reinterpret_cast<const float4*>(table + u64(row) * feature.row_words + column));
             }
-            const u32 here = min(WARP, p.features_count - first);
-            for (u32 begin = 0; begin < here; begin += LOOK_UPS_AT_ONCE) {
-                u32 sources[LOOK_UPS_AT_ONCE], places[LOOK_UPS_AT_ONCE];
 #pragma unroll
-                for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                    sources[i] = __shfl_sync(ALL_LANES, row, begin + i);
-                    places[i] = __shfl_sync(ALL_LANES, place, begin + i);
+            for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
+                if (next + i >= end) continue;
+                while (next + i == bag.begin + bag.size) {
+                    close_bag();
+                    bag = bag_at(++sample);
                 }
-                for (u32 column = lane * VECTOR; column < p.dim; column += WARP * VECTOR) {
-                    float4 values[LOOK_UPS_AT_ONCE];
-#pragma unroll
-                    for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                        if (begin + i < here) values[i] = load4(p.tables + u64(sources[i]) * p.dim + column);
-                    }
-#pragma unroll
-                    for (u32 i = 0; i < LOOK_UPS_AT_ONCE; i++) {
-                        if (sample >= samples_count) values[i] = make_float4(0, 0, 0, 0);
-                        if (begin + i < here) store4(output + places[i] + column, values[i]);
-                    }
-                }
+                add(sum, values[i]);
             }
+        }
+        for (close_bag(); ++sample < last;) {
+            bag = bag_at(sample);
+            close_bag();
         }
     }
 }

@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 
 mod auc;
 mod dense;
+mod input;
 mod network;
 mod optimizers;
 mod products;
@@ -41,9 +42,16 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
-    let bodies =
-        [auc::BODIES, products::BODIES, dense::BODIES, network::BODIES, optimizers::BODIES, training::BODIES]
-            .concat();
+    let bodies = [
+        auc::BODIES,
+        products::BODIES,
+        dense::BODIES,
+        input::BODIES,
+        network::BODIES,
+        optimizers::BODIES,
+        training::BODIES,
+    ]
+    .concat();
     let trials = bodies.into_iter().map(|(name, cases, body)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;

@@ -9,6 +9,8 @@ use crate::buffer::Pointer;
 pub struct Descend<T> {
     /// Sorted; a bag is a feature's number above `sample_bits`, a sample's below.
     pub pairs: Pointer<Pair>,
+    /// How many pairs there are.
+    pub count: Pointer<u32>,
     /// Of each slot: the row of all tables.
     pub rows: Pointer<u32>,
     /// All features, [`super::Reduce::FEATURES_MAX`] at most.
@@ -23,7 +25,7 @@ pub struct Descend<T> {
     pub table: Pointer<f32>,
     /// `[run][2][dim]`: sums of rows that reach from one run into another.
     pub parts: Pointer<f32>,
-    /// Ids.
+    /// Pairs that there is room for.
     pub ids: u32,
     /// Features.
     pub features_count: u32,
@@ -37,7 +39,7 @@ pub struct Descend<T> {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Descend<f32>>() == 88);
+const _: () = assert!(size_of::<Descend<f32>>() == 96);
 
 impl<T> Descend<T> {
     /// Ids that a warp sums.

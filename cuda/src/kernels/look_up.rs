@@ -1,10 +1,45 @@
 //! `look_up.cu`.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::{Element, Feature, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// Copies the rows that ids name out of tables on this GPU to where their vectors belong. Grid: any number of blocks; a
-/// warp takes a sample at a time.
+/// Samples of a feature that a block looks up, from `first` on.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct LookUpTask {
+    /// The feature's number.
+    pub feature: u32,
+    /// The first sample.
+    pub first: u32,
+    /// Lanes that have a row together, a power of 2 up to 32.
+    pub lanes: u32,
+    /// Samples that such a group of lanes takes.
+    pub each: u32,
+}
+
+impl LookUpTask {
+    /// Threads of a block.
+    const THREADS: u32 = 256;
+    /// Look-ups that a group of lanes takes, where a sample has no more.
+    const LOOK_UPS: u32 = 8;
+
+    /// The blocks that look up all samples of a feature with bags of `hotness` ids at most and rows of `dim` elements.
+    pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
+        let lanes = (dim / 4).next_power_of_two().clamp(1, 32);
+        let each = (Self::LOOK_UPS / hotness).max(1);
+        let of_block = Self::THREADS / lanes * each;
+        (0..samples.div_ceil(of_block)).map(move |block| Self {
+            feature,
+            first: block * of_block,
+            lanes,
+            each,
+        })
+    }
+}
+
+/// Pools the rows that ids name in tables on this GPU, each bag to where its vector belongs. Grid: one block a task.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LookUp<T> {
@@ -12,27 +47,27 @@ pub struct LookUp<T> {
     pub tables: Pointer<f32>,
     /// All features.
     pub features: Pointer<Feature>,
+    /// Of each block.
+    pub tasks: Pointer<LookUpTask>,
     /// Where the features say.
     pub ids: Pointer<u32>,
+    /// Where the features say.
+    pub offsets: Pointer<u32>,
     /// How many samples there are; vectors of those behind are zeros.
     pub samples_count: Pointer<u32>,
     /// `[sample][stride]`
     pub output: Pointer<T>,
     /// Samples.
     pub samples: u32,
-    /// Features.
-    pub features_count: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
 }
 
-const _: () = assert!(size_of::<LookUp<f32>>() == 56);
+const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 64);
 
 // SAFETY: `look_up.cu` has the same struct.
 unsafe impl<T: Element> Kernel for LookUp<T> {
     const ID: Id = if T::BF16 { Id::LookUpBf16 } else { Id::LookUpF32 };
     const NAME: &'static str = "look_up";
-    const THREADS: u32 = 256;
+    const THREADS: u32 = LookUpTask::THREADS;
 }

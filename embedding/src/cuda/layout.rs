@@ -1,9 +1,10 @@
 //! Who owns which row, and where ids and vectors lie.
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, GROUP_KEYS, RANKS_MAX, Reduce, TILE};
+use rankine_cuda::kernels::{self, GROUP_KEYS, LookUpTask, RANKS_MAX, Route, Segment, TILE};
 
 use super::error::{Error, Result};
+use super::local_route::tiles;
 #[cfg(doc)]
 use crate::placement::Owner;
 use crate::table::{Pooling, TableSpec};
@@ -125,11 +126,11 @@ impl Layout {
         };
         let limits = [
             ("ranks", ranks as u64, RANKS_MAX as u64),
-            ("features", features.len() as u64, Reduce::FEATURES_MAX as u64),
+            ("features", features.len() as u64, Route::FEATURES_MAX as u64),
             ("rows, rounded up over all owners", span * ranks as u64, u64::from(u32::MAX)),
             ("elements of a rank's vectors", (samples * stride) as u64, u64::from(u32::MAX)),
             ("bags of a rank's batch", (features.len() as u64) << layout.sample_bits(), u64::from(u32::MAX)),
-            ("ids of a rank's batch", layout.ids().max(layout.look_ups()) as u64, 1 << 30),
+            ("ids of a rank's batch", layout.ids().max(layout.look_ups()) as u64, Route::LOOK_UPS_MAX),
         ];
         match limits.into_iter().find(|(_, have, most)| have > most) {
             Some((what, have, most)) => Err(Error::TooLarge { what, have, most }),
@@ -191,7 +192,12 @@ impl Layout {
 
     /// Look-ups of a rank's batch, at most: each feature's ids.
     pub fn look_ups(&self) -> usize {
-        self.samples * self.features.iter().map(|feature| self.columns[feature.column].max()).sum::<usize>()
+        (0..self.features.len()).map(|feature| self.feature_look_ups(feature)).sum()
+    }
+
+    /// Look-ups of a feature, at most.
+    pub(super) fn feature_look_ups(&self, feature: usize) -> usize {
+        self.samples * self.columns[self.features[feature].column].max()
     }
 
     /// Elements of a rank's vectors.
@@ -265,6 +271,52 @@ impl Layout {
     }
 }
 
+/// What tables on one GPU have of a layout.
+impl Layout {
+    /// The features' numbers in the order of tables.
+    pub(super) fn features_by_table(&self) -> Vec<u32> {
+        let mut order: Vec<_> = (0..self.features.len() as u32).collect();
+        order.sort_by_key(|&feature| self.features[feature as usize].table);
+        order
+    }
+
+    /// The tables that are looked up, as the kernels have them that sort look-ups.
+    pub(super) fn segments(&self) -> Vec<Segment> {
+        let (mut first, mut tile) = (0, 0);
+        let of = |of_table: &[u32]| {
+            let table = self.features[of_table[0] as usize].table;
+            let rows = self.tables[table].rows;
+            let bits = (u64::BITS - (rows - 1).leading_zeros()).max(1);
+            let passes = bits.div_ceil(Route::DIGIT_BITS);
+            let segment = Segment {
+                first,
+                features: of_table.len() as u32,
+                base: self.bases[table] as u32,
+                rows: rows as u32,
+                tile,
+                passes,
+                digit_bits: bits.div_ceil(passes),
+                reserved: 0,
+            };
+            first += segment.features;
+            let look_ups = of_table.iter().map(|&feature| self.feature_look_ups(feature as usize)).sum();
+            tile += tiles(look_ups) as u32;
+            segment
+        };
+        let table = |feature: &u32| self.features[*feature as usize].table;
+        self.features_by_table().chunk_by(|one, other| table(one) == table(other)).map(of).collect()
+    }
+
+    /// Blocks that look up all features' samples.
+    pub(super) fn look_up_tasks(&self) -> Vec<LookUpTask> {
+        let of = |(number, feature): (u32, &Feature)| {
+            let (hotness, dim) = (self.columns[feature.column].max(), filled_up(&self.tables[feature.table]));
+            LookUpTask::of_feature(number, self.samples as u32, hotness as u32, dim as u32)
+        };
+        (0..).zip(&self.features).flat_map(of).collect()
+    }
+}
+
 /// Elements of a table's row, filled up to whole vectors.
 fn filled_up(table: &TableSpec) -> usize {
     table.dim.next_multiple_of(VECTOR)
@@ -280,6 +332,10 @@ impl Layout {
         }
         if self.tables.iter().any(|table| table.dim != self.dim()) {
             return Err(Error::NotExchanged("tables of different dims"));
+        }
+        let (have, most) = (self.ids() as u64, 1 << (2 * kernels::DIGIT_BITS_MAX));
+        if have > most {
+            return Err(Error::TooLarge { what: "ids of a rank's batch", have, most });
         }
         let have = self.dim();
         if have % VECTOR != 0 { Err(Error::NotByFour { what: "the dim of a table", have }) } else { Ok(()) }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, Pair, Rate};
+use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, LookUpTask, Rate};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
-use super::THREADS;
 use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
-use super::route::{Bits, RoutePlaces, Router};
+use super::local_route::{LocalRoute, LocalRouter, LocalSnapshot};
+use super::route::Bits;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
@@ -17,17 +17,11 @@ const READ_BYTES: usize = 64 << 20;
 #[derive(Debug)]
 pub struct LocalTables {
     layout: Layout,
-    device: Arc<Device>,
     /// All tables, one behind the other.
     table: Buffer<f32>,
-    router: Router,
-    /// The distinct rows of the batch, ascending: a row's place is its slot.
-    rows: Buffer<u32>,
-    /// 0, and how many they are.
-    starts: Buffer<u32>,
-    slots: Buffer<u32>,
-    /// The ids' slots with their bags, ascending.
-    sorted: Buffer<Pair>,
+    look_up_tasks: Buffer<LookUpTask>,
+    router: LocalRouter,
+    route: LocalRoute,
     parts: Buffer<f32>,
 }
 
@@ -48,17 +42,13 @@ impl LocalTables {
         drawn: usize,
     ) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
-        let words = |len| Buffer::filled(device, len, Bits::POISON);
-        let runs = layout.ids().div_ceil(Descend::<f32>::RUN as usize);
+        let runs = layout.look_ups().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
             table: Buffer::uninitialized(device, layout.owner_words())?,
-            router: Router::new(device, &layout)?,
-            rows: words(layout.ids())?,
-            starts: words(2)?,
-            slots: words(layout.ids())?,
-            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
+            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
+            router: LocalRouter::new(device, &layout)?,
+            route: LocalRoute::new(device, &layout)?,
             parts: Buffer::filled(device, runs * 2 * layout.dim(), Bits::POISON)?,
-            device: Arc::clone(device),
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
@@ -90,17 +80,16 @@ impl LocalTables {
         let look_up = LookUp {
             tables: self.table.pointer(),
             features: self.router.features.pointer(),
+            tasks: self.look_up_tasks.pointer(),
             ids: ids.ids,
+            offsets: ids.offsets,
             samples_count: ids.samples,
             output: vectors,
             samples: samples as u32,
-            features_count: self.layout.features.len() as u32,
             stride: self.layout.stride as u32,
-            dim: self.layout.dim() as u32,
         };
-        let blocks = (samples as u32).div_ceil(THREADS / 32).min(super::blocks(&self.device));
-        // SAFETY: table and features are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (blocks, 1)) }?;
+        // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
+        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
         Ok(())
     }
 
@@ -112,15 +101,16 @@ impl LocalTables {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn route(&self, lane: &Lane, ids: Ids) -> Result<()> {
-        let to = RoutePlaces {
-            rows: self.rows.pointer(),
-            starts: self.starts.pointer(),
-            slots: self.slots.pointer(),
-            sorted: self.sorted.pointer(),
-        };
-        // SAFETY: the route goes to this value's buffers, whose lengths follow from the layout, which the router was
-        // made for; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids.ids, to) }
+        // SAFETY: router and route were made for the layout; the caller vouches for the ids.
+        unsafe { self.router.route(lane, &self.layout, ids, &self.route) }
+    }
+
+    /// The route of the batch that was routed last, once it is made.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn snapshot(&self, lane: &Lane) -> Result<LocalSnapshot> {
+        self.route.read(lane)
     }
 
     /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its
@@ -141,15 +131,16 @@ impl LocalTables {
     ) -> Result<()> {
         let layout = &self.layout;
         let descend = Descend {
-            pairs: self.sorted.pointer(),
-            rows: self.rows.pointer(),
+            pairs: self.route.sorted.pointer(),
+            count: self.route.counts.pointer(),
+            rows: self.route.rows.pointer(),
             features: self.router.features.pointer(),
             gradients,
             rates,
             stop,
             table: self.table.pointer(),
             parts: self.parts.pointer(),
-            ids: layout.ids() as u32,
+            ids: layout.look_ups() as u32,
             features_count: layout.features.len() as u32,
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
@@ -170,7 +161,10 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        self.router.check(lane)
+        match self.router.faults.read(lane)?[0] {
+            0 => Ok(()),
+            count => Err(Error::Ids { count }),
+        }
     }
 
     /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was

@@ -25,6 +25,7 @@
 mod error;
 mod layout;
 mod local;
+mod local_route;
 mod node;
 mod optimizer;
 mod rank;
@@ -39,6 +40,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 pub use error::{Error, Result};
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;
+pub use local_route::LocalSnapshot;
 pub use node::Node;
 pub use rank::{Rank, Routing};
 pub use route::Snapshot;

@@ -4,15 +4,19 @@
 //! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use libtest_mimic::{Arguments, Failed};
-use rankine_cuda::Device;
+use libtest_mimic::{Arguments, Failed, Trial};
+use rankine_cuda::{Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod exchange;
+mod local;
 
 type Outcome = Result<(), Failed>;
+/// A test on one GPU: its name, on how many random cases it runs, and what it does with one.
+type Body = (&'static str, u64, fn(&Bench, &mut Words) -> Outcome);
 
 /// Half the distance from 1 to the next bf16, and to the next f32.
 const BF16_ROUNDING: f64 = 1.0 / 256.0;
@@ -31,7 +35,19 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
-    let trials = exchange::trials(seed, devices).into_iter();
+    let on_one = |(name, cases, body): Body| {
+        Trial::test(name, move || {
+            let bench = Bench::new()?;
+            (0..cases).try_for_each(|case| {
+                body(&bench, &mut Words { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
+                    let what = failed.message().unwrap_or_default();
+                    format!("seed {seed}, case {case}: {what}").into()
+                })
+            })
+        })
+    };
+    let bodies = [local::BODIES].concat().into_iter();
+    let trials = exchange::trials(seed, devices).into_iter().chain(bodies.map(on_one));
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
@@ -58,5 +74,18 @@ impl Words {
 
     pub(crate) fn unit(&mut self) -> f64 {
         self.below(1 << 40) as f64 / (1u64 << 40) as f64
+    }
+}
+
+/// A GPU and a lane.
+struct Bench {
+    device: Arc<Device>,
+    lane: Lane,
+}
+
+impl Bench {
+    fn new() -> Result<Self, Failed> {
+        let device = Device::open(0)?;
+        Ok(Self { lane: Lane::new(&device)?, device })
     }
 }

@@ -195,7 +195,7 @@ impl FedBatch {
 
     /// What is wrong with the batch, of which the GPU has found that something is: the processor unpacks it again and
     /// names what it finds.
-    pub(super) fn what_is_wrong(&self) -> DataError {
+    pub fn what_is_wrong(&self) -> DataError {
         let Source { part, options } = &*self.source;
         let again = StreamOptions { start: self.batch.start, prefetch: 1, ..*options };
         let first = BatchStream::open(Arc::clone(part), &again).map(|mut batches| batches.next());

@@ -17,7 +17,7 @@ use crate::model::ModelSpec;
 /// Where the parts of a batch lie in a slot, counted in words of four bytes: first what the step is told, then the rows
 /// of packed blocks that a batch is made of where the GPU unpacks it, then the batch.
 #[derive(Debug, Clone)]
-pub(super) struct InputLayout {
+pub struct InputLayout {
     /// Of categorical columns, and samples that there is room for.
     ids_layout: Layout,
     /// Of each head: the number of its label column.
@@ -43,7 +43,7 @@ const ALIGNMENT: usize = 64;
 
 impl InputLayout {
     /// For a model's batches, whose ids lie as the tables' layout says.
-    pub(super) fn new(spec: &ModelSpec, layout: &Layout) -> Self {
+    pub fn new(spec: &ModelSpec, layout: &Layout) -> Self {
         let mut end = STEP_WORDS;
         let mut part = |words: usize| {
             let begin = end.next_multiple_of(ALIGNMENT);
@@ -91,7 +91,7 @@ pub(super) struct Input {
 
 /// Room for a batch in the host's memory and in the GPU's.
 #[derive(Debug)]
-pub(super) struct InputSlot {
+pub struct InputSlot {
     layout: InputLayout,
     /// What the step is told, and rows.
     told: Pinned<u32>,
@@ -102,7 +102,11 @@ pub(super) struct InputSlot {
 }
 
 impl InputSlot {
-    pub(super) fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
+    /// A slot on the GPU, which must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice, or the host's.
+    pub fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
         Ok(Self {
             told: Pinned::zeroed(device, layout.totals)?,
             staged: None,
@@ -130,7 +134,10 @@ impl InputSlot {
     }
 
     /// What batches of a schema are unpacked into such slots with.
-    pub(super) fn unpacker(&self, device: &Arc<Device>, schema: &Schema) -> Result<Unpacker> {
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice.
+    pub fn unpacker(&self, device: &Arc<Device>, schema: &Schema) -> Result<Unpacker> {
         Unpacker::new(device, schema, &self.layout.labels_of, &self.layout.ids_layout)
     }
 
@@ -139,7 +146,10 @@ impl InputSlot {
     ///
     /// # Panics
     /// Where there are more samples than room, or their columns are not the layout's.
-    pub(super) fn send(
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn send(
         &mut self,
         (lane, reader): (&Lane, &Lane),
         batch: &Samples,
@@ -166,7 +176,10 @@ impl InputSlot {
     ///
     /// # Panics
     /// Where there are more samples than room.
-    pub(super) fn unpack(
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn unpack(
         &mut self,
         (lane, reader): (&Lane, &Lane),
         batch: &FedBatch,
@@ -211,6 +224,40 @@ impl InputSlot {
         unsafe { lane.launch(&totals, (layout.labels_of.len() as u32, 1)) }?;
         lane.record(&self.ready)?;
         Ok(reader.wait(&self.ready)?)
+    }
+}
+
+/// A batch for whoever wants to look at one.
+impl InputSlot {
+    /// The batch that was sent last, once the lane has done all that was enqueued on it; labels are those of the heads.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn samples(&self, lane: &Lane) -> Result<Samples> {
+        let (layout, words) = (&self.layout, self.words.read(lane)?);
+        let (len, room) = (words[STEP_SAMPLES] as usize, layout.samples());
+        let floats = |begin: usize, count: usize| bytemuck::cast_slice(&words[begin..][..count]).to_vec();
+        let (ids, hotness) = (&layout.ids_layout, layout.ids_layout.columns());
+        let bags = |(column, hotness): (usize, &Hotness)| {
+            let offsets = match hotness {
+                Hotness::Fixed(ids) => (0..=len).map(|sample| (sample * ids) as u32).collect(),
+                Hotness::Ragged { .. } => {
+                    words[layout.offsets + ids.offsets_begin(column)..][..=len].to_vec()
+                }
+            };
+            let ids = &words[layout.ids + ids.ids_begin(column)..][..offsets[len] as usize];
+            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets }
+        };
+        Ok(Samples {
+            len,
+            labels: (0..layout.labels_of.len())
+                .map(|head| floats(layout.labels + head * room, len))
+                .collect(),
+            weights: floats(layout.weights, len),
+            dense: floats(layout.dense, len * layout.dense_columns),
+            dense_columns: layout.dense_columns,
+            categorical: hotness.iter().enumerate().map(bags).collect(),
+        })
     }
 }
 

@@ -21,5 +21,7 @@ mod unpack;
 pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
 pub use feed::{FedBatch, Feed};
+pub use input::{InputLayout, InputSlot};
 pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;
+pub use unpack::Unpacker;

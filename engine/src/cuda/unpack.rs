@@ -13,7 +13,7 @@ use super::input::Input;
 
 /// What the kernels know of a schema's columns, and of where batches want them.
 #[derive(Debug)]
-pub(super) struct Unpacker {
+pub struct Unpacker {
     label_streams: Buffer<u32>,
     fixed: Buffer<IdColumn>,
     /// Of all columns of fixed hotness.

@@ -1,0 +1,447 @@
+// The route of a batch whose tables lie on this GPU: its look-ups sorted by row, stably, and the distinct rows.
+//
+// Look-ups are numbered by table, feature, sample and place in the bag; those of a table are a segment of their own,
+// whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or fewer. How many look-ups
+// there are is known on the GPU alone: blocks own tiles of the most there may be, and those behind the end return.
+//
+// Each pass reads 8 bytes a look-up (the first one 4, of the ids, which another kernel has read before to count digits)
+// and writes 8; numbering does the same. A tile learns how many pairs of a digit lie in tiles before from what these
+// have told, each as soon as it can ("decoupled look-back", Adinets and Merrill, "Onesweep", 2022): tiles are taken in
+// the order in which blocks begin, so that whoever is waited for is running. Nothing depends on timing but the waiting.
+#include "common.cuh"
+
+constexpr u32 DIGIT_BITS = 9;
+constexpr u32 BINS = 1 << DIGIT_BITS;
+constexpr u32 ROUTE_THREADS = 256;
+constexpr u32 ROUTE_WARPS = ROUTE_THREADS / WARP;
+constexpr u32 ROUNDS = 16;
+// Look-ups of a tile.
+constexpr u32 ROUTE_TILE = ROUTE_THREADS * ROUNDS;
+constexpr u32 THREAD_BINS = BINS / ROUTE_THREADS;
+// Tiles that a block counts the digits of.
+constexpr u32 COUNT_TILES = 2;
+// Passes of a table, at most.
+constexpr u32 PASSES_MAX = 4;
+constexpr u32 FEATURES_MAX = 512;
+
+// A table that is looked up.
+struct Segment {
+    // Its features, in the order of tables.
+    u32 first;
+    u32 features;
+    u32 base;
+    u32 rows;
+    // Its first tile.
+    u32 tile;
+    u32 passes;
+    u32 digit_bits;
+    u32 reserved;
+};
+static_assert(sizeof(Segment) == 32);
+
+struct Route {
+    const Feature* features;
+    // The numbers of the features, in the order of tables.
+    const u32* order;
+    const Segment* segments;
+    // Of each tile, its segment.
+    const u32* tile_segments;
+    const u32* ids;
+    const u32* offsets;
+    const u32* samples_count;
+    // Where each feature's look-ups begin, in the order of tables, and where the last one's end.
+    u32* begins;
+    // [segment][digit][bin]; zeros at first, like all that follows up to `faults`.
+    u32* histograms;
+    // [pass][tile][bin], and of each tile.
+    u32* states;
+    u32* tile_states;
+    // One a pass and one more: tiles that were taken.
+    u32* tickets;
+    // Counts the ids that are not below their table's rows; they are taken for the last row.
+    u32* faults;
+    // Rows, and beside them bags: a feature's number above `sample_bits`, a sample's below. Passes write to these in
+    // turn, the last one to the first.
+    uint2* pairs;
+    // At last slots, and beside them bags.
+    uint2* sorted;
+    // Of each slot: its row, and where its bags begin; behind the last one, where they end.
+    u32* rows;
+    u32* starts;
+    // Look-ups, and distinct rows.
+    u32* counts;
+    u32 features_count;
+    u32 tiles;
+    u32 passes;
+    u32 pass;
+    u32 sample_bits;
+    u32 reserved;
+};
+static_assert(sizeof(Route) == 168);
+
+// One block: where each feature's look-ups begin.
+extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {
+    __shared__ u32 warps[FEATURES_MAX / WARP + 1];
+    u32 count = 0;
+    if (threadIdx.x < p.features_count) {
+        const Feature feature = p.features[p.order[threadIdx.x]];
+        const u32 samples = *p.samples_count;
+        if (feature.offsets == FIXED) {
+            count = samples * feature.hotness;
+        } else {
+            count = p.offsets[feature.offsets + samples] - p.offsets[feature.offsets];
+        }
+    }
+    u32 all;
+    const u32 begin = exclusive_sum<FEATURES_MAX>(count, warps, all);
+    if (threadIdx.x < p.features_count) p.begins[threadIdx.x] = begin;
+    if (threadIdx.x == 0) p.begins[p.features_count] = p.counts[0] = all;
+}
+
+// The look-ups of a tile: `count` from `first` on.
+struct Tile {
+    Segment segment;
+    // Where those of the segment begin.
+    u32 begin;
+    u32 first;
+    u32 count;
+};
+
+__device__ inline Tile tile_of(const Route& p, u32 tile) {
+    const Segment segment = p.segments[p.tile_segments[tile]];
+    const u32 begin = p.begins[segment.first], end = p.begins[segment.first + segment.features];
+    const u32 first = begin + (tile - segment.tile) * ROUTE_TILE;
+    return {segment, begin, first, first < end ? min(ROUTE_TILE, end - first) : 0};
+}
+
+// The last sample whose ids begin at `wanted` or before, of which `sample` is one: it lies not far behind.
+__device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wanted, u32 sample) {
+    u32 step = 1, behind = sample + 1;
+    while (behind < samples && offsets[behind] <= wanted) {
+        sample = behind;
+        behind += step;
+        step *= 2;
+    }
+    behind = min(behind, samples);
+    while (behind - sample > 1) {
+        const u32 middle = sample + (behind - sample) / 2;
+        if (offsets[middle] <= wanted) {
+            sample = middle;
+        } else {
+            behind = middle;
+        }
+    }
+    return sample;
+}
+
+// What the look-ups of a segment name, asked for in ascending order.
+struct Source {
+    // Of the feature among those in the order of tables: where its look-ups begin and end.
+    u32 place;
+    u32 begin = 0;
+    u32 end = 0;
+    u32 number;
+    // Its ids, and its offsets or null.
+    const u32* ids;
+    const u32* offsets;
+    u32 hotness;
+    u32 sample;
+
+    __device__ explicit Source(const Segment& segment) : place(segment.first - 1) {}
+
+    __device__ u32 id(const Route& p, u32 look_up) {
+        if (look_up >= end) {
+            do {
+                place++;
+                begin = p.begins[place];
+                end = p.begins[place + 1];
+            } while (look_up >= end);
+            number = p.order[place];
+            const Feature& feature = p.features[number];
+            hotness = feature.hotness;
+            offsets = feature.offsets == FIXED ? nullptr : p.offsets + feature.offsets;
+            ids = p.ids + feature.ids + (offsets == nullptr ? 0 : *offsets);
+            sample = 0;
+        }
+        return ids[look_up - begin];
+    }
+
+    // After `id`.
+    __device__ u32 bag(const Route& p, u32 look_up) {
+        const u32 at = look_up - begin;
+        if (offsets != nullptr) {
+            sample = sample_of(offsets, *p.samples_count, *offsets + at, sample);
+        } else {
+            sample = hotness == 1 ? at : at / hotness;
+        }
+        return number << p.sample_bits | sample;
+    }
+};
+
+// Counts the digits of all passes. Grid: one block a COUNT_TILES tiles.
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_count(const __grid_constant__ Route p) {
+    __shared__ u32 histograms[PASSES_MAX][BINS];
+    u32 faults = 0;
+    for (u32 i = threadIdx.x; i < PASSES_MAX * BINS; i += ROUTE_THREADS) histograms[i / BINS][i % BINS] = 0;
+    const u32 end = min((blockIdx.x + 1) * COUNT_TILES, p.tiles);
+    for (u32 number = blockIdx.x * COUNT_TILES; number < end; number++) {
+        const Tile tile = tile_of(p, number);
+        const Segment& segment = tile.segment;
+        const u32 mask = (1u << segment.digit_bits) - 1;
+        __syncthreads();
+        Source source(segment);
+#pragma unroll 4
+        for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
+            u32 row = source.id(p, tile.first + i);
+            if (row >= segment.rows) {
+                faults++;
+                row = segment.rows - 1;
+            }
+            for (u32 pass = 0; pass < segment.passes; pass++) {
+                atomicAdd(&histograms[pass][row >> pass * segment.digit_bits & mask], 1u);
+            }
+        }
+        const bool last = number + 1 == end || p.tile_segments[number + 1] != p.tile_segments[number];
+        if (!last) continue;
+        __syncthreads();
+        u32* all = p.histograms + p.tile_segments[number] * PASSES_MAX * BINS;
+        for (u32 i = threadIdx.x; i < PASSES_MAX * BINS; i += ROUTE_THREADS) {
+            u32& own = histograms[i / BINS][i % BINS];
+            if (own != 0) atomicAdd(all + i, own);
+            own = 0;
+        }
+    }
+    if (faults != 0) atomicAdd(p.faults, faults);
+}
+
+// What a tile tells of a number of its own: nothing, itself, or its sum with those of all tiles before.
+constexpr u32 OWN = 1u << 30;
+constexpr u32 SUMMED = 2u << 30;
+constexpr u32 NUMBER = OWN - 1;
+// States that are read at once.
+constexpr u32 STATES_AT_ONCE = 8;
+
+// The state is all that is told, so that no other access needs to be ordered with it.
+__device__ inline void tell(u32* state, u32 value) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(state), "r"(value) : "memory");
+}
+
+__device__ inline u32 told(const u32* state) {
+    u32 value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(state) : "memory");
+    return value;
+}
+
+// The sum of the numbers of the `tiles` tiles before, the first of which has told its sum.
+__device__ inline u32 sum_before(const u32* state, u32 tiles) {
+    u32 sum = 0;
+    while (tiles > 0) {
+        u32 values[STATES_AT_ONCE], taken = 0;
+#pragma unroll
+        for (u32 i = 0; i < STATES_AT_ONCE; i++) values[i] = i < tiles ? told(state - u64(i + 1) * BINS) : 0;
+#pragma unroll
+        for (u32 i = 0; i < STATES_AT_ONCE; i++) {
+            if (taken != i || values[i] == 0) continue;
+            sum += values[i] & NUMBER;
+            if (values[i] & SUMMED) return sum;
+            taken++;
+        }
+        state -= u64(taken) * BINS;
+        tiles -= taken;
+    }
+    return sum;
+}
+
+// Takes the next tile. All threads of a block must call this.
+__device__ inline u32 next_tile(u32* ticket) {
+    __shared__ u32 tile;
+    if (threadIdx.x == 0) tile = atomicAdd(ticket, 1u);
+    __syncthreads();
+    return tile;
+}
+
+// Puts the pairs of tiles in the order of a digit. Grid: one block a tile.
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const __grid_constant__ Route p) {
+    __shared__ uint2 staged[ROUTE_TILE];
+    // [warp][digit]: pairs of the warp, then where they go in the tile.
+    __shared__ u16 places[ROUTE_WARPS][BINS];
+    // Where a digit's pairs go, less where they lie in the tile.
+    __shared__ u32 targets[BINS];
+    __shared__ u32 warps[ROUTE_WARPS + 1];
+    const u32 number = next_tile(p.tickets + p.pass);
+    const Tile tile = tile_of(p, number);
+    const Segment& segment = tile.segment;
+    const u32 skipped = p.passes - segment.passes;
+    if (p.pass < skipped || tile.count == 0) return;
+    const u32 pass = p.pass - skipped, shift = pass * segment.digit_bits, bins = 1u << segment.digit_bits;
+    const bool odd = (p.passes - p.pass) % 2 != 0;
+    const uint2* from = odd ? p.sorted : p.pairs;
+    uint2* to = odd ? p.pairs : p.sorted;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    for (u32 i = threadIdx.x; i < ROUTE_WARPS * BINS; i += ROUTE_THREADS) places[i / BINS][i % BINS] = 0;
+
+    // A warp takes consecutive pairs, round by round.
+    const u32 own = warp * (ROUTE_TILE / ROUTE_WARPS) + lane;
+    uint2 pairs[ROUNDS];
+    if (pass > 0) {
+#pragma unroll
+        for (u32 round = 0; round < ROUNDS; round++) {
+            const u32 i = own + round * WARP;
+            pairs[round] = i < tile.count ? __ldcs(from + tile.first + i) : make_uint2(segment.base, 0);
+        }
+    } else {
+        Source source(segment);
+#pragma unroll
+        for (u32 round = 0; round < ROUNDS; round++) {
+            const u32 i = own + round * WARP;
+            pairs[round] = make_uint2(segment.base, 0);
+            if (i >= tile.count) continue;
+            pairs[round].x += min(source.id(p, tile.first + i), segment.rows - 1);
+            pairs[round].y = source.bag(p, tile.first + i);
+        }
+    }
+    __syncthreads();
+
+    // A pair's rank among those of the warp with its digit.
+    u16 ranks[ROUNDS];
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        const bool here = own + round * WARP < tile.count;
+        const u32 digit = (pairs[round].x - segment.base) >> shift & (bins - 1);
+        u32 equal = __ballot_sync(ALL_LANES, here);
+#pragma unroll
+        for (u32 bit = 0; bit < DIGIT_BITS; bit++) {
+            const bool set = digit >> bit & 1;
+            const u32 others = __ballot_sync(ALL_LANES, set);
+            equal &= set ? others : ~others;
+        }
+        const u32 below = equal & ((1u << lane) - 1);
+        if (here) ranks[round] = places[warp][digit] + __popc(below);
+        __syncwarp();
+        if (here && below == 0) places[warp][digit] += __popc(equal);
+        __syncwarp();
+    }
+    __syncthreads();
+
+    const u32 in_segment = number - segment.tile, first_bin = threadIdx.x * THREAD_BINS;
+    u32* states = p.states + (u64(p.pass) * p.tiles + number) * BINS + first_bin;
+    const u32* histogram = p.histograms + (p.tile_segments[number] * PASSES_MAX + pass) * BINS + first_bin;
+    u32 counts[THREAD_BINS], totals[THREAD_BINS], count = 0, total = 0, all;
+#pragma unroll
+    for (u32 i = 0; i < THREAD_BINS; i++) {
+        counts[i] = 0;
+#pragma unroll
+        for (u32 other = 0; other < ROUTE_WARPS; other++) counts[i] += places[other][first_bin + i];
+        tell(states + i, (in_segment == 0 ? SUMMED : OWN) | counts[i]);
+        count += counts[i];
+        totals[i] = histogram[i];
+        total += totals[i];
+    }
+    u32 local = exclusive_sum<ROUTE_THREADS>(count, warps, all);
+    u32 global = tile.begin + exclusive_sum<ROUTE_THREADS>(total, warps, all);
+#pragma unroll
+    for (u32 i = 0; i < THREAD_BINS; i++) {
+        u32 before = 0;
+        if (in_segment > 0 && first_bin + i < bins) {
+            before = sum_before(states + i, in_segment);
+            tell(states + i, SUMMED | (before + counts[i]));
+        }
+        targets[first_bin + i] = global + before - local;
+        u32 place = local;
+#pragma unroll
+        for (u32 other = 0; other < ROUTE_WARPS; other++) {
+            const u32 of_warp = places[other][first_bin + i];
+            places[other][first_bin + i] = place;
+            place += of_warp;
+        }
+        local += counts[i];
+        global += totals[i];
+    }
+    __syncthreads();
+    // By way of shared memory, so that neighbours write to neighbours.
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        if (own + round * WARP >= tile.count) continue;
+        const u32 digit = (pairs[round].x - segment.base) >> shift & (bins - 1);
+        staged[places[warp][digit] + ranks[round]] = pairs[round];
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
+        const uint2 pair = staged[i];
+        to[targets[(pair.x - segment.base) >> shift & (bins - 1)] + i] = pair;
+    }
+}
+
+// Numbers the distinct rows, and lists them. Grid: one block a tile of all look-ups, whatever their tables.
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
+    __shared__ u32 heads_of[ROUTE_WARPS + 1];
+    __shared__ u32 before_tile;
+    const u32 number = next_tile(p.tickets + p.passes), look_ups = p.counts[0], begin = number * ROUTE_TILE;
+    if (number == 0 && look_ups == 0 && threadIdx.x == 0) p.counts[1] = p.starts[0] = 0;
+    if (begin >= look_ups) return;
+    const u32 count = min(ROUTE_TILE, look_ups - begin);
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const u32 own = warp * (ROUTE_TILE / ROUTE_WARPS) + lane;
+    const uint2* from = p.pairs + begin;
+    uint2 pairs[ROUNDS];
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        const u32 i = own + round * WARP;
+        pairs[round] = i < count ? from[i] : make_uint2(0, 0);
+    }
+    // The row before the warp's first.
+    u32 last = ~0u, heads[ROUNDS], sum = 0;
+    if (begin + own - lane > 0 && own - lane < count) last = (from + (own - lane))[-1].x;
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        const u32 before = __shfl_up_sync(ALL_LANES, pairs[round].x, 1);
+        const bool head = own + round * WARP < count && pairs[round].x != (lane == 0 ? last : before);
+        heads[round] = __ballot_sync(ALL_LANES, head);
+        last = __shfl_sync(ALL_LANES, pairs[round].x, WARP - 1);
+        sum += __popc(heads[round]);
+    }
+    if (lane == 0) heads_of[warp] = sum;
+    __syncthreads();
+    u32 before_warp = 0, in_tile = 0;
+#pragma unroll
+    for (u32 other = 0; other < ROUTE_WARPS; other++) {
+        if (other < warp) before_warp += heads_of[other];
+        in_tile += heads_of[other];
+    }
+    if (warp == 0) {
+        u32* state = p.tile_states + number;
+        u32 before = 0;
+        if (lane == 0) tell(state, (number == 0 ? SUMMED : OWN) | in_tile);
+        for (u32 tiles = number; tiles > 0;) {
+            // A lane a tile, the nearest first; those before the first one tell a sum of nothing.
+            const u32 value = lane < tiles ? told(p.tile_states + (tiles - 1 - lane)) : SUMMED;
+            if (__any_sync(ALL_LANES, value == 0)) continue;
+            const u32 summed = __ballot_sync(ALL_LANES, (value & SUMMED) != 0);
+            const u32 wanted = summed == 0 ? WARP : __ffs(summed);
+            before += __reduce_add_sync(ALL_LANES, lane < wanted ? value & NUMBER : 0);
+            tiles = summed == 0 ? tiles - WARP : 0;
+        }
+        if (lane == 0) {
+            if (number > 0) tell(state, SUMMED | (before + in_tile));
+            before_tile = before;
+        }
+    }
+    __syncthreads();
+    u32 next = before_tile + before_warp;
+#pragma unroll
+    for (u32 round = 0; round < ROUNDS; round++) {
+        const u32 i = own + round * WARP;
+        const u32 slot = next + __popc(heads[round] & (~0u >> (WARP - 1 - lane))) - 1;
+        next += __popc(heads[round]);
+        if (i >= count) continue;
+        __stcs(p.sorted + begin + i, make_uint2(slot, pairs[round].y));
+        if (heads[round] >> lane & 1) {
+            p.rows[slot] = pairs[round].x;
+            p.starts[slot] = begin + i;
+        }
+    }
+    if (begin + count == look_ups && threadIdx.x == 0) {
+        p.counts[1] = before_tile + in_tile;
+        p.starts[before_tile + in_tile] = look_ups;
+    }
+}

@@ -1,0 +1,342 @@
+//! Tables on one GPU against the CPU's: look-ups and routes of columns of every kind.
+
+use half::bf16;
+use rankine_cuda::Buffer;
+use rankine_cuda::kernels::{Element, Pair};
+use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
+use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
+use rankine_embedding::{Optimizer, Pooling, TableSpec};
+
+use super::{Bench, Body, CASES, Outcome, Words};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("first_weights_are_the_cpus_or_zeros", CASES, first_weights_are_the_cpus_or_zeros),
+    ("vectors_are_the_pooled_rows_in_f32", 2 * CASES, vectors_are_the_pooled_rows::<f32>),
+    ("vectors_are_the_pooled_rows_in_bf16", 2 * CASES, vectors_are_the_pooled_rows::<bf16>),
+    ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
+    ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
+    ("routes_of_many_look_ups_are_sorted", 2, routes_of_many_look_ups_are_sorted),
+    ("ids_out_of_range_are_told", CASES, ids_out_of_range_are_told),
+];
+
+/// What fills memory that nothing may read.
+const POISON: u32 = u32::MAX;
+
+/// A column's ids of a batch.
+pub(crate) struct Column {
+    pub(crate) offsets: Vec<u32>,
+    pub(crate) ids: Vec<u64>,
+}
+
+/// Tables, and columns that look them up.
+pub(crate) struct Case {
+    pub(crate) layout: Layout,
+    pub(crate) seed: u64,
+    /// How many tables have random weights at first; the others have zeros.
+    pub(crate) drawn: usize,
+}
+
+impl Case {
+    pub(crate) fn random(words: &mut Words) -> Result<Self, Error> {
+        let tables: Vec<_> = (0..1 + words.below(5))
+            .map(|number| {
+                let rows = words.one_of(&[1, 3, 40, 500, 2_000, 70_000, 600_000]);
+                let dims: &[usize] =
+                    if rows > 2_000 { &[1, 3, 4, 16] } else { &[1, 4, 64, 128, 128, 132, 512] };
+                TableSpec { name: format!("t{number}"), rows, dim: words.one_of(dims) }
+            })
+            .collect();
+        let columns: Vec<_> = (0..1 + words.below(6))
+            .map(|_| match words.below(2) {
+                0 => Hotness::Fixed(words.one_of(&[1, 1, 2, 3, 9, 30])),
+                _ => Hotness::Ragged { max: words.one_of(&[1, 4, 30]) },
+            })
+            .collect();
+        let (mut features, mut place) = (Vec::new(), 0);
+        for _ in 0..columns.len() as u64 + words.below(3) {
+            let table = words.below(tables.len() as u64) as usize;
+            place += words.one_of(&[0, 0, 4, 12]);
+            let pooling = words.one_of(&[Pooling::Sum, Pooling::Mean]);
+            features.push(Feature { column: features.len() % columns.len(), table, place, pooling });
+            place += tables[table].dim.next_multiple_of(4);
+        }
+        let samples = words.one_of(&[1, 2, 63, 65, 700, 3_000]);
+        let stride = place + words.one_of(&[0, 4]);
+        let layout = Layout::new(1, samples, stride, &tables, &columns, &features)?;
+        Ok(Self { layout, seed: words.below(1 << 60), drawn: words.below(tables.len() as u64 + 1) as usize })
+    }
+
+    pub(crate) fn tables(&self, bench: &Bench) -> Result<LocalTables, Error> {
+        LocalTables::initialized(&bench.device, self.layout.clone(), &bench.lane, self.seed, self.drawn)
+    }
+
+    pub(crate) fn cpu_tables(&self, optimizer: Optimizer) -> Vec<Table> {
+        let of = |(number, table): (usize, &TableSpec)| match number < self.drawn {
+            true => Table::initialized(table.clone(), optimizer, self.seed, number as u32),
+            false => Table::zeroed(table.clone(), optimizer),
+        };
+        self.layout.tables().iter().enumerate().map(of).collect()
+    }
+
+    /// Ids of a batch of `samples` samples, each of which all of its column's tables have.
+    pub(crate) fn batch(&self, words: &mut Words, samples: usize) -> Vec<Column> {
+        let column = |(number, hotness): (usize, &Hotness)| {
+            let features = self.layout.features().iter().filter(|feature| feature.column == number);
+            let rows = features.map(|feature| self.layout.tables()[feature.table].rows).min().unwrap_or(1);
+            // From every row alike to almost all look-ups of one row.
+            let skew = words.one_of(&[1, 4, 30]);
+            let mut offsets = vec![0];
+            for sample in 0..samples {
+                let size = match *hotness {
+                    Hotness::Fixed(ids) => ids,
+                    Hotness::Ragged { max } => words.below(max as u64 + 1) as usize,
+                };
+                offsets.push(offsets[sample] + size as u32);
+            }
+            let ids = (0..offsets[samples]).map(|_| (words.unit().powi(skew) * rows as f64) as u64).collect();
+            Column { offsets, ids }
+        };
+        self.layout.columns().iter().enumerate().map(column).collect()
+    }
+
+    /// The features of a batch that look up a table, with their numbers.
+    pub(crate) fn cpu_features<'a>(
+        &self,
+        columns: &'a [Column],
+        table: usize,
+    ) -> (Vec<usize>, Vec<cpu::Feature<'a>>) {
+        let of_table =
+            self.layout.features().iter().enumerate().filter(|(_, feature)| feature.table == table);
+        of_table.map(|(number, feature)| (number, self.cpu_feature(columns, feature))).unzip()
+    }
+
+    fn cpu_feature<'a>(&self, columns: &'a [Column], feature: &Feature) -> cpu::Feature<'a> {
+        let Column { offsets, ids } = &columns[feature.column];
+        let stride = self.layout.elements() / self.layout.samples();
+        cpu::Feature {
+            bags: Bags { offsets, ids },
+            pooling: feature.pooling,
+            slot: FeatureSlot { stride, offset: feature.place },
+        }
+    }
+}
+
+/// A batch's ids on the GPU.
+pub(crate) struct DeviceIds {
+    ids: Buffer<u32>,
+    offsets: Buffer<u32>,
+    samples: Buffer<u32>,
+}
+
+impl DeviceIds {
+    pub(crate) fn new(bench: &Bench, layout: &Layout, columns: &[Column]) -> Result<Self, Error> {
+        let (mut all_ids, mut all_offsets) = (vec![POISON; layout.ids()], vec![0; layout.offsets()]);
+        for (number, Column { offsets, ids }) in columns.iter().enumerate() {
+            let to = &mut all_ids[layout.ids_begin(number)..];
+            to.iter_mut().zip(ids).for_each(|(to, &id)| *to = id as u32);
+            if let Hotness::Ragged { .. } = layout.columns()[number] {
+                let to = &mut all_offsets[layout.offsets_begin(number)..][..=layout.samples()];
+                to.fill(ids.len() as u32);
+                to[..offsets.len()].copy_from_slice(offsets);
+            }
+        }
+        Ok(Self {
+            ids: Buffer::of(&bench.device, &all_ids)?,
+            offsets: Buffer::of(&bench.device, &all_offsets)?,
+            samples: Buffer::of(&bench.device, &[columns[0].offsets.len() as u32 - 1])?,
+        })
+    }
+
+    pub(crate) fn ids(&self) -> Ids {
+        Ids { ids: self.ids.pointer(), offsets: self.offsets.pointer(), samples: self.samples.pointer() }
+    }
+}
+
+/// Samples of a batch: sometimes all that there is room for.
+fn some_samples(words: &mut Words, layout: &Layout) -> usize {
+    let (all, some) = (layout.samples(), words.below(layout.samples() as u64 + 1) as usize);
+    words.one_of(&[all, all, some])
+}
+
+fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = Case::random(words)?;
+    let tables = case.tables(bench)?;
+    let expected = case.cpu_tables(Optimizer::sgd(0.1));
+    let of_rows = |table: &Table| (0..table.spec().rows).map(|row| table.weights(row).to_vec()).collect();
+    let expected: Vec<Vec<f32>> = expected.iter().flat_map(|table| -> Vec<_> { of_rows(table) }).collect();
+    let mut found = Vec::with_capacity(expected.len());
+    tables.try_for_each_row(
+        &bench.lane,
+        |row| {
+            found.push(row.to_vec());
+            Ok(())
+        },
+        |error| error,
+    )?;
+    match found.iter().zip(&expected).position(|(found, expected)| found != expected) {
+        None if found.len() == expected.len() => Ok(()),
+        at => {
+            Err(format!("{} rows of {}, the first that differs is {at:?}", found.len(), expected.len())
+                .into())
+        }
+    }
+}
+
+/// The vectors of the first `samples` samples, and poison where none belongs.
+fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize) -> Vec<T> {
+    let stride = case.layout.elements() / case.layout.samples();
+    let mut expected = vec![poison::<T>(); samples * stride];
+    let there = (columns[0].offsets.len() - 1).min(samples);
+    let tables = case.cpu_tables(Optimizer::sgd(0.1));
+    for feature in case.layout.features() {
+        let table = &tables[feature.table];
+        let dim = table.spec().dim;
+        let mut pooled = vec![0.0; there * stride];
+        table.pool(&case.cpu_feature(columns, feature), 0, &mut pooled);
+        for sample in 0..samples {
+            let to = &mut expected[sample * stride + feature.place..][..dim.next_multiple_of(4)];
+            to.fill(T::of(0.0));
+            if sample < there {
+                let from = &pooled[sample * stride + feature.place..][..dim];
+                to.iter_mut().zip(from).for_each(|(to, &from)| *to = T::of(from));
+            }
+        }
+    }
+    expected
+}
+
+/// An element of bits that are all set.
+fn poison<T: Element>() -> T {
+    bytemuck::pod_read_unaligned(&vec![0xff; size_of::<T>()])
+}
+
+fn check_vectors<T: Element>(bench: &Bench, case: &Case, columns: &[Column], samples: usize) -> Outcome {
+    let tables = case.tables(bench)?;
+    let ids = DeviceIds::new(bench, &case.layout, columns)?;
+    let stride = case.layout.elements() / case.layout.samples();
+    let vectors = Buffer::<T>::filled(&bench.device, samples * stride, 0xff)?;
+    // SAFETY: the ids are the layout's, and there are as many vectors.
+    unsafe { tables.look_up(&bench.lane, ids.ids(), samples, vectors.pointer()) }?;
+    let (found, expected) = (vectors.read(&bench.lane)?, expected_vectors::<T>(case, columns, samples));
+    let bits = |element: &T| bytemuck::bytes_of(element).to_vec();
+    match found.iter().zip(&expected).position(|(found, expected)| bits(found) != bits(expected)) {
+        None => Ok(()),
+        Some(at) => {
+            let (sample, element, layout) = (at / stride, at % stride, &case.layout);
+            let (found, expected) = (found[at], expected[at]);
+            Err(format!("sample {sample}, element {element}: {found:?}, not {expected:?}: {layout:?}").into())
+        }
+    }
+}
+
+fn vectors_are_the_pooled_rows<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = Case::random(words)?;
+    let samples = some_samples(words, &case.layout);
+    let columns = case.batch(words, samples);
+    check_vectors::<T>(bench, &case, &columns, case.layout.samples())
+}
+
+fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = Case::random(words)?;
+    let samples = some_samples(words, &case.layout);
+    let columns = case.batch(words, samples);
+    let wanted = 1 + words.below(case.layout.samples() as u64) as usize;
+    check_vectors::<f32>(bench, &case, &columns, wanted)
+}
+
+/// The route that a batch must have.
+fn expected_route(case: &Case, columns: &[Column]) -> LocalSnapshot {
+    let layout = &case.layout;
+    let mut expected = LocalSnapshot { rows: Vec::new(), starts: Vec::new(), sorted: Vec::new() };
+    for (table, spec) in layout.tables().iter().enumerate() {
+        let (numbers, features) = case.cpu_features(columns, table);
+        if features.is_empty() {
+            continue;
+        }
+        let mut route = Route::default();
+        route.build(&features, spec.rows);
+        for (index, &row) in route.rows.iter().enumerate() {
+            let slot = expected.rows.len() as u32;
+            expected.rows.push(layout.place(table, row).1 as u32);
+            expected.starts.push(expected.sorted.len() as u32);
+            expected.sorted.extend(route.bags_of(index).map(|bag| Pair {
+                slot,
+                bag: (numbers[bag.feature] as u32) << layout.sample_bits() | bag.sample as u32,
+            }));
+        }
+    }
+    expected.starts.push(expected.sorted.len() as u32);
+    expected
+}
+
+fn check_route(found: &LocalSnapshot, expected: &LocalSnapshot) -> Outcome {
+    if found == expected {
+        return Ok(());
+    }
+    let sizes = |route: &LocalSnapshot| (route.rows.len(), route.sorted.len());
+    let differs = found.sorted.iter().zip(&expected.sorted).position(|(found, expected)| found != expected);
+    let row = found.rows.iter().zip(&expected.rows).position(|(found, expected)| found != expected);
+    let (have, wanted) = (sizes(found), sizes(expected));
+    Err(format!("{have:?} rows and look-ups of {wanted:?}; the first that differ are {row:?}, {differs:?}")
+        .into())
+}
+
+fn routes_are_the_cpus(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = Case::random(words)?;
+    let tables = case.tables(bench)?;
+    // The second is made in memory that the first one left behind.
+    for _ in 0..2 {
+        let samples = some_samples(words, &case.layout);
+        let columns = case.batch(words, samples);
+        let ids = DeviceIds::new(bench, &case.layout, &columns)?;
+        // SAFETY: the ids are the layout's.
+        unsafe { tables.route(&bench.lane, ids.ids()) }?;
+        tables.check(&bench.lane)?;
+        let found = tables.snapshot(&bench.lane)?;
+        check_route(&found, &expected_route(&case, &columns))
+            .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), case.layout))?;
+    }
+    Ok(())
+}
+
+fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outcome {
+    // More tiles than the GPU has at once.
+    let table = |rows| TableSpec { name: String::new(), rows, dim: 4 };
+    let tables = [table(5_000_000), table(3), table(40_000_000)];
+    let columns = [Hotness::Fixed(70), Hotness::Fixed(3), Hotness::Ragged { max: 20 }, Hotness::Fixed(1)];
+    let feature = |column, table| Feature { column, table, place: 4 * column, pooling: Pooling::Sum };
+    let features = [feature(0, 0), feature(1, 1), feature(2, 2), feature(3, 0)];
+    let layout = Layout::new(1, 30_000, 16, &tables, &columns, &features)?;
+    let case = Case { layout, seed: 1, drawn: 0 };
+    let tables = case.tables(bench)?;
+    let columns = case.batch(words, 30_000);
+    let ids = DeviceIds::new(bench, &case.layout, &columns)?;
+    let expected = expected_route(&case, &columns);
+    for _ in 0..3 {
+        // SAFETY: the ids are the layout's.
+        unsafe { tables.route(&bench.lane, ids.ids()) }?;
+        tables.check(&bench.lane)?;
+        check_route(&tables.snapshot(&bench.lane)?, &expected)?;
+    }
+    Ok(())
+}
+
+fn ids_out_of_range_are_told(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = Case::random(words)?;
+    let tables = case.tables(bench)?;
+    let layout = &case.layout;
+    let mut columns = case.batch(words, layout.samples());
+    let number = words.below(columns.len() as u64) as usize;
+    let features: Vec<_> = layout.features().iter().filter(|feature| feature.column == number).collect();
+    let rows = features.iter().map(|feature| layout.tables()[feature.table].rows).max().unwrap_or(1);
+    let wrong = words.one_of(&[rows, u64::from(u32::MAX)]);
+    let Some(id) = columns[number].ids.last_mut() else { return Ok(()) };
+    *id = wrong;
+    let ids = DeviceIds::new(bench, layout, &columns)?;
+    // SAFETY: the ids are the layout's.
+    unsafe { tables.route(&bench.lane, ids.ids()) }?;
+    match tables.check(&bench.lane) {
+        Err(Error::Ids { count }) if count as usize == features.len() => Ok(()),
+        other => Err(format!("{other:?}, and {} features look the id up", features.len()).into()),
+    }
+}
