@@ -3,17 +3,19 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{Feed, InputLayout, InputSlot};
-use rankine::model::{HeadSpec, Interaction, ModelSpec};
+use rankine::cuda::{BatchShape, CudaEvaluation, CudaModel, Feed, InputLayout, InputSlot};
+use rankine::evaluation::{Evaluation, HeadMetrics};
+use rankine::job::Precision;
+use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Lane, Pinned};
-use rankine_embedding::TableSpec;
 use rankine_embedding::cuda::{Hotness, Layout};
+use rankine_embedding::{Pooling, TableSpec};
 use rankine_reader::block::{self, BlockId};
 use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest};
 use rankine_reader::io::IoOptions;
 use rankine_reader::schema::{
-    self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Label, Pooling, VocabularyKind,
+    self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Label, VocabularyKind,
 };
 use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
 use rankine_reader::{Part, Samples, Schema};
@@ -23,6 +25,7 @@ use super::{Bench, Body, Outcome, Words};
 pub(crate) const BODIES: &[Body] = &[
     ("batches_are_unpacked_as_on_the_cpu", 12, batches_are_unpacked_as_on_the_cpu),
     ("batches_are_staged_as_they_are", 4, batches_are_staged_as_they_are),
+    ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
     ("what_the_schema_does_not_admit_is_named", 4, what_the_schema_does_not_admit_is_named),
 ];
 
@@ -38,18 +41,23 @@ impl Dataset {
     /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths, of which blocks of a
     /// column may take fewer than others.
     fn random(words: &mut Words) -> Result<Self, Failed> {
+        Self::with_rows(words, 58)
+    }
+
+    /// Tables have fewer than 2 to the power of `row_bits` rows.
+    fn with_rows(words: &mut Words, row_bits: u64) -> Result<Self, Failed> {
         let labels = 1 + words.below(3);
         let column = |number: u64, words: &mut Words| {
             let most = 1 + words.below(12) as u32;
             let ragged = words.below(2) == 0;
             Categorical {
                 name: format!("C{number}"),
-                rows: 1 << words.below(58),
+                rows: 1 << words.below(row_bits),
                 hotness: match ragged {
                     true => schema::Hotness::Ragged { max: most },
                     false => schema::Hotness::Fixed(words.one_of(&[1, 1, most])),
                 },
-                pooling: Pooling::Sum,
+                pooling: schema::Pooling::Sum,
                 vocabulary: VocabularyKind::Identity,
                 shares: None,
             }
@@ -254,6 +262,79 @@ fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
         slot.check("a staged batch", &expected)?;
     }
     Ok(())
+}
+
+/// Losses, weights and the metrics behind them, to the bit.
+fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut dataset = Dataset::with_rows(words, 14)?;
+    while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
+        dataset = Dataset::with_rows(words, 14)?;
+    }
+    let part = &dataset.part;
+    let options = StreamOptions { start: Position::default(), ..options(words, part) };
+    let columns = part.schema.categorical.iter().enumerate();
+    let spec = ModelSpec {
+        dense_columns: part.schema.dense.len(),
+        bottom_mlp: vec![24, 16],
+        interaction: Interaction::Dot,
+        wide: false,
+        top_mlp: vec![32],
+        heads: vec![HeadSpec { label: "L0".into(), label_number: 0, weight: 1.0 }],
+        tables: columns
+            .clone()
+            .map(|(_, column)| TableSpec { name: column.name.clone(), rows: column.rows, dim: 16 })
+            .collect(),
+        features: columns
+            .map(|(table, column)| FeatureSpec { column: column.name.clone(), table, pooling: Pooling::Sum })
+            .collect(),
+    };
+    let rules = TrainingRules::sgd(&spec, 0.001);
+    let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
+    let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness };
+    let device = &bench.device;
+    let model = || CudaModel::initialized(device, spec.clone(), &rules, Precision::Bf16, 3, shape);
+    let (mut unpacked, mut fed) = (model()?, model()?);
+    let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
+    for batch in BatchStream::open(part.clone(), &options)? {
+        unpacked.train_step(&batch?.samples, 0.5)?;
+    }
+    for batch in Feed::open(device, part.clone(), &options, false)? {
+        fed.train_fed(Arc::new(batch?), 0.5)?;
+    }
+    let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
+        let mut losses = Vec::new();
+        model.take_losses(true, |loss| losses.push(loss))?;
+        Ok((losses, super::training::weights(model)?))
+    };
+    let (one, other) = (outcome(&mut unpacked)?, outcome(&mut fed)?);
+    if one != other {
+        let losses: Vec<_> = one.0.iter().zip(&other.0).collect();
+        return Err(format!("{options:?}: trainings differ, whose losses are {losses:?}").into());
+    }
+    let evaluation = CudaEvaluation::new(device, &spec.heads, part.samples as usize)?;
+    let mut on_host = Evaluation::new(&spec.heads);
+    unpacked.begin_judging(&evaluation)?;
+    for batch in BatchStream::open(part.clone(), &one_epoch)? {
+        let samples = &batch?.samples;
+        unpacked.judge(samples, &evaluation)?;
+        let mut logits = Vec::new();
+        fed.logits(samples, &mut logits)?;
+        on_host.add(samples, &logits);
+    }
+    let expected = unpacked.finish_judging(&evaluation)?;
+    let kept = Feed::open(device, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
+    let kept: Vec<_> = kept.into_iter().map(Arc::new).collect();
+    for _ in 0..2 {
+        fed.begin_judging(&evaluation)?;
+        kept.iter().try_for_each(|batch| fed.judge_fed(Arc::clone(batch), &evaluation))?;
+        let found = fed.finish_judging(&evaluation)?;
+        if found != expected {
+            return Err(format!("{found:?} in place of {expected:?}").into());
+        }
+    }
+    let aucs = |heads: &[HeadMetrics]| heads[0].metrics.map(|metrics| (metrics.auc, metrics.samples));
+    let (found, expected) = (aucs(&expected.heads), aucs(&on_host.metrics()));
+    if found == expected { Ok(()) } else { Err(format!("{found:?} in place of {expected:?}").into()) }
 }
 
 fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> Outcome {
