@@ -1,14 +1,15 @@
-//! Memory of a GPU that only it accesses, and addresses in such memory.
+//! Elements in the memory of a GPU, and addresses in such memory.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use cudarc::driver::{result, sys};
+use cudarc::driver::result;
 
 use crate::device::Device;
 use crate::error::{Named, Result};
 use crate::lane::{Lane, settle};
+use crate::memory::Memory;
 
 /// An address in a GPU's memory, as kernels' parameters have it. Whoever launches a kernel vouches for it.
 #[repr(transparent)]
@@ -62,10 +63,15 @@ impl<T> Pointer<T> {
 /// Elements in a GPU's memory. Kernels change them by their [`Pointer`]; the lane orders who does when.
 #[derive(Debug)]
 pub struct Buffer<T> {
-    device: Arc<Device>,
-    pointer: Pointer<T>,
+    memory: Memory,
     len: usize,
+    element: PhantomData<T>,
 }
+
+// SAFETY: the memory is the GPU's, and the elements that the value stands for are `Pod`.
+unsafe impl<T> Send for Buffer<T> {}
+// SAFETY: as for `Send`; only kernels change what lies there.
+unsafe impl<T> Sync for Buffer<T> {}
 
 impl<T: Pod> Buffer<T> {
     /// Memory with whatever lay there before. The device must be the current one of this thread.
@@ -73,9 +79,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// Where the memory does not suffice.
     pub fn uninitialized(device: &Arc<Device>, len: usize) -> Result<Self> {
-        // SAFETY: any bytes are valid for a `Pod`; the driver refuses lengths of 0.
-        let address = unsafe { result::malloc_sync((len * size_of::<T>()).max(1)) }.named("cuMemAlloc")?;
-        Ok(Self { device: Arc::clone(device), pointer: Pointer::new(address), len })
+        Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
     /// Memory filled with a byte.
@@ -84,10 +88,7 @@ impl<T: Pod> Buffer<T> {
     /// Where the memory does not suffice, or the driver refuses.
     pub fn filled(device: &Arc<Device>, len: usize, byte: u8) -> Result<Self> {
         let buffer = Self::uninitialized(device, len)?;
-        // SAFETY: the buffer has this many bytes, and nobody else has it yet.
-        unsafe { result::memset_d8_sync(buffer.pointer.address(), byte, len * size_of::<T>()) }
-            .named("cuMemsetD8")?;
-        settle()?;
+        buffer.memory.fill(byte, len * size_of::<T>())?;
         Ok(buffer)
     }
 
@@ -97,10 +98,19 @@ impl<T: Pod> Buffer<T> {
     /// Where the memory does not suffice, or the driver refuses.
     pub fn of(device: &Arc<Device>, elements: &[T]) -> Result<Self> {
         let buffer = Self::uninitialized(device, elements.len())?;
-        // SAFETY: the buffer has as many bytes as the elements, and nobody else has it yet.
-        unsafe { result::memcpy_htod_sync(buffer.pointer.address(), elements) }.named("cuMemcpyHtoD")?;
-        settle()?;
+        if !device.ledger().measures() {
+            // SAFETY: the buffer has as many bytes as the elements, and nobody else has it yet.
+            unsafe { result::memcpy_htod_sync(buffer.pointer().address(), elements) }
+                .named("cuMemcpyHtoD")?;
+            settle()?;
+        }
         Ok(buffer)
+    }
+
+    /// `len` elements in memory that has room for them.
+    pub(crate) fn in_memory(memory: Memory, len: usize) -> Self {
+        assert!(len * size_of::<T>() <= memory.bytes(), "{len} elements in {} bytes", memory.bytes());
+        Self { memory, len, element: PhantomData }
     }
 
     /// The elements, once the lane has done all that was enqueued on it.
@@ -108,7 +118,7 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// Where work that was enqueued on the lane failed.
     pub fn read(&self, lane: &Lane) -> Result<Vec<T>> {
-        lane.read(self.pointer, self.len)
+        lane.read(self.pointer(), self.len)
     }
 
     /// `len` elements from `first` on, once the lane has done all that was enqueued on it.
@@ -120,7 +130,7 @@ impl<T: Pod> Buffer<T> {
     /// Where work that was enqueued on the lane failed.
     pub fn read_part(&self, lane: &Lane, first: usize, len: usize) -> Result<Vec<T>> {
         assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
-        lane.read(self.pointer.element(first), len)
+        lane.read(self.pointer().element(first), len)
     }
 
     /// Replaces the elements, once the lane has done all that was enqueued on it.
@@ -131,12 +141,14 @@ impl<T: Pod> Buffer<T> {
     /// # Errors
     /// Where work that was enqueued on the lane failed.
     pub fn write(&self, lane: &Lane, elements: &[T]) -> Result<()> {
-        lane.write(self.pointer, self.len, elements)
+        lane.write(self.pointer(), self.len, elements)
     }
+}
 
-    /// Where its first element lies.
+impl<T> Buffer<T> {
+    /// Where its first element lies: on every GPU that accesses it.
     pub fn pointer(&self) -> Pointer<T> {
-        self.pointer
+        Pointer::new(self.memory.address())
     }
 
     /// The number of elements.
@@ -149,18 +161,13 @@ impl<T: Pod> Buffer<T> {
         self.len == 0
     }
 
-    /// The GPU.
-    pub fn device(&self) -> &Arc<Device> {
-        &self.device
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> usize {
+        self.memory.bytes()
     }
-}
 
-impl<T> Drop for Buffer<T> {
-    fn drop(&mut self) {
-        // The driver frees once all work is done. A failure means that the context is lost, and the memory with it.
-        let _ = self.device.bind();
-        let address: sys::CUdeviceptr = self.pointer.address();
-        // SAFETY: the memory was allocated by `uninitialized` and is freed once.
-        let _ = unsafe { result::free_sync(address) };
+    /// The GPU whose memory it is.
+    pub fn device(&self) -> &Arc<Device> {
+        self.memory.device()
     }
 }

@@ -7,6 +7,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Error, Named, Result};
 use crate::kernels::Kernels;
+use crate::memory::Ledger;
 
 /// The oldest CUDA that the driver must serve, as it numbers them: 13.0, which the bindings are of.
 const DRIVER_VERSION_MIN: c_int = 13000;
@@ -18,13 +19,15 @@ pub struct Device {
     handle: sys::CUdevice,
     context: sys::CUcontext,
     multiprocessors: u32,
+    exports_memory: bool,
     kernels: Kernels,
+    ledger: Ledger,
 }
 
 // SAFETY: the context may be made current on any number of threads, and module and function handles may be used by all
 // that have it current; the driver locks where it must.
 unsafe impl Send for Device {}
-// SAFETY: as for `Send`; the fields never change.
+// SAFETY: as for `Send`; the fields never change but for the ledger, which any thread may change.
 unsafe impl Sync for Device {}
 
 impl Device {
@@ -64,17 +67,22 @@ impl Device {
         let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
         // SAFETY: the context was just retained.
         unsafe { result::ctx::set_current(context) }.named("cuCtxSetCurrent")?;
-        let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
-        // SAFETY: `handle` is a device that the driver gave.
-        let multiprocessors =
-            unsafe { result::device::get_attribute(handle, attribute) }.named("cuDeviceGetAttribute")?;
+        use sys::CUdevice_attribute as Attribute;
+        let attribute = |attribute| {
+            // SAFETY: `handle` is a device that the driver gave.
+            unsafe { result::device::get_attribute(handle, attribute) }.named("cuDeviceGetAttribute")
+        };
+        let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let exports = attribute(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?;
         let kernels = Kernels::load()?;
         Ok(Arc::new(Self {
             ordinal,
             handle,
             context,
             multiprocessors: multiprocessors.unsigned_abs(),
+            exports_memory: exports != 0,
             kernels,
+            ledger: Ledger::default(),
         }))
     }
 
@@ -127,6 +135,15 @@ impl Device {
     /// Streaming multiprocessors: what grids of blocks that loop are made for.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors
+    }
+
+    /// Whether memory can have handles that other processes may map.
+    pub(crate) fn exports_memory(&self) -> bool {
+        self.exports_memory
+    }
+
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     pub(crate) fn kernels(&self) -> &Kernels {

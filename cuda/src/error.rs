@@ -2,7 +2,9 @@
 
 use std::ffi::c_int;
 
-use cudarc::driver::DriverError;
+use cudarc::driver::{DriverError, sys};
+
+use crate::memory::Budget;
 
 /// An error of the driver, or of finding it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,6 +33,9 @@ pub enum Error {
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
     NoBlas(String),
+    /// CUPTI is not here, or does not record.
+    #[error("no trace can be taken: {0}; `rankine doctor` says what was looked for")]
+    NoTrace(String),
     /// A call of cuBLASLt failed.
     #[error("{call}: {status}")]
     Blas {
@@ -38,6 +43,16 @@ pub enum Error {
         call: &'static str,
         /// What it returned.
         status: String,
+    },
+    /// More memory is needed than is free.
+    #[error(
+        "its memory does not suffice: {free:.2} GB of {total:.2} are free, and this takes {needed}",
+        free = needed.free_bytes as f64 / 1e9,
+        total = needed.total_bytes as f64 / 1e9
+    )]
+    OutOfMemory {
+        /// What it would take, and what there is.
+        needed: Box<Budget>,
     },
     /// A call of the driver failed. After an error of a kernel every later call fails likewise.
     #[error("{call}: {words} (CUDA error {code})")]
@@ -53,6 +68,12 @@ pub enum Error {
 
 /// What calls return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Call { code, .. } if *code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int)
+    }
+}
 
 /// Names the call that an error comes from.
 pub(crate) trait Named<T> {

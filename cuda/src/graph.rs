@@ -12,7 +12,8 @@ use crate::lane::Lane;
 #[derive(Debug)]
 pub struct Graph {
     device: Arc<Device>,
-    graph: sys::CUgraphExec,
+    /// None where the device was only measured.
+    graph: Option<sys::CUgraphExec>,
 }
 
 // SAFETY: the driver allows the use of a graph from any thread, one at a time; `replay` takes it by `&mut`.
@@ -25,6 +26,9 @@ impl Graph {
     /// # Errors
     /// Those of `enqueue`; and where something was enqueued that cannot be captured.
     pub fn capture<E: From<Error>>(lane: &Lane, enqueue: impl FnOnce() -> Result<(), E>) -> Result<Self, E> {
+        if lane.measures() {
+            return Ok(Self { device: Arc::clone(lane.device()), graph: None });
+        }
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream lives as long as the lane.
         unsafe { result::stream::begin_capture(lane.stream(), mode) }.named("cuStreamBeginCapture")?;
@@ -40,10 +44,11 @@ impl Graph {
         let graph = unsafe { result::graph::instantiate(captured, flags) }.named("cuGraphInstantiate");
         // SAFETY: the graph was just captured; what was instantiated from it does not need it.
         let _ = unsafe { result::graph::destroy(captured) };
-        let graph = Self { device: Arc::clone(lane.device()), graph: graph? };
+        let graph = graph?;
+        let owned = Self { device: Arc::clone(lane.device()), graph: Some(graph) };
         // SAFETY: graph and stream live. Uploading now keeps the first replay from being slower.
-        unsafe { result::graph::upload(graph.graph, lane.stream()) }.named("cuGraphUpload")?;
-        Ok(graph)
+        unsafe { result::graph::upload(graph, lane.stream()) }.named("cuGraphUpload")?;
+        Ok(owned)
     }
 
     /// Enqueues the work on the lane.
@@ -54,15 +59,17 @@ impl Graph {
     /// # Errors
     /// Where the driver refuses. What goes wrong in the work shows when the lane is waited for.
     pub unsafe fn replay(&mut self, lane: &Lane) -> Result<()> {
+        let Some(graph) = self.graph else { return Ok(()) };
         // SAFETY: graph and stream live; the caller vouches for the buffers.
-        unsafe { result::graph::launch(self.graph, lane.stream()) }.named("cuGraphLaunch")
+        unsafe { result::graph::launch(graph, lane.stream()) }.named("cuGraphLaunch")
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
+        let Some(graph) = self.graph else { return };
         let _ = self.device.bind();
         // SAFETY: the graph was instantiated by `capture` and is destroyed once.
-        let _ = unsafe { result::graph::exec_destroy(self.graph) };
+        let _ = unsafe { result::graph::exec_destroy(graph) };
     }
 }

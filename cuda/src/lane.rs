@@ -76,6 +76,9 @@ impl Lane {
     /// # Errors
     /// Where the driver refuses. What goes wrong in the kernel shows when the lane is waited for.
     pub unsafe fn launch<K: Kernel>(&self, parameters: &K, blocks: (u32, u32)) -> Result<()> {
+        if self.measures() {
+            return Ok(());
+        }
         let function = self.device.kernels().function(K::ID);
         let mut pointers = [std::ptr::from_ref(parameters).cast::<c_void>().cast_mut()];
         // SAFETY: the function was loaded in this device's context, and its one parameter is of this type (the kernel's
@@ -102,6 +105,9 @@ impl Lane {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn fill(&self, pointer: Pointer<u32>, value: u32, len: usize) -> Result<()> {
+        if self.measures() {
+            return Ok(());
+        }
         // SAFETY: the caller vouches for the memory.
         unsafe { sys::cuMemsetD32Async(pointer.address(), value, len, self.stream) }
             .result()
@@ -117,6 +123,9 @@ impl Lane {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn upload<T: Pod>(&self, from: &Pinned<T>, to: Pointer<T>) -> Result<()> {
+        if self.measures() {
+            return Ok(());
+        }
         // SAFETY: the caller vouches for the memory.
         unsafe { result::memcpy_htod_async(to.address(), from.elements(), self.stream) }
             .named("cuMemcpyHtoDAsync")
@@ -187,6 +196,9 @@ impl Lane {
     pub(crate) fn read<T: Pod>(&self, pointer: Pointer<T>, len: usize) -> Result<Vec<T>> {
         self.synchronize()?;
         let mut elements = vec![T::zeroed(); len];
+        if self.measures() {
+            return Ok(elements);
+        }
         // SAFETY: callers are this crate's buffers, which pass their own pointer and length; any bytes are a valid `T`.
         unsafe { result::memcpy_dtoh_sync(&mut elements, pointer.address()) }.named("cuMemcpyDtoH")?;
         Ok(elements)
@@ -196,9 +208,17 @@ impl Lane {
     pub(crate) fn write<T: Pod>(&self, pointer: Pointer<T>, len: usize, elements: &[T]) -> Result<()> {
         assert_eq!(elements.len(), len, "a buffer is replaced as a whole");
         self.synchronize()?;
+        if self.measures() {
+            return Ok(());
+        }
         // SAFETY: callers are this crate's buffers, which pass their own pointer and length; the lane is idle.
         unsafe { result::memcpy_htod_sync(pointer.address(), elements) }.named("cuMemcpyHtoD")?;
         settle()
+    }
+
+    /// Whether nothing is to be done, since the device is only measured.
+    pub(crate) fn measures(&self) -> bool {
+        self.device.ledger().measures()
     }
 
     pub(crate) fn stream(&self) -> sys::CUstream {

@@ -25,9 +25,13 @@ pub mod kernels;
 #[cfg(feature = "cuda")]
 mod lane;
 #[cfg(feature = "cuda")]
+mod memory;
+#[cfg(feature = "cuda")]
 mod peer;
 #[cfg(feature = "cuda")]
 mod pinned;
+#[cfg(feature = "cuda")]
+mod trace;
 
 #[cfg(feature = "cuda")]
 pub use buffer::{Buffer, Pointer};
@@ -40,6 +44,10 @@ pub use graph::Graph;
 #[cfg(feature = "cuda")]
 pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
+pub use memory::{Budget, Part, Purpose};
+#[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
+#[cfg(feature = "cuda")]
+pub use trace::{Activity, ActivityKind, Trace};

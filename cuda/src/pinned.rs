@@ -1,6 +1,7 @@
 //! Memory of the host that GPUs access themselves: copies from it do not wait for the host, and kernels can write to
 //! it.
 
+use std::alloc::{self, Layout};
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -11,12 +12,17 @@ use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::{Named, Result};
 
+/// What the memory that measuring gets begins at a multiple of, as the driver's does.
+const PAGE_BYTES: usize = 4096;
+
 /// Elements in page-locked memory of the host.
 #[derive(Debug)]
 pub struct Pinned<T> {
     device: Arc<Device>,
     elements: *mut T,
     len: usize,
+    /// Of memory that is not page-locked, since the device was only measured.
+    measured: Option<Layout>,
 }
 
 // SAFETY: the memory is the value's own, and any thread may access it.
@@ -29,13 +35,24 @@ impl<T: Pod> Pinned<T> {
     /// Where the driver refuses.
     pub fn zeroed(device: &Arc<Device>, len: usize) -> Result<Self> {
         let bytes = (len * size_of::<T>()).max(1);
+        if device.ledger().measures() {
+            let layout =
+                Layout::from_size_align(bytes, PAGE_BYTES).expect("a length of memory is below 2^63");
+            // SAFETY: the layout is of one byte or more.
+            let address = unsafe { alloc::alloc_zeroed(layout) };
+            if address.is_null() {
+                alloc::handle_alloc_error(layout);
+            }
+            let device = Arc::clone(device);
+            return Ok(Self { device, elements: address.cast(), len, measured: Some(layout) });
+        }
         let mut address: *mut c_void = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: the pointer is to a live variable.
         unsafe { sys::cuMemHostAlloc(&mut address, bytes, flags) }.result().named("cuMemHostAlloc")?;
         // SAFETY: the memory was just allocated with as many bytes.
         unsafe { address.cast::<u8>().write_bytes(0, bytes) };
-        Ok(Self { device: Arc::clone(device), elements: address.cast(), len })
+        Ok(Self { device: Arc::clone(device), elements: address.cast(), len, measured: None })
     }
 
     /// The elements. What kernels write to them is seen once the host knows that they are done.
@@ -55,6 +72,9 @@ impl<T: Pod> Pinned<T> {
     /// # Errors
     /// Where the driver refuses.
     pub fn device_pointer(&self) -> Result<Pointer<T>> {
+        if self.measured.is_some() {
+            return Ok(Pointer::NULL);
+        }
         let mut address = 0;
         // SAFETY: the memory was allocated by `cuMemHostAlloc`, to be mapped.
         unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, self.elements.cast(), 0) }
@@ -66,6 +86,10 @@ impl<T: Pod> Pinned<T> {
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
+        if let Some(layout) = self.measured {
+            // SAFETY: the memory was allocated by `zeroed` with this layout, and is freed once.
+            return unsafe { alloc::dealloc(self.elements.cast(), layout) };
+        }
         let _ = self.device.bind();
         // SAFETY: the memory was allocated by `zeroed` and is freed once; the driver waits for what uses it.
         let _ = unsafe { sys::cuMemFreeHost(self.elements.cast()) };

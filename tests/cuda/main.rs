@@ -16,6 +16,7 @@ use rankine_embedding::random::philox4x32;
 mod auc;
 mod dense;
 mod input;
+mod memory;
 mod network;
 mod optimizers;
 mod products;
@@ -44,9 +45,10 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
+        input::BODIES,
+        memory::BODIES,
         products::BODIES,
         dense::BODIES,
-        input::BODIES,
         network::BODIES,
         optimizers::BODIES,
         training::BODIES,

@@ -44,7 +44,7 @@ const DENSE_RULES: [(UpdateRule, f64); 6] = [
 ];
 
 /// A model with features of several tables, and batches of learnable samples.
-struct Training {
+pub(super) struct Training {
     spec: ModelSpec,
     rules: TrainingRules,
     batch_size: usize,
@@ -53,7 +53,7 @@ struct Training {
 }
 
 impl Training {
-    fn random(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
+    pub(super) fn random(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
         let (dim, dense_columns) = (words.one_of(&[12, 16, 32]), words.one_of(&[0, 5, 13]));
         let tables: Vec<_> = [3, 50, 2_000, 70_000]
             .into_iter()
@@ -130,14 +130,14 @@ impl Training {
         Self { spec, rules, batch_size, seed: words.below(u64::MAX), batches }
     }
 
-    fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
+    pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
         let Self { spec, rules, seed, batch_size, .. } = self;
         let hotness = vec![Hotness::Fixed(1); spec.features.len()];
         let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &hotness };
         Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, shape)?)
     }
 
-    fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
+    pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
         let mut losses = Vec::new();
         for (step, batch) in self.batches.iter().enumerate() {
             model.train_step(batch, factor(step))?;
@@ -147,7 +147,7 @@ impl Training {
         Ok(losses)
     }
 
-    fn on_cpu(&self) -> (CpuModel, Vec<f64>) {
+    pub(super) fn on_cpu(&self) -> (CpuModel, Vec<f64>) {
         let mut model = CpuModel::initialized(self.spec.clone(), &self.rules, self.seed);
         let batches = self.batches.iter().enumerate();
         let losses = batches.map(|(step, batch)| model.train_step(batch, factor(step))).collect();

@@ -8,17 +8,22 @@ use std::path::{Path, PathBuf};
 use super::{Attempt, Library, Version};
 
 /// Where CUDA's installer puts its libraries, for machines whose loader was not told.
-const DIRS: [&str; 2] = ["/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"];
+const DIRS: [&str; 3] = [
+    "/usr/local/cuda/lib64",
+    "/usr/local/cuda/targets/x86_64-linux/lib",
+    "/usr/local/cuda/extras/CUPTI/lib64",
+];
 
 /// A library that is loaded, and stays so: the driver and NCCL keep threads and thread-local state that would outlive
 /// their code.
-pub(super) struct Loaded {
+#[derive(Debug)]
+pub(crate) struct Loaded {
     name: String,
     library: ManuallyDrop<libloading::Library>,
 }
 
 /// Loads the first of some names that can be loaded: each on the loader's own path, then in [`DIRS`].
-pub(super) fn load(names: &[&str]) -> Result<Loaded, Vec<Attempt>> {
+pub(crate) fn load(names: &[&str]) -> Result<Loaded, Vec<Attempt>> {
     let in_dirs =
         DIRS.iter().flat_map(|dir| names.iter().map(|name| Path::new(dir).join(name).display().to_string()));
     let candidates = names.iter().map(|&name| name.to_owned()).chain(in_dirs);
@@ -45,7 +50,7 @@ impl Loaded {
     ///
     /// # Safety
     /// `F` must be the type of a function pointer, and of the very function that has this name.
-    pub(super) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
+    pub(crate) unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F, String> {
         // SAFETY: the caller vouches for the type. The pointer may be copied out of the `Symbol`, whose lifetime only
         // guards against unloading, since the library is never unloaded.
         unsafe { self.library.get::<F>(name) }

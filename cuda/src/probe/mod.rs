@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use serde::{Serialize, Serializer};
 
 mod driver;
-mod library;
+pub(crate) mod library;
 
 pub use driver::{Device, Driver};
 
 use library::Loaded;
 
-/// What was found of the three libraries.
+/// What was found of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Probe {
     /// The driver's library and the GPUs that it shows.
@@ -25,6 +25,8 @@ pub struct Probe {
     pub cublas_lt: Presence<Library>,
     /// Collectives.
     pub nccl: Presence<Library>,
+    /// Traces of what GPUs do.
+    pub cupti: Presence<Library>,
 }
 
 /// A library that is here, or the reasons why not.
@@ -85,8 +87,8 @@ impl Version {
         Self { major: number / 1000, minor: number % 1000 / 10, patch: None }
     }
 
-    /// Of `cublasLtGetVersion` from CUDA 12 on, and of `ncclGetVersion` from 2.9 on: `10000 * major + 100 * minor +
-    /// patch`.
+    /// Of `cublasLtGetVersion` from CUDA 12 on, of `ncclGetVersion` from 2.9 on, and of `cuptiGetVersion` from CUDA 13
+    /// on: `10000 * major + 100 * minor + patch`.
     fn of_library(number: u32) -> Self {
         Self { major: number / 10_000, minor: number % 10_000 / 100, patch: Some(number % 100) }
     }
@@ -124,6 +126,7 @@ pub fn probe() -> Probe {
         driver: presence(&["libcuda.so.1", "libcuda.so"], driver::ask),
         cublas_lt: presence(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"], cublas_lt),
         nccl: presence(&["libnccl.so.2", "libnccl.so"], nccl),
+        cupti: presence(&["libcupti.so.13", "libcupti.so"], cupti),
     }
 }
 
@@ -159,6 +162,23 @@ fn nccl(loaded: Loaded) -> Library {
         }
     });
     loaded.describe(c"ncclGetVersion", version)
+}
+
+fn cupti(loaded: Loaded) -> Library {
+    type GetVersion = unsafe extern "C" fn(*mut u32) -> i32;
+    // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the
+    // size of an int.
+    let symbol = unsafe { loaded.symbol::<GetVersion>(c"cuptiGetVersion") };
+    let version = symbol.and_then(|get_version| {
+        let mut number = 0;
+        // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never
+        // unloaded.
+        match unsafe { get_version(&mut number) } {
+            0 => Ok(Version::of_library(number)),
+            status => Err(format!("cuptiGetVersion returned {status}")),
+        }
+    });
+    loaded.describe(c"cuptiGetVersion", version)
 }
 
 #[cfg(test)]
@@ -198,5 +218,6 @@ mod tests {
         check(&probe.driver, |driver| &driver.library);
         check(&probe.cublas_lt, |library| library);
         check(&probe.nccl, |library| library);
+        check(&probe.cupti, |library| library);
     }
 }

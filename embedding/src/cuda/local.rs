@@ -42,9 +42,14 @@ impl LocalTables {
         drawn: usize,
     ) -> Result<Self> {
         assert_eq!(layout.ranks, 1, "tables on one GPU");
+        let table = {
+            let _tables = device.purpose("tables");
+            Buffer::uninitialized(device, layout.owner_words())?
+        };
+        let _routes = device.purpose("routes");
         let runs = layout.look_ups().div_ceil(Descend::<f32>::RUN as usize);
         let tables = Self {
-            table: Buffer::uninitialized(device, layout.owner_words())?,
+            table,
             look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
             router: LocalRouter::new(device, &layout)?,
             route: LocalRoute::new(device, &layout)?,

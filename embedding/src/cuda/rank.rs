@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{
     Barrier, Fetch, Gather, Groups, Link, Merge, Number, Parts, RANKS_MAX, Reduce, Runs, Send, Update,
     Vectors,
 };
-use rankine_cuda::{Buffer, Device, Lane, PeerBuffer, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::error::{Error, Result};
 use super::layout::Layout;
@@ -415,7 +415,7 @@ impl Rank {
     pub fn shared_bytes(&self) -> usize {
         let Shared { table, landing, gradients, flags, routes, ids, output } = self.shared();
         let of_routes = routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
-        let of_ids = ids.iter().map(PeerBuffer::bytes);
+        let of_ids = ids.iter().map(|ids| ids.bytes());
         let rows = table.bytes() + landing.bytes() + gradients.bytes() + output.bytes();
         rows + flags.bytes() + of_routes.sum::<usize>() + of_ids.sum::<usize>()
     }

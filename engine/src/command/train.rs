@@ -92,7 +92,7 @@ impl Observer for Watcher {
                     progress.at(samples);
                 }
             }
-            Event::Started { spec, device, topology, rung, samples } => {
+            Event::Started { spec, device, memory, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
                 let ranks = match (topology.ranks(), topology.nodes()) {
@@ -109,6 +109,9 @@ impl Observer for Watcher {
                     spec.embedding_parameters(),
                     spec.dense_parameters()
                 ));
+                if let Some(memory) = memory {
+                    training.tell(&format!("memory of the GPU: {memory}"));
+                }
                 self.training = Some(training);
             }
             Event::Step(progress) => {

@@ -94,6 +94,7 @@ impl Feed {
     ) -> Result<Self> {
         let part = part.into();
         device.bind()?;
+        let _input = device.purpose("input");
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let memory = LockedMemory::new(device, (slabs + COPIES) * slab_bytes)?;
         let stream = PackedStream::with_ring(Arc::clone(&part), options, SlabRing::new(memory, slab_bytes)?)?;

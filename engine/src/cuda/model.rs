@@ -99,7 +99,7 @@ impl CudaModel {
         &self.spec
     }
 
-    /// The GPU.
+    /// The GPU that it lies on.
     pub fn device(&self) -> &Arc<Device> {
         with_trainer!(&self.machine, trainer => trainer.main.device())
     }
@@ -384,7 +384,10 @@ impl<T: Element> Trainer<T> {
         let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
-            let input = InputSlot::new(device, layout.clone())?;
+            let input = {
+                let _input = device.purpose("input");
+                InputSlot::new(device, layout.clone())?
+            };
             let iteration =
                 || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
             if slots.is_empty() {

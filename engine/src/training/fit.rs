@@ -136,9 +136,11 @@ impl Fit<'_> {
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();
+        let memory = self.learner.memory()?;
         let (spec, device, topology, rung) =
             (self.learner.spec(), &*self.device, self.topology, batches.rung());
-        self.observer.observe(Event::Started { spec, device, topology, rung, samples });
+        let memory = memory.as_ref();
+        self.observer.observe(Event::Started { spec, device, memory, topology, rung, samples });
 
         let (mut total, mut since_report) = (Tally::default(), Tally::default());
         let (mut losses, mut last_loss) = (Losses::default(), f64::NAN);

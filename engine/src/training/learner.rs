@@ -10,10 +10,10 @@ use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
-use super::TrainError;
 use super::batches::{Batch, Batches};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
+use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
@@ -116,6 +116,18 @@ impl Learner {
     /// Whether it computes in the job's precision, which is a GPU's.
     pub(super) fn is_on_gpu(&self) -> bool {
         !matches!(self, Self::Cpu(..))
+    }
+
+    /// What the model takes of the device's memory, where that is not the host's.
+    pub(super) fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => {
+                let budget = model.device().budget().map_err(crate::cuda::Error::from)?;
+                Ok(Some(budget.into()))
+            }
+        }
     }
 
     /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
@@ -316,6 +328,12 @@ mod gpu {
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
+    /// What to do where a job is too large.
+    const WAY_OUT: &str = "Tables take less with fewer rows (data.generate.rows_cap, or hashing at conversion), a \
+                           smaller model.embedding_dim, or a sparse optimizer that keeps less beside each row; all \
+                           else grows with train.batch_size. With device.kind = \"cpu\" the host's memory is what \
+                           counts";
+
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
     pub(super) fn device(
         job: &Job,
@@ -354,15 +372,18 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        match CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape) {
+        let make = || CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape);
+        // First without the GPU's memory: what does not fit is known before anything of it is taken.
+        let made =
+            device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
+        match made {
             Ok(model) => {
                 let name = device.name().map_err(Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
-            Err(error) if job.device.kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
-                "the GPU cannot take this job: {error}. Make the tables or the batch smaller, or set device.kind to \
-                 \"cpu\""
-            ))),
+            Err(error) if job.device.kind == DeviceKind::Cuda => {
+                Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
+            }
             Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
         }
     }

@@ -8,6 +8,7 @@ mod data;
 mod evaluate;
 mod fit;
 mod learner;
+mod memory;
 mod run_dir;
 mod starter;
 mod summary;
@@ -23,6 +24,7 @@ pub use bench::{TrainBench, TrainBenchOptions, bench_train};
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
+pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
 pub use summary::{
@@ -47,6 +49,8 @@ pub enum Event<'a> {
         spec: &'a ModelSpec,
         /// What trains it, in words.
         device: &'a str,
+        /// What it takes of the device's memory, where that is not the host's.
+        memory: Option<&'a DeviceMemory>,
         /// The ranks that it is spread over.
         topology: rankine_embedding::Topology,
         /// How blocks are read.

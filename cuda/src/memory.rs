@@ -1,0 +1,355 @@
+//! Memory of a GPU: where it comes from, and what it is for.
+//!
+//! Every allocation is entered in its device's ledger with the purpose that was said to be its, so that a budget can be
+//! told. [`Device::measure`] has constructors run without a device's memory: what they would allocate is known before
+//! anything is.
+//!
+//! Large pieces are whole pages with an exportable handle, so that ranks in other processes could map them as well; all
+//! that several GPUs access is.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::mem::zeroed;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cudarc::driver::{result, sys};
+use serde::Serialize;
+
+use crate::device::Device;
+use crate::error::{Error, Named, Result};
+
+/// From so many bytes on memory is whole pages.
+const PAGES_BYTES_MIN: usize = 32 << 20;
+/// What the driver and the libraries take beside what is allocated here: graphs, and kernels that are loaded when they
+/// run for the first time.
+const RESERVED_BYTES: u64 = 512 << 20;
+/// The purpose of what nobody said one for.
+const OTHER: &str = "other";
+/// Where memory that is only measured seems to lie: no kernel sees it.
+const MEASURED_ADDRESS: sys::CUdeviceptr = 1 << 40;
+
+/// How much of a GPU's memory is for what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    /// The largest first.
+    pub parts: Vec<Part>,
+    /// Bytes that are free now.
+    pub free_bytes: u64,
+    /// Bytes of the GPU.
+    pub total_bytes: u64,
+}
+
+/// What memory is for, and how much of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part {
+    /// In words.
+    pub purpose: &'static str,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl Budget {
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
+    }
+}
+
+/// `12.3 GB: tables 9.8, routes 1.2, ...`
+impl fmt::Display for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        write!(f, "{:.2} GB", gb(self.bytes()))?;
+        for (number, Part { purpose, bytes }) in self.parts.iter().enumerate() {
+            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a device's memory is for.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    measures: AtomicBool,
+    pages: Mutex<Pages>,
+}
+
+#[derive(Debug)]
+struct Pages {
+    purpose: &'static str,
+    held: Vec<Part>,
+    measured: Vec<Part>,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self { purpose: OTHER, held: Vec::new(), measured: Vec::new() }
+    }
+}
+
+impl Ledger {
+    /// Whether what is allocated and enqueued is only measured.
+    pub(crate) fn measures(&self) -> bool {
+        self.measures.load(Ordering::Relaxed)
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        // Counts are whole after each change: whoever panicked left nothing half done.
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn enter(parts: &mut Vec<Part>, purpose: &'static str, bytes: u64) {
+    match parts.iter_mut().find(|part| part.purpose == purpose) {
+        Some(part) => part.bytes += bytes,
+        None => parts.push(Part { purpose, bytes }),
+    }
+}
+
+/// For as long as it lives, what is allocated on a device is for its purpose.
+#[derive(Debug)]
+#[must_use = "a purpose holds for as long as it lives"]
+pub struct Purpose<'a> {
+    device: &'a Device,
+    before: &'static str,
+}
+
+impl Drop for Purpose<'_> {
+    fn drop(&mut self) {
+        self.device.ledger().pages().purpose = self.before;
+    }
+}
+
+impl Device {
+    /// Says what is allocated for, until the value is dropped or another purpose is said.
+    pub fn purpose(&self, purpose: &'static str) -> Purpose<'_> {
+        let before = std::mem::replace(&mut self.ledger().pages().purpose, purpose);
+        Purpose { device: self, before }
+    }
+
+    /// What the memory that is allocated now is for.
+    ///
+    /// # Errors
+    /// Where the driver does not say how much is free.
+    pub fn budget(&self) -> Result<Budget> {
+        let parts = self.ledger().pages().held.clone();
+        self.budget_of(parts)
+    }
+
+    /// Runs constructors without allocating or doing anything on the GPU, which must be the current one of this thread:
+    /// returns what they would allocate, and what the driver and the libraries will take. Meanwhile memory reads as
+    /// zeros.
+    ///
+    /// # Errors
+    /// Those of the constructors, and [`Error::OutOfMemory`] where more is needed than is free.
+    pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
+        self.ledger().measures.store(true, Ordering::Relaxed);
+        let made = make().map(drop);
+        self.ledger().measures.store(false, Ordering::Relaxed);
+        let mut parts = std::mem::take(&mut self.ledger().pages().measured);
+        made?;
+        enter(&mut parts, "driver and libraries", RESERVED_BYTES);
+        let budget = self.budget_of(parts)?;
+        if budget.bytes() > budget.free_bytes {
+            return Err(Error::OutOfMemory { needed: budget.into() }.into());
+        }
+        Ok(budget)
+    }
+
+    fn budget_of(&self, mut parts: Vec<Part>) -> Result<Budget> {
+        parts.retain(|part| part.bytes > 0);
+        parts.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+        let (free, total) = result::mem_get_info().named("cuMemGetInfo")?;
+        Ok(Budget { parts, free_bytes: free as u64, total_bytes: total as u64 })
+    }
+}
+
+/// A piece of a GPU's memory, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    device: Arc<Device>,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+    purpose: &'static str,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// It is only measured.
+    Measured,
+    Driver,
+    Pages(#[expect(dead_code, reason = "dropping it gives the pages back")] Mapping),
+}
+
+impl Memory {
+    /// Memory with whatever lay there before. The device must be the current one of this thread.
+    pub(crate) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
+        if bytes >= PAGES_BYTES_MIN && device.exports_memory() {
+            return Self::for_peers(device, &[], bytes);
+        }
+        // The driver refuses lengths of 0.
+        Self::entered(device, bytes.max(1), |bytes| {
+            // SAFETY: nothing is said of what lies there.
+            let address = unsafe { result::malloc_sync(bytes) }.named("cuMemAlloc")?;
+            Ok((address, bytes, Source::Driver))
+        })
+    }
+
+    /// As [`Memory::new`], for GPUs that all can access the device's memory.
+    pub(crate) fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
+        Self::entered(device, bytes.max(1), |bytes| {
+            let mapping = Mapping::new(device, peers, bytes)?;
+            Ok((mapping.address, mapping.bytes, Source::Pages(mapping)))
+        })
+    }
+
+    fn entered(
+        device: &Arc<Device>,
+        bytes: usize,
+        allocate: impl FnOnce(usize) -> Result<(sys::CUdeviceptr, usize, Source)>,
+    ) -> Result<Self> {
+        let measures = device.ledger().measures();
+        let allocated =
+            if measures { Ok((MEASURED_ADDRESS, bytes, Source::Measured)) } else { allocate(bytes) };
+        let mut pages = device.ledger().pages();
+        let purpose = pages.purpose;
+        let (address, bytes, source) = match allocated {
+            Ok(allocated) => allocated,
+            Err(error) if error.is_out_of_memory() => {
+                let mut needed = pages.held.clone();
+                drop(pages);
+                enter(&mut needed, purpose, bytes as u64);
+                return Err(Error::OutOfMemory { needed: device.budget_of(needed)?.into() });
+            }
+            Err(error) => return Err(error),
+        };
+        enter(if measures { &mut pages.measured } else { &mut pages.held }, purpose, bytes as u64);
+        drop(pages);
+        Ok(Self { device: Arc::clone(device), address, bytes, purpose, source })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+
+    /// Bytes that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Fills `bytes` bytes with one, and waits for that.
+    pub(crate) fn fill(&self, byte: u8, bytes: usize) -> Result<()> {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
+        if self.device.ledger().measures() {
+            return Ok(());
+        }
+        // SAFETY: the memory has this many bytes, and callers have just made it.
+        unsafe { result::memset_d8_sync(self.address, byte, bytes) }.named("cuMemsetD8")?;
+        crate::lane::settle()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Source::Measured = self.source {
+            return;
+        }
+        if let Some(part) =
+            self.device.ledger().pages().held.iter_mut().find(|part| part.purpose == self.purpose)
+        {
+            part.bytes -= self.bytes as u64;
+        }
+        if let Source::Driver = self.source {
+            // The driver frees once all work is done. A failure means that the context is lost, and the memory with it.
+            let _ = self.device.bind();
+            // SAFETY: the memory was allocated by `new` and is freed once.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+/// Reserved addresses with memory behind them; dropping undoes as much as was done.
+#[derive(Debug)]
+struct Mapping {
+    device: Arc<Device>,
+    address: sys::CUdeviceptr,
+    bytes: usize,
+    memory: Option<sys::CUmemGenericAllocationHandle>,
+}
+
+impl Mapping {
+    fn new(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
+        let location = |device: &Device| sys::CUmemLocation {
+            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: device.ordinal() as c_int,
+        };
+        // SAFETY: all zeros are a valid value of this plain C struct, and mean that nothing special is asked for.
+        let mut properties: sys::CUmemAllocationProp = unsafe { zeroed() };
+        properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location = location(device);
+        properties.requestedHandleTypes =
+            sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        let recommended = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
+        let mut page_bytes = 0;
+        // SAFETY: both pointers are to live values.
+        unsafe { sys::cuMemGetAllocationGranularity(&mut page_bytes, &properties, recommended) }
+            .result()
+            .named("cuMemGetAllocationGranularity")?;
+        let bytes = bytes.next_multiple_of(page_bytes.max(1));
+
+        let mut address = 0;
+        // SAFETY: the pointer is to a live address; 0 leaves alignment and place to the driver.
+        unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) }
+            .result()
+            .named("cuMemAddressReserve")?;
+        let mut mapping = Self { device: Arc::clone(device), address, bytes, memory: None };
+        let mut memory = 0;
+        // SAFETY: both pointers are to live values, and the size is a multiple of the granularity.
+        unsafe { sys::cuMemCreate(&mut memory, bytes, &properties, 0) }.result().named("cuMemCreate")?;
+        // SAFETY: the addresses were reserved above for this many bytes, and nothing is mapped there.
+        let mapped = unsafe { sys::cuMemMap(address, bytes, 0, memory, 0) }.result().named("cuMemMap");
+        if mapped.is_ok() {
+            mapping.memory = Some(memory);
+        } else {
+            // SAFETY: the handle was just created and is not mapped. The first error is the one to tell.
+            let _ = unsafe { sys::cuMemRelease(memory) };
+        }
+        mapped?;
+        let mut access: Vec<sys::CUmemAccessDesc> = Vec::new();
+        for device in peers.iter().chain([device]) {
+            let location = location(device);
+            if !access.iter().any(|other| other.location.id == location.id) {
+                let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+                access.push(sys::CUmemAccessDesc { location, flags });
+            }
+        }
+        // SAFETY: the addresses are mapped, and the pointer is to as many descriptions as are said.
+        unsafe { sys::cuMemSetAccess(address, bytes, access.as_ptr(), access.len()) }
+            .result()
+            .named("cuMemSetAccess")?;
+        Ok(mapping)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // Unlike freeing, unmapping does not wait for work that may still use the memory. Failures mean that the
+        // context is lost, and the memory with it.
+        let _ = self.device.bind();
+        let _ = result::ctx::synchronize();
+        // SAFETY: addresses and memory were reserved, created and mapped by `new`, and are given back once.
+        unsafe {
+            if let Some(memory) = self.memory {
+                let _ = sys::cuMemUnmap(self.address, self.bytes);
+                let _ = sys::cuMemRelease(memory);
+            }
+            let _ = sys::cuMemAddressFree(self.address, self.bytes);
+        }
+    }
+}

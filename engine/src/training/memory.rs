@@ -1,0 +1,66 @@
+//! What of a device's memory a job takes, and for what.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A device's memory, where it is not the host's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct DeviceMemory {
+    /// What the job takes, the largest first.
+    pub parts: Vec<MemoryPart>,
+    /// Bytes that are free beside it.
+    pub free_bytes: u64,
+    /// Bytes of the device.
+    pub total_bytes: u64,
+}
+
+/// A part of what a job takes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct MemoryPart {
+    /// What it is for.
+    pub purpose: String,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+impl fmt::Display for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gb = |bytes: u64| bytes as f64 / 1e9;
+        let taken = self.parts.iter().map(|part| part.bytes).sum();
+        write!(f, "{:.2} GB of {:.1}", gb(taken), gb(self.total_bytes))?;
+        for (number, MemoryPart { purpose, bytes }) in self.parts.iter().enumerate() {
+            write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
+        }
+        write!(f, "; {:.2} are free beside it", gb(self.free_bytes))
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<rankine_cuda::Budget> for DeviceMemory {
+    fn from(budget: rankine_cuda::Budget) -> Self {
+        let part = |part: rankine_cuda::Part| MemoryPart { purpose: part.purpose.into(), bytes: part.bytes };
+        Self {
+            parts: budget.parts.into_iter().map(part).collect(),
+            free_bytes: budget.free_bytes,
+            total_bytes: budget.total_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_is_taken_for_what() {
+        let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
+        let memory = DeviceMemory {
+            parts: vec![part("tables", 96_160_000_000), part("routes", 1_500_000_000)],
+            free_bytes: 50_000_000_000,
+            total_bytes: 150_110_000_000,
+        };
+        let line = "97.66 GB of 150.1: tables 96.16, routes 1.50; 50.00 are free beside it";
+        assert_eq!(memory.to_string(), line);
+    }
+}
