@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 
 mod auc;
 mod dense;
+mod input;
 mod memory;
 mod network;
 mod optimizers;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     let bodies = [
         auc::BODIES,
         dense::BODIES,
+        input::BODIES,
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,

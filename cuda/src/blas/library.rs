@@ -43,7 +43,8 @@ impl Blas {
     /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
     ///
     /// # Errors
-    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not fit.
+    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not
+    /// fit.
     pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
         // The bindings panic where the library is missing: so it is asked for first.
         // SAFETY: loading the library runs its initializers, which it allows at any time.

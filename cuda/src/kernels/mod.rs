@@ -37,6 +37,7 @@ mod rows;
 mod sort;
 mod sparse_update;
 mod totals;
+mod unpack;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
@@ -67,6 +68,7 @@ pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
 pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
+pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -239,6 +241,8 @@ kernels! {
         SparsePartsBy32x1 = c"sparse_parts_32x1",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
         SparsePartsBy32x8 = c"sparse_parts_32x8";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "update": UpdateSgd = c"update_sgd";
 }
 
