@@ -147,9 +147,9 @@ impl Library {
             (Some(algorithm), _) => algorithm,
             (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
             (None, Algorithms::Recorded(tuning)) => {
-                product.from_records(blas, &name, &[tuning, &blas.known])?
+                product.recorded(blas, &name, &[tuning, &blas.known])?
             }
-            (None, Algorithms::Known) => product.from_records(blas, &name, &[&blas.known])?,
+            (None, Algorithms::Known) => product.recorded(blas, &name, &[&blas.known])?,
         };
         blas.taken.borrow_mut().set(name, &algorithm);
         Ok(Self { algorithm, ..product })
@@ -208,7 +208,7 @@ impl Library {
 
     /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
     /// none, what the heuristics put first.
-    fn from_records(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
+    fn recorded(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
         let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
         let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
