@@ -7,6 +7,7 @@ use rankine::cuda::{BatchShape, CudaEvaluation, CudaModel, Feed, InputLayout, In
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine_cuda::blas::Algorithms;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Lane, Pinned};
 use rankine_embedding::cuda::{Hotness, Layout};
@@ -292,7 +293,8 @@ fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> O
     let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
     let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness };
     let device = &bench.device;
-    let model = || CudaModel::initialized(device, spec.clone(), &rules, Precision::Bf16, 3, shape);
+    let products = (Precision::Bf16, Algorithms::Known);
+    let model = || CudaModel::initialized(device, spec.clone(), &rules, products.clone(), 3, shape);
     let (mut unpacked, mut fed) = (model()?, model()?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {

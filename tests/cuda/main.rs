@@ -45,12 +45,12 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
+        dense::BODIES,
         input::BODIES,
         memory::BODIES,
-        products::BODIES,
-        dense::BODIES,
         network::BODIES,
         optimizers::BODIES,
+        products::BODIES,
         training::BODIES,
     ]
     .concat();

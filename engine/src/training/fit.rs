@@ -60,13 +60,14 @@ pub fn train(
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
         let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
+        learner.tuning().iter().try_for_each(|record| run.write_tuning(record))?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })
 }
 
 /// The batches that a job trains on.
-fn train_options(job: &Job, io: IoOptions) -> StreamOptions {
+pub(super) fn train_options(job: &Job, io: IoOptions) -> StreamOptions {
     let train = &job.train;
     let order = if train.shuffle {
         Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }

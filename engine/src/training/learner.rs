@@ -11,6 +11,7 @@ use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::batches::{Batch, Batches};
+use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
@@ -29,6 +30,13 @@ pub(super) enum Learner {
     #[cfg(feature = "cuda")]
     Cuda(Box<crate::cuda::CudaModel>, gpu::Judge),
 }
+
+/// A moment in a GPU's work.
+#[cfg(feature = "cuda")]
+pub(super) type Mark = rankine_cuda::Moment;
+/// There is none.
+#[cfg(not(feature = "cuda"))]
+pub(super) type Mark = std::convert::Infallible;
 
 /// On which device a job is to be trained.
 pub(super) enum Choice {
@@ -51,7 +59,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec, rules)? {
+        let why = match gpu::device(job, dataset, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -110,6 +118,17 @@ impl Learner {
             Self::Cpu(..) => "cpu",
             #[cfg(feature = "cuda")]
             Self::Cuda(..) => "cuda",
+        }
+    }
+
+    /// The record of what its products take, for `tuning.json`; none on the CPU.
+    pub(super) fn tuning(&self) -> Option<String> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => {
+                Some(serde_json::to_string_pretty(&model.tuning()).expect("a record is plain data") + "\n")
+            }
         }
     }
 
@@ -202,6 +221,56 @@ impl Learner {
                 let most = crate::cuda::CudaModel::RESIDENT_BATCHES.min(batches.len());
                 Ok(model.time_steps(&batches[..most], rate_factor, count)?)
             }
+        }
+    }
+
+    /// The moment at which the steps that were begun will be done, by a GPU's clock.
+    pub(super) fn mark(&self) -> Result<Option<Mark>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Ok(Some(model.mark()?)),
+        }
+    }
+
+    /// Milliseconds from each moment to the next, once all steps are done.
+    pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(..) => {
+                let ms = |pair: &[Mark]| pair[1].synchronize().and_then(|()| pair[1].ms_since(&pair[0]));
+                let all = marks.windows(2).map(ms).collect::<Result<_, _>>();
+                Ok(Some(all.map_err(crate::cuda::Error::from)?))
+            }
+        }
+    }
+
+    /// How long each phase of an iteration takes alone, where a GPU has phases, and what that GPU reaches at most. A
+    /// step must have been done; weights change.
+    pub(super) fn time_phases(&mut self) -> Result<(Vec<Phase>, Option<Ceilings>), TrainError> {
+        match self {
+            Self::Cpu(..) => Ok((Vec::new(), None)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => {
+                let (phases, (bytes, flops)) = model.time_phases()?;
+                let ceilings = Ceilings { gb_per_s: bytes / 1e9, tflop_per_s: flops / 1e12 };
+                let phase = |(phase, ms, work): (crate::cuda::Phase, f64, crate::cuda::Work)| {
+                    Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
+                };
+                Ok((phases.into_iter().map(phase).collect(), Some(ceilings)))
+            }
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there.
+    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => Err(TrainError::Device(format!(
+                "a trace of {steps} steps is taken on GPUs alone: leave --trace out"
+            ))),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => gpu::trace(model, steps),
         }
     }
 
@@ -316,13 +385,16 @@ mod gpu {
 
     use std::sync::Arc;
 
-    use rankine_cuda::Device;
+    use rankine_cuda::blas::Algorithms;
+    use rankine_cuda::{ActivityKind, Device, Trace};
+    use rankine_embedding::cuda::Error as GpuError;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
+    use super::Activity;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job};
@@ -339,13 +411,12 @@ mod gpu {
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
-        rules: &TrainingRules,
     ) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec, rules);
+        let refused = refusals(job, dataset.schema(), spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
@@ -372,7 +443,11 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        let make = || CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape);
+        let algorithms = algorithms(job)?;
+        let make = || {
+            let products = (precision, algorithms.clone());
+            CudaModel::initialized(device, spec.clone(), rules, products, job.seed, shape)
+        };
         // First without the GPU's memory: what does not fit is known before anything of it is taken.
         let made =
             device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
@@ -380,6 +455,11 @@ mod gpu {
             Ok(model) => {
                 let name = device.name().map_err(Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
+            }
+            Err(Error::Gpu(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_)))) => {
+                Err(TrainError::Device(format!(
+                    "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+                )))
             }
             Err(error) if job.device.kind == DeviceKind::Cuda => {
                 Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
@@ -447,5 +527,36 @@ mod gpu {
             let Judgement { heads, not_numbers } = model.finish_judging(evaluation)?;
             Ok((not_numbers == 0).then_some(heads))
         }
+    }
+
+    /// What the GPU does in so many steps over the batches that lie there.
+    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+        let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
+        let trace = Trace::begin().map_err(refused)?;
+        model.repeat_steps(steps)?;
+        let activities = trace.end().map_err(refused)?.into_iter();
+        let shown = |activity: rankine_cuda::Activity| Activity {
+            name: activity.name,
+            is_kernel: activity.kind == ActivityKind::Kernel,
+            device: activity.device,
+            lane: activity.lane,
+            begin_ns: activity.begin_ns,
+            end_ns: activity.end_ns,
+            bytes: activity.bytes,
+        };
+        Ok(activities.map(shown).collect())
+    }
+
+    /// Where the algorithms of products come from.
+    fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
+        let Some(path) = &job.device.tuning else {
+            return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
+        };
+        let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        let record = serde_json::from_str(&text);
+        record.map(Algorithms::Recorded).map_err(|error| {
+            unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
+        })
     }
 }
