@@ -293,9 +293,8 @@ fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> O
     let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
     let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness };
     let device = &bench.device;
-    let model = || {
-        CudaModel::initialized(device, spec.clone(), &rules, (Precision::Bf16, Algorithms::Known), 3, shape)
-    };
+    let products = (Precision::Bf16, Algorithms::Known);
+    let model = || CudaModel::initialized(device, spec.clone(), &rules, products.clone(), 3, shape);
     let (mut unpacked, mut fed) = (model()?, model()?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {

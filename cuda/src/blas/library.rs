@@ -146,9 +146,7 @@ impl Library {
         let algorithm = match (taken, &blas.algorithms) {
             (Some(algorithm), _) => algorithm,
             (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
-            (None, Algorithms::Recorded(tuning)) => {
-                product.recorded(blas, &name, &[tuning, &blas.known])?
-            }
+            (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, &[tuning, &blas.known])?,
             (None, Algorithms::Known) => product.recorded(blas, &name, &[&blas.known])?,
         };
         blas.taken.borrow_mut().set(name, &algorithm);

@@ -225,6 +225,8 @@ kernels! {
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "sparse_update":
         SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
         SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
@@ -241,8 +243,6 @@ kernels! {
         SparsePartsBy32x1 = c"sparse_parts_32x1",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
         SparsePartsBy32x8 = c"sparse_parts_32x8";
-    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
-        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "update": UpdateSgd = c"update_sgd";
 }
 

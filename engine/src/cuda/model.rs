@@ -408,10 +408,10 @@ impl<T: Element> Trainer<T> {
             };
             let (forward, backward) = (&forward, &backward);
             let losses = losses.device_pointer()?;
-            let (network_at, tables_at, input_at) = (&network, &tables, input.input());
+            let (of_network, of_tables, input_at) = (&network, &tables, input.input());
             let iteration = Iteration {
-                network: network_at,
-                tables: tables_at,
+                network: of_network,
+                tables: of_tables,
                 forward,
                 backward,
                 input: input_at,
@@ -464,6 +464,36 @@ impl<T: Element> Trainer<T> {
         Ok(())
     }
 
+    /// Sends a batch to the next slot, which becomes one under way, once there is one.
+    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
+        if self.under_way.len() == SLOTS {
+            self.finish_first()?;
+        }
+        let (place, trains) = (self.place, step.number > 0);
+        let input = &mut self.slots[place].input;
+        let told = (Step { loss_place: place as u32, ..step }, rates);
+        let lanes = (&self.copies, &self.main);
+        let fed = match batch {
+            Batch::Unpacked(batch, samples) => {
+                input.send(lanes, batch, samples, told)?;
+                None
+            }
+            Batch::Packed(batch) => {
+                self.faults.elements_mut()[place] = 0;
+                let faults = self.faults.device_pointer()?;
+                let unpacker = match &mut self.unpacker {
+                    Some(unpacker) => unpacker,
+                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
+                };
+                input.unpack(lanes, &batch, (unpacker, faults), told)?;
+                Some(batch)
+            }
+        };
+        self.place = (place + 1) % SLOTS;
+        self.under_way.push_back(UnderWay { place, trains, fed });
+        Ok(place)
+    }
+
     /// How long each phase of an iteration takes alone, in milliseconds, over the batch that lies in the first slot,
     /// with what it has to do, and what the GPU reaches at most: bytes and operations a second. Weights change.
     fn time_phases(
@@ -511,36 +541,6 @@ impl<T: Element> Trainer<T> {
         let moment = Moment::new(self.main.device())?;
         self.main.record(&moment)?;
         Ok(moment)
-    }
-
-    /// Sends a batch to the next slot, which becomes one under way, once there is one.
-    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
-        if self.under_way.len() == SLOTS {
-            self.finish_first()?;
-        }
-        let (place, trains) = (self.place, step.number > 0);
-        let input = &mut self.slots[place].input;
-        let told = (Step { loss_place: place as u32, ..step }, rates);
-        let lanes = (&self.copies, &self.main);
-        let fed = match batch {
-            Batch::Unpacked(batch, samples) => {
-                input.send(lanes, batch, samples, told)?;
-                None
-            }
-            Batch::Packed(batch) => {
-                self.faults.elements_mut()[place] = 0;
-                let faults = self.faults.device_pointer()?;
-                let unpacker = match &mut self.unpacker {
-                    Some(unpacker) => unpacker,
-                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
-                };
-                input.unpack(lanes, &batch, (unpacker, faults), told)?;
-                Some(batch)
-            }
-        };
-        self.place = (place + 1) % SLOTS;
-        self.under_way.push_back(UnderWay { place, trains, fed });
-        Ok(place)
     }
 
     fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {

@@ -387,7 +387,7 @@ mod gpu {
 
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
-    use rankine_embedding::cuda as tables;
+    use rankine_embedding::cuda::Error as GpuError;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
@@ -456,7 +456,7 @@ mod gpu {
                 let name = device.name().map_err(Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
-            Err(Error::Gpu(tables::Error::Cuda(error @ rankine_cuda::Error::Tuning(_)))) => {
+            Err(Error::Gpu(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_)))) => {
                 Err(TrainError::Device(format!(
                     "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
                 )))
@@ -468,39 +468,8 @@ mod gpu {
         }
     }
 
-    /// What the GPU does in so many steps over the batches that lie there.
-    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
-        let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
-        let trace = Trace::begin().map_err(refused)?;
-        model.repeat_steps(steps)?;
-        let activities = trace.end().map_err(refused)?.into_iter();
-        let shown = |activity: rankine_cuda::Activity| Activity {
-            name: activity.name,
-            is_kernel: activity.kind == ActivityKind::Kernel,
-            device: activity.device,
-            lane: activity.lane,
-            begin_ns: activity.begin_ns,
-            end_ns: activity.end_ns,
-            bytes: activity.bytes,
-        };
-        Ok(activities.map(shown).collect())
-    }
-
-    /// Where the algorithms of products come from.
-    fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
-        let Some(path) = &job.device.tuning else {
-            return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
-        };
-        let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
-        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
-        let record = serde_json::from_str(&text);
-        record.map(Algorithms::Recorded).map_err(|error| {
-            unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
-        })
-    }
-
-    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that
-    /// only the first evaluation reads.
+    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that only
+    /// the first evaluation reads.
     #[derive(Default)]
     pub(in super::super) struct Judge {
         evaluation: Option<CudaEvaluation>,
@@ -558,5 +527,36 @@ mod gpu {
             let Judgement { heads, not_numbers } = model.finish_judging(evaluation)?;
             Ok((not_numbers == 0).then_some(heads))
         }
+    }
+
+    /// What the GPU does in so many steps over the batches that lie there.
+    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+        let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
+        let trace = Trace::begin().map_err(refused)?;
+        model.repeat_steps(steps)?;
+        let activities = trace.end().map_err(refused)?.into_iter();
+        let shown = |activity: rankine_cuda::Activity| Activity {
+            name: activity.name,
+            is_kernel: activity.kind == ActivityKind::Kernel,
+            device: activity.device,
+            lane: activity.lane,
+            begin_ns: activity.begin_ns,
+            end_ns: activity.end_ns,
+            bytes: activity.bytes,
+        };
+        Ok(activities.map(shown).collect())
+    }
+
+    /// Where the algorithms of products come from.
+    fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
+        let Some(path) = &job.device.tuning else {
+            return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
+        };
+        let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        let record = serde_json::from_str(&text);
+        record.map(Algorithms::Recorded).map_err(|error| {
+            unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
+        })
     }
 }
