@@ -56,6 +56,7 @@ impl Blas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
         named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
+        let _workspaces = device.purpose("workspaces");
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         Ok(Self { device: Arc::clone(device), handle, workspace })
     }

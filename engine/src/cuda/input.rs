@@ -95,6 +95,7 @@ pub(super) struct InputSlot {
 
 impl InputSlot {
     pub(super) fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
+        let _input = device.purpose("input");
         Ok(Self {
             staging: Pinned::zeroed(device, layout.words)?,
             words: Buffer::filled(device, layout.words, 0)?,

@@ -340,6 +340,7 @@ mod gpu {
 
     use std::sync::Arc;
 
+    use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error;
     use rankine_reader::Dataset;
@@ -373,7 +374,11 @@ mod gpu {
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
             (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
-            (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
+            (Err(NoDriver(_) | NoDevice { .. }), _) => {
+                Ok(Err(", since there is no GPU that can be used".into()))
+            }
+            // One that is there, and cannot be used: whoever has it wants to know why.
+            (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
             (Ok(device), None) => Ok(Ok(device)),
         }
