@@ -1,6 +1,6 @@
 //! `rankine bench train`: what it tells, on a CPU.
 
-use support::{FAILED, Place, SUCCESS, run};
+use support::{Place, SUCCESS, USAGE, run};
 
 mod support;
 
@@ -63,8 +63,8 @@ fn batches_that_lie_ready_take_turns() {
     assert_eq!((&bench["input"]["resident"]["batches"], &bench["steps"]), (&3.into(), &5.into()));
     assert!(bench["loss_at_begin"].is_null(), "{bench}");
 
-    let too_large = run(["bench", "train", &job, "--set", "train.batch_size=2000"]).with(FAILED);
+    let too_large = run(["bench", "train", &job, "--set", "train.batch_size=2000"]).with(USAGE);
     too_large.says(&["the training part has 1000 samples, and not one batch of 2000"]);
-    let traced = run(["bench", "train", &job, "--steps", "1", "--trace", "trace.json"]).with(FAILED);
-    traced.says(&["a trace of 5 steps is taken on GPUs alone"]);
+    let traced = run(["bench", "train", &job, "--trace", "trace.json"]).with(USAGE);
+    traced.says(&["a trace is taken on GPUs alone"]);
 }

@@ -14,6 +14,7 @@ use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod auc;
+mod bench;
 mod dense;
 mod memory;
 mod network;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
+        bench::BODIES,
         dense::BODIES,
         memory::BODIES,
         network::BODIES,

@@ -27,6 +27,7 @@ mod locate;
 mod look_up;
 mod machine;
 mod mark;
+mod matmul;
 mod merge;
 mod number;
 mod optimizer;
@@ -55,6 +56,7 @@ pub use locate::Locate;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
 pub use mark::Mark;
+pub(crate) use matmul::{MatmulReluGradient, Matrices};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Rule, RuleKind};
@@ -164,14 +166,15 @@ macro_rules! kernels {
             /// Loads the kernels into the current context, all of them: the first launch of a kernel must not be the
             /// one that is captured.
             pub(crate) fn load() -> Result<Self> {
-                let (mut modules, mut functions) = (Vec::new(), Vec::new());
+                let (mut modules, mut functions) = (Vec::new(), Vec::<sys::CUfunction>::new());
                 $(
                     // SAFETY: the image is a fatbin that nvcc made, and lives forever.
                     let module = unsafe { result::module::load_data(image!($image).0.as_ptr().cast()) };
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                Ok(Self { functions })
+                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?;
+                Ok(Self { functions, hopper })
             }
         }
     };
@@ -181,6 +184,8 @@ macro_rules! kernels {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     functions: Vec<sys::CUfunction>,
+    /// Whether those are there that only Hopper can run.
+    hopper: bool,
 }
 
 kernels! {
@@ -207,6 +212,7 @@ kernels! {
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
     "mark": Mark = c"mark";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
@@ -222,6 +228,28 @@ impl Kernels {
     pub(crate) fn function(&self, id: Id) -> sys::CUfunction {
         self.functions[id as usize]
     }
+
+    pub(crate) fn hopper(&self) -> bool {
+        self.hopper
+    }
+}
+
+/// Allows a kernel of `matmul.cu` the shared memory that it takes; false where it was not loaded for Hopper.
+fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
+    let mut target = 0;
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+    // SAFETY: the function was just loaded, and the pointer is to a live integer.
+    unsafe { sys::cuFuncGetAttribute(&mut target, attribute, function) }
+        .result()
+        .named("cuFuncGetAttribute")?;
+    if target != matmul::TARGET {
+        return Ok(false);
+    }
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function was just loaded.
+    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
+        .named("cuFuncSetAttribute")?;
+    Ok(true)
 }
 
 /// A function of a module, allowed as much shared memory as any launcher asks for.

@@ -113,6 +113,17 @@ impl Learner {
         }
     }
 
+    /// The record of what its products take, for `tuning.json`; none on the CPU.
+    pub(super) fn tuning(&self) -> Option<String> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                Some(serde_json::to_string_pretty(&model.tuning()).expect("a record is plain data") + "\n")
+            }
+        }
+    }
+
     /// Whether it computes in the job's precision, which is a GPU's.
     pub(super) fn is_on_gpu(&self) -> bool {
         !matches!(self, Self::Cpu(..))
@@ -222,12 +233,13 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there.
+    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there; nothing on a CPU.
     pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
         match self {
-            Self::Cpu(..) => Err(TrainError::Device(format!(
-                "a trace of {steps} steps is taken on GPUs alone: leave --trace out"
-            ))),
+            Self::Cpu(..) => {
+                let _ = steps;
+                Ok(Vec::new())
+            }
             #[cfg(feature = "cuda")]
             Self::Cuda(model) => gpu::trace(model, steps),
         }
@@ -341,6 +353,7 @@ mod gpu {
     use std::sync::Arc;
 
     use rankine_cuda::Error::{NoDevice, NoDriver};
+    use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error;
     use rankine_reader::Dataset;
@@ -399,7 +412,11 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        let make = || CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape);
+        let algorithms = algorithms(job)?;
+        let make = || {
+            let products = (precision, algorithms.clone());
+            CudaModel::initialized(device, spec.clone(), rules, products, job.seed, shape)
+        };
         // First without the GPU's memory: what does not fit is known before anything of it is taken.
         let made =
             device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
@@ -408,6 +425,9 @@ mod gpu {
                 let name = device.name().map_err(|error| failed(error.into()))?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
+            Err(Error::Cuda(error @ rankine_cuda::Error::Tuning(_))) => Err(TrainError::Device(format!(
+                "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+            ))),
             Err(error) if job.device.kind == DeviceKind::Cuda => {
                 Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
             }
@@ -431,6 +451,19 @@ mod gpu {
             bytes: activity.bytes,
         };
         Ok(activities.map(shown).collect())
+    }
+
+    /// Where the algorithms of products come from.
+    fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
+        let Some(path) = &job.device.tuning else {
+            return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
+        };
+        let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        let record = serde_json::from_str(&text);
+        record.map(Algorithms::Recorded).map_err(|error| {
+            unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
+        })
     }
 
     pub(super) fn failed(error: Error) -> TrainError {

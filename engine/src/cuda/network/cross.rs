@@ -102,11 +102,11 @@ impl<T: Element> CrossNetwork<T> {
         let by_weights = |layer: &Layer, dy: Matrix<T>, x: Matrix<T>| {
             let gradients = parameters.gradients.pointer().element(layer.offset);
             let gradients = dense(gradients, layer.outputs, layer.inputs);
-            Product::of_transposed(blas, compute, dy, x, gradients)
+            Product::of_transposed(blas, compute, dy, x, gradients, Epilogue::None)
         };
-        let by_input = |layer: &Layer, dy: Matrix<T>, dx: Matrix<T>| {
+        let by_input = |layer: &Layer, dy: Matrix<T>, dx: Matrix<T>, epilogue| {
             let weights = dense(parameters.weights().element(layer.offset), layer.outputs, layer.inputs);
-            Product::straight(blas, compute, dy, weights, dx)
+            Product::straight(blas, compute, dy, weights, dx, epilogue)
         };
         let products = |(number, cross): (usize, &CrossLayer<T>)| {
             let dy = self.matrix(&self.product_gradients);
@@ -115,15 +115,15 @@ impl<T: Element> CrossNetwork<T> {
             match &cross.low_rank {
                 None => Ok(vec![
                     by_weights(&cross.layer, dy, cross.input)?,
-                    by_input(&cross.layer, dy, dx)?.added(),
+                    by_input(&cross.layer, dy, dx, Epilogue::Add)?,
                 ]),
                 Some((v, low)) => {
                     let low = low.both();
                     Ok(vec![
                         by_weights(&cross.layer, dy, low.values)?,
-                        by_input(&cross.layer, dy, low.gradients)?,
+                        by_input(&cross.layer, dy, low.gradients, Epilogue::None)?,
                         by_weights(v, low.gradients, cross.input)?,
-                        by_input(v, low.gradients, dx)?.added(),
+                        by_input(v, low.gradients, dx, Epilogue::Add)?,
                     ])
                 }
             }
