@@ -105,7 +105,7 @@ impl Library {
     /// `out` is the product of the left and the right factor, of which either may be transposed.
     ///
     /// # Panics
-    /// At [`Epilogue::ReluGradient`], which the library does not do on the way.
+    /// At epilogues that the library does not do on the way.
     ///
     /// # Errors
     /// Where the library has no algorithm for it.
@@ -128,7 +128,9 @@ impl Library {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
-            Epilogue::ReluGradient { .. } => panic!("cuBLASLt has no ReLU gradients on the way"),
+            Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => {
+                unreachable!("the products that the library is asked for have no such epilogue")
+            }
         }
         let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
         let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
@@ -317,7 +319,7 @@ fn name<T: Element, O: Element>(
         format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
     };
     let epilogue = match epilogue {
-        Epilogue::None | Epilogue::ReluGradient { .. } => "",
+        Epilogue::None | Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => "",
         Epilogue::Add => ", added",
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };

@@ -274,8 +274,9 @@ impl<T: Element> Trainer<T> {
         let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, &places);
-        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
+        let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
         let network =
