@@ -59,6 +59,7 @@ impl Blas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
         named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
+        let _workspaces = device.purpose("workspaces");
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
         let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
