@@ -278,7 +278,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     const uint2* from = odd ? p.sorted : p.pairs;
     uint2* to = odd ? p.pairs : p.sorted;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (u32 i = threadIdx.x; i < ROUTE_WARPS * BINS; i += ROUTE_THREADS) places[i / BINS][i % BINS] = 0;
+    for (u32 i = threadIdx.x; i < ROUTE_WARPS * bins; i += ROUTE_THREADS) places[i >> segment.digit_bits][i & (bins - 1)] = 0;
 
     // A warp takes consecutive pairs, round by round.
     const u32 own = warp * (ROUTE_TILE / ROUTE_WARPS) + lane;
@@ -302,8 +302,8 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
     __syncthreads();
 
-    // A pair's rank among those of the warp with its digit.
-    u16 ranks[ROUNDS];
+    // A pair's rank among those of the warp with its digit, two in a word.
+    u32 ranks[ROUNDS / 2] = {};
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
         const bool here = own + round * WARP < tile.count;
@@ -316,20 +316,23 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
             equal &= set ? others : ~others;
         }
         const u32 below = equal & ((1u << lane) - 1);
-        if (here) ranks[round] = places[warp][digit] + __popc(below);
+        if (here) ranks[round / 2] |= (places[warp][digit] + __popc(below)) << round % 2 * 16;
         __syncwarp();
         if (here && below == 0) places[warp][digit] += __popc(equal);
         __syncwarp();
     }
     __syncthreads();
 
-    const u32 in_segment = number - segment.tile, first_bin = threadIdx.x * THREAD_BINS;
+    // A thread has a bin or two, or none.
+    const u32 of_thread = bins > ROUTE_THREADS ? THREAD_BINS : 1, first_bin = threadIdx.x * of_thread;
+    const u32 own_bins = first_bin < bins ? of_thread : 0, in_segment = number - segment.tile;
     u32* states = p.states + (u64(p.pass) * p.tiles + number) * BINS + first_bin;
     const u32* histogram = p.histograms + (p.tile_segments[number] * PASSES_MAX + pass) * BINS + first_bin;
     u32 counts[THREAD_BINS], totals[THREAD_BINS], count = 0, total = 0, all;
 #pragma unroll
     for (u32 i = 0; i < THREAD_BINS; i++) {
-        counts[i] = 0;
+        counts[i] = totals[i] = 0;
+        if (i >= own_bins) continue;
 #pragma unroll
         for (u32 other = 0; other < ROUTE_WARPS; other++) counts[i] += places[other][first_bin + i];
         tell(states + i, (in_segment == 0 ? SUMMED : OWN) | counts[i]);
@@ -341,8 +344,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     u32 global = tile.begin + exclusive_sum<ROUTE_THREADS>(total, warps, all);
 #pragma unroll
     for (u32 i = 0; i < THREAD_BINS; i++) {
+        if (i >= own_bins) continue;
         u32 before = 0;
-        if (in_segment > 0 && first_bin + i < bins) {
+        if (in_segment > 0) {
             before = sum_before(states + i, in_segment);
             tell(states + i, SUMMED | (before + counts[i]));
         }
@@ -363,7 +367,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     for (u32 round = 0; round < ROUNDS; round++) {
         if (own + round * WARP >= tile.count) continue;
         const u32 digit = (pairs[round].x - segment.base) >> shift & (bins - 1);
-        staged[places[warp][digit] + ranks[round]] = pairs[round];
+        staged[places[warp][digit] + (ranks[round / 2] >> round % 2 * 16 & 0xffff)] = pairs[round];
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
