@@ -161,6 +161,15 @@ impl LocalTables {
         Ok(())
     }
 
+    /// The look-ups of the batch that was routed last, and the distinct rows among them.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn counts(&self, lane: &Lane) -> Result<[u64; 2]> {
+        let counts = self.route.counts.read(lane)?;
+        Ok([u64::from(counts[0]), u64::from(counts[1])])
+    }
+
     /// Waits for the lane, and tells what went wrong on the GPU.
     ///
     /// # Errors
