@@ -113,6 +113,26 @@ impl<T: Pod> Buffer<T> {
         Self { memory, len, element: PhantomData }
     }
 
+    /// Replaces the elements by others over and over, as often as they fit; the last time perhaps not all of them.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub(crate) fn repeat(&self, elements: &[T]) -> Result<()> {
+        let mut done = elements.len().min(self.len);
+        // SAFETY: the buffer has at least as many elements.
+        unsafe { result::memcpy_htod_sync(self.pointer().address(), &elements[..done]) }
+            .named("cuMemcpyHtoD")?;
+        while 0 < done && done < self.len {
+            let next = done.min(self.len - done);
+            let to = self.pointer().element(done).address();
+            // SAFETY: the buffer has `done + next` elements, and the two pieces do not overlap.
+            unsafe { result::memcpy_dtod_sync(to, self.pointer().address(), next * size_of::<T>()) }
+                .named("cuMemcpyDtoD")?;
+            done += next;
+        }
+        settle()
+    }
+
     /// The elements, once the lane has done all that was enqueued on it.
     ///
     /// # Errors

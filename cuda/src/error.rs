@@ -54,6 +54,9 @@ pub enum Error {
         /// What it would take, and what there is.
         needed: Box<Budget>,
     },
+    /// A record of algorithms that cannot be used here.
+    #[error("the record of algorithms does not fit: {0}")]
+    Tuning(String),
     /// A call of the driver failed. After an error of a kernel every later call fails likewise.
     #[error("{call}: {words} (CUDA error {code})")]
     Call {

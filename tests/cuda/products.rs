@@ -1,15 +1,22 @@
 //! Products of matrices.
 
 use half::bf16;
+use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
-use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product, Tuning};
 use rankine_cuda::kernels::Element;
 
 use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
 
 const TF32_ROUNDING: f64 = 1.0 / 2048.0;
 
-pub(crate) const BODIES: &[Body] = &[("products_are_the_sums", CASES, products_are_the_sums)];
+pub(crate) const BODIES: &[Body] = &[
+    ("products_are_the_sums", CASES, products_are_the_sums),
+    ("products_are_taken_through_relus", 4 * CASES, products_are_taken_through_relus),
+    ("cross_layers_are_made_on_the_way", 4 * CASES, cross_layers_are_made_on_the_way),
+    ("timed_algorithms_can_be_recorded", 1, timed_algorithms_can_be_recorded),
+    ("large_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
+];
 
 fn products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     for (compute, rounding) in [(Compute::F32, 0.0), (Compute::Tf32, TF32_ROUNDING)] {
@@ -20,7 +27,7 @@ fn products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
 
 /// `rounding` is that of the factors.
 fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, factors: f64) -> Outcome {
-    let blas = Blas::new(&bench.device)?;
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let mut size = || 8 * (1 + words.below(40)) as usize;
     let (m, n, k) = (size(), size(), size());
     let (x, y, bias) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k), words.numbers::<T>(n));
@@ -51,8 +58,8 @@ fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, f
     let epilogue = Epilogue::BiasRelu { bias: bias_buffer.pointer() };
     let products = [
         Product::by_transposed(&blas, compute, x_of, y_of, wide_out, epilogue)?,
-        Product::straight(&blas, compute, x_of, y_turned, matrix(&narrow, m, n))?,
-        Product::of_transposed(&blas, compute, x_turned, y_turned, sums_out)?,
+        Product::straight(&blas, compute, x_of, y_turned, matrix(&narrow, m, n), Epilogue::None)?,
+        Product::of_transposed(&blas, compute, x_turned, y_turned, sums_out, Epilogue::None)?,
     ];
     for product in &products {
         // SAFETY: all buffers live until the lane has been waited for by reading.
@@ -73,5 +80,182 @@ fn products_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute, f
         close("straight", i, f64::from(narrow[i].value()), sum, rounded(sum))?;
         close("transposed", i, f64::from(sums[i]), sum, tolerance)?;
     }
+    Ok(())
+}
+
+fn products_are_taken_through_relus(bench: &Bench, words: &mut Words) -> Outcome {
+    relu_gradients_in::<f32>(bench, words, Compute::F32)?;
+    relu_gradients_in::<bf16>(bench, words, Compute::Bf16)
+}
+
+/// Of matrices whose sizes are multiples of nothing that kernels work in, but of the eight that rows begin at.
+fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 8 * (1 + words.below(60)) as usize;
+    let (n, k) = (size(), size());
+    let (x, y, outputs) = (words.numbers::<T>(m * k), words.numbers::<T>(k * n), words.numbers::<T>(m * n));
+    let [x_buffer, y_buffer, outputs_buffer] =
+        [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&outputs)?];
+    // Within a wider matrix, as the vectors' gradients are.
+    let stride = n + 8;
+    let (out, sums) = (bench.poison::<T>(m * stride)?, bench.poison::<f32>(n)?);
+    let matrix = |buffer: &Buffer<T>, rows, columns, stride| Matrix {
+        pointer: buffer.pointer(),
+        rows,
+        columns,
+        stride,
+    };
+    let epilogue = Epilogue::ReluGradient { outputs: matrix(&outputs_buffer, m, n, n), sums: sums.pointer() };
+    let (x_of, y_of) = (matrix(&x_buffer, m, k, k), matrix(&y_buffer, k, n, n));
+    let product = Product::straight(&blas, compute, x_of, y_of, matrix(&out, m, n, stride), epilogue)?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe { product.enqueue(&blas, &bench.lane) }?;
+    let (out, sums) = (out.read(&bench.lane)?, sums.read(&bench.lane)?);
+    let mut column_sums = vec![(0.0, 0.0); n];
+    for i in 0..m * n {
+        let (row, column) = (i / n, i % n);
+        let found = f64::from(out[row * stride + column].value());
+        let terms = (0..k).map(|j| f64::from(x[row * k + j].value()) * f64::from(y[j * n + column].value()));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let expected = if outputs[i].value() > 0.0 { sum } else { 0.0 };
+        let tolerance = size * k as f64 * F32_ROUNDING + F32_ROUNDING;
+        let tolerance = tolerance + rounding::<T>() * (expected.abs() + tolerance);
+        close("through a ReLU", i, found, expected, if outputs[i].value() > 0.0 { tolerance } else { 0.0 })?;
+        let (sum, size) = &mut column_sums[column];
+        (*sum, *size) = (*sum + found, *size + found.abs());
+    }
+    for (column, &(sum, size)) in column_sums.iter().enumerate() {
+        close("sum of", column, f64::from(sums[column]), sum, size * m as f64 * F32_ROUNDING + F32_ROUNDING)?;
+    }
+    if out.iter().enumerate().any(|(i, element)| i % stride >= n && !element.value().is_nan()) {
+        return Err("something was written beside the product".into());
+    }
+    Ok(())
+}
+
+/// Of a size at which many blocks have several tiles each.
+fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let (m, n, k) = (24_000 + words.below(1000) as usize, 1024, 520);
+    let buffers = [(m, k), (k, n), (m, n)].map(|(rows, columns)| {
+        let numbers: Vec<bf16> = words.numbers(rows * columns / 64);
+        let numbers: Vec<_> = numbers.iter().cycle().take(rows * columns).copied().collect();
+        bench.buffer(&numbers).map(|buffer| (buffer, rows, columns))
+    });
+    let [x, y, outputs] = buffers;
+    let (x, y, outputs) = (x?, y?, outputs?);
+    let matrix = |(buffer, rows, columns): &(Buffer<bf16>, usize, usize)| Matrix {
+        pointer: buffer.pointer(),
+        rows: *rows,
+        columns: *columns,
+        stride: *columns,
+    };
+    let mut results = Vec::new();
+    for _ in 0..3 {
+        let (out, sums) = (bench.poison::<bf16>(m * n)?, bench.poison::<f32>(n)?);
+        let epilogue = Epilogue::ReluGradient { outputs: matrix(&outputs), sums: sums.pointer() };
+        let place = Matrix { pointer: out.pointer(), rows: m, columns: n, stride: n };
+        let product = Product::straight(&blas, Compute::Bf16, matrix(&x), matrix(&y), place, epilogue)?;
+        // SAFETY: all buffers live until the lane has been waited for by reading.
+        unsafe { product.enqueue(&blas, &bench.lane) }?;
+        let bits: Vec<_> = out.read(&bench.lane)?.iter().map(|element| element.to_bits()).collect();
+        let sums: Vec<_> = sums.read(&bench.lane)?.iter().map(|sum| sum.to_bits()).collect();
+        if bits.iter().any(|&bits| bf16::from_bits(bits).is_nan()) {
+            return Err("an element was not written".into());
+        }
+        results.push((bits, sums));
+    }
+    if results.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err("results differ from run to run".into());
+    }
+    Ok(())
+}
+
+fn cross_layers_are_made_on_the_way(bench: &Bench, words: &mut Words) -> Outcome {
+    cross_layers_in::<f32>(bench, words, Compute::F32)?;
+    cross_layers_in::<bf16>(bench, words, Compute::Bf16)
+}
+
+fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 8 * (1 + words.below(60)) as usize;
+    let (n, k) = (size(), size());
+    // x0 within a wider matrix, as the vectors are.
+    let stride = n + 8;
+    let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k));
+    let (first, input) = (words.numbers::<T>(m * stride), words.numbers::<T>(m * n));
+    let bias = words.numbers::<f32>(n);
+    let buffers = [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&first)?, bench.buffer(&input)?];
+    let bias_buffer = bench.buffer(&bias)?;
+    let (out, product) = (bench.poison::<T>(m * n)?, bench.poison::<T>(m * n)?);
+    let matrix = |buffer: &Buffer<T>, rows, columns, stride| Matrix {
+        pointer: buffer.pointer(),
+        rows,
+        columns,
+        stride,
+    };
+    let epilogue = Epilogue::Cross {
+        first: matrix(&buffers[2], m, n, stride),
+        input: matrix(&buffers[3], m, n, n),
+        bias: bias_buffer.pointer(),
+        product: matrix(&product, m, n, n),
+    };
+    let (x_of, y_of) = (matrix(&buffers[0], m, k, k), matrix(&buffers[1], n, k, k));
+    let whole = Product::by_transposed(&blas, compute, x_of, y_of, matrix(&out, m, n, n), epilogue)?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe { whole.enqueue(&blas, &bench.lane) }?;
+    let (out, product) = (out.read(&bench.lane)?, product.read(&bench.lane)?);
+    for i in 0..m * n {
+        let (row, column) = (i / n, i % n);
+        let pairs = x[row * k..][..k].iter().zip(&y[column * k..][..k]);
+        let terms = pairs.map(|(x, y)| f64::from(x.value()) * f64::from(y.value()));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let tolerance = size * k as f64 * F32_ROUNDING + F32_ROUNDING;
+        let tolerance = tolerance + rounding::<T>() * (sum.abs() + tolerance);
+        let u = f64::from(product[i].value());
+        close("product", i, u, sum, tolerance)?;
+        let [x0, x, b] =
+            [first[row * stride + column].value(), input[i].value(), bias[column]].map(f64::from);
+        let expected = x0 * (u + b) + x;
+        let size = x0.abs() * (u.abs() + b.abs()) + x.abs();
+        let tolerance = 3.0 * size * F32_ROUNDING + rounding::<T>() * expected.abs();
+        close("cross layer", i, f64::from(out[i].value()), expected, tolerance)?;
+    }
+    Ok(())
+}
+
+fn timed_algorithms_can_be_recorded(bench: &Bench, words: &mut Words) -> Outcome {
+    let (m, n, k) = (8 * (100 + words.below(400)) as usize, 256, 128);
+    let numbers = bench.buffer(&words.numbers::<bf16>(m * k + n * k))?;
+    let bits = |algorithms: Algorithms| -> Result<_, Failed> {
+        let blas = Blas::new(&bench.device, algorithms)?;
+        let out = bench.poison::<bf16>(m * n)?;
+        let matrix = |pointer, rows, columns| Matrix { pointer, rows, columns, stride: columns };
+        let (x, y) = (matrix(numbers.pointer(), m, k), matrix(numbers.pointer().element(m * k), n, k));
+        let place = matrix(out.pointer(), m, n);
+        let product = Product::by_transposed(&blas, Compute::Bf16, x, y, place, Epilogue::None)?;
+        // SAFETY: all buffers live until the lane has been waited for by reading.
+        unsafe { product.enqueue(&blas, &bench.lane) }?;
+        let bits: Vec<_> = out.read(&bench.lane)?.iter().map(|element| element.to_bits()).collect();
+        Ok((bits, blas.tuning()))
+    };
+    let (timed, record) = bits(Algorithms::Timed)?;
+    if record.algorithms.len() != 1 {
+        return Err(format!("of one product there are {} in the record", record.algorithms.len()).into());
+    }
+    if bits(Algorithms::Recorded(record.clone()))? != (timed, record.clone()) {
+        return Err("with the record the product is another one".into());
+    }
+    let elsewhere = Tuning { gpu: "another GPU".into(), ..record.clone() };
+    let refused = |tuning, words: &str| match bits(Algorithms::Recorded(tuning)) {
+        Err(failed) if failed.message().is_some_and(|message| message.contains(words)) => Ok(()),
+        other => Err(format!("a record with {words} is not refused as it should be: {other:?}")),
+    };
+    refused(elsewhere, "another GPU")?;
+    let mut unknown = record;
+    unknown.algorithms.values_mut().for_each(|words| *words = "ffff 0 0 0 0 0 0 0".into());
+    refused(unknown, "does not take its algorithm")?;
     Ok(())
 }

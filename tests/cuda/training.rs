@@ -6,6 +6,7 @@ use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
+use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
@@ -134,7 +135,14 @@ impl Training {
         let Self { spec, rules, seed, batch_size, .. } = self;
         let hotness = vec![Hotness::Fixed(1); spec.features.len()];
         let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &hotness };
-        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, precision, *seed, shape)?)
+        Ok(CudaModel::initialized(
+            &bench.device,
+            spec.clone(),
+            rules,
+            (precision, Algorithms::Known),
+            *seed,
+            shape,
+        )?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

@@ -11,11 +11,11 @@ use crate::error::{Named, Result};
 
 mod auc;
 mod barrier;
+mod begin_state;
 mod columns;
 mod cross;
 mod dense_input;
 mod dense_update;
-mod descend;
 mod dot;
 mod element;
 mod gather;
@@ -25,22 +25,24 @@ mod initialize;
 mod judge;
 mod look_up;
 mod machine;
+mod matmul;
 mod merge;
 mod number;
 mod optimizer;
 mod reduce;
 mod route;
 mod rows;
+mod sparse_update;
 mod totals;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
+pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
 pub use element::{Element, Rate, Step};
 pub use gather::Gather;
@@ -50,12 +52,14 @@ pub use initialize::{Initialize, Table};
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
+pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::{Fetch, Send, Vectors};
+pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
 pub use update::Update;
 
@@ -160,14 +164,16 @@ macro_rules! kernels {
             /// Loads the kernels into the current context, all of them: the first launch of a kernel must not be the
             /// one that is captured.
             pub(crate) fn load() -> Result<Self> {
-                let (mut modules, mut functions) = (Vec::new(), Vec::new());
+                let (mut modules, mut functions) = (Vec::new(), Vec::<sys::CUfunction>::new());
                 $(
                     // SAFETY: the image is a fatbin that nvcc made, and lives forever.
                     let module = unsafe { result::module::load_data(image!($image).0.as_ptr().cast()) };
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                Ok(Self { functions })
+                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
+                    && allow_matmul(functions[Id::MatmulCross as usize])?;
+                Ok(Self { functions, hopper })
             }
         }
     };
@@ -177,19 +183,20 @@ macro_rules! kernels {
 #[derive(Debug)]
 pub(crate) struct Kernels {
     functions: Vec<sys::CUfunction>,
+    /// Whether those are there that only Hopper can run.
+    hopper: bool,
 }
 
 kernels! {
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
+    "begin_state": BeginState = c"begin_state";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
         CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
-    "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
-        DescendParts = c"descend_parts";
     "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
         DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
     "gather": Gather = c"gather";
@@ -201,6 +208,7 @@ kernels! {
     "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
@@ -208,6 +216,22 @@ kernels! {
         RouteNumber = c"route_number";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "totals": Totals = c"totals";
+    "sparse_update":
+        SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
+        SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
+        SparseUpdateF32By32x1 = c"sparse_update_f32_32x1",
+        SparseUpdateF32By32x2 = c"sparse_update_f32_32x2",
+        SparseUpdateF32By32x8 = c"sparse_update_f32_32x8",
+        SparseUpdateBf16By4x1 = c"sparse_update_bf16_4x1",
+        SparseUpdateBf16By16x1 = c"sparse_update_bf16_16x1",
+        SparseUpdateBf16By32x1 = c"sparse_update_bf16_32x1",
+        SparseUpdateBf16By32x2 = c"sparse_update_bf16_32x2",
+        SparseUpdateBf16By32x8 = c"sparse_update_bf16_32x8",
+        SparsePartsBy4x1 = c"sparse_parts_4x1",
+        SparsePartsBy16x1 = c"sparse_parts_16x1",
+        SparsePartsBy32x1 = c"sparse_parts_32x1",
+        SparsePartsBy32x2 = c"sparse_parts_32x2",
+        SparsePartsBy32x8 = c"sparse_parts_32x8";
     "update": UpdateSgd = c"update_sgd";
 }
 
@@ -215,6 +239,28 @@ impl Kernels {
     pub(crate) fn function(&self, id: Id) -> sys::CUfunction {
         self.functions[id as usize]
     }
+
+    pub(crate) fn hopper(&self) -> bool {
+        self.hopper
+    }
+}
+
+/// Allows a kernel of `matmul.cu` the shared memory that it takes; false where it was not loaded for Hopper.
+fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
+    let mut target = 0;
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
+    // SAFETY: the function was just loaded, and the pointer is to a live integer.
+    unsafe { sys::cuFuncGetAttribute(&mut target, attribute, function) }
+        .result()
+        .named("cuFuncGetAttribute")?;
+    if target != matmul::TARGET {
+        return Ok(false);
+    }
+    let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function was just loaded.
+    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES_MAX as i32) }
+        .named("cuFuncSetAttribute")?;
+    Ok(true)
 }
 
 /// A function of a module, allowed as much shared memory as any launcher asks for.

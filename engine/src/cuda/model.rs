@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use half::bf16;
-use rankine_cuda::blas::Compute;
+use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Optimizer;
@@ -70,25 +70,30 @@ impl CudaModel {
         device: &Arc<Device>,
         spec: ModelSpec,
         rules: &TrainingRules,
-        precision: Precision,
+        (precision, algorithms): (Precision, Algorithms),
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let machine = match precision {
-            Precision::Fp32 => {
-                Machine::F32(Trainer::new(device, Compute::F32, (&spec, rules), seed, batches)?.into())
-            }
-            Precision::Tf32 => {
-                Machine::F32(Trainer::new(device, Compute::Tf32, (&spec, rules), seed, batches)?.into())
-            }
-            Precision::Bf16 => {
-                Machine::Bf16(Trainer::new(device, Compute::Bf16, (&spec, rules), seed, batches)?.into())
-            }
+            Precision::Fp32 => Machine::F32(
+                Trainer::new(device, (Compute::F32, algorithms), (&spec, rules), seed, batches)?.into(),
+            ),
+            Precision::Tf32 => Machine::F32(
+                Trainer::new(device, (Compute::Tf32, algorithms), (&spec, rules), seed, batches)?.into(),
+            ),
+            Precision::Bf16 => Machine::Bf16(
+                Trainer::new(device, (Compute::Bf16, algorithms), (&spec, rules), seed, batches)?.into(),
+            ),
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Ok(Self { spec, rules: rules.clone(), optimizers, machine })
+    }
+
+    /// The algorithms that its products take.
+    pub fn tuning(&self) -> Tuning {
+        with_trainer!(&self.machine, trainer => trainer.network.tuning())
     }
 
     /// What the model is.
@@ -260,7 +265,7 @@ struct Scores {
 impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
-        compute: Compute,
+        (compute, algorithms): (Compute, Algorithms),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
@@ -269,11 +274,13 @@ impl<T: Element> Trainer<T> {
         let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, &places);
-        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
+        let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
-        let network = Network::new(device, compute, (spec, rules), &places, batch_size, &parameters)?;
+        let network =
+            Network::new(device, (compute, algorithms), (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
         let lanes = Lanes::new(&main)?;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
@@ -155,7 +155,7 @@ pub(super) fn ceilings<T: Element>(
     lane: &Lane,
     compute: Compute,
 ) -> Result<(f64, f64)> {
-    let blas = Blas::new(device)?;
+    let blas = Blas::new(device, Algorithms::Known)?;
     let mut state = 1u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -23,6 +23,12 @@ impl Job {
         if let Err(error) = self.topology() {
             found.push(Conflict::new("device.nodes", error.to_string()));
         }
+        if self.device.tune && self.device.tuning.is_some() {
+            found.push(Conflict::new(
+                "device.tuning",
+                "device.tune asks for algorithms to be timed, and device.tuning for those of a record: keep one of them",
+            ));
+        }
         if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {
             found.push(Conflict::new(
                 "eval.target_auc",

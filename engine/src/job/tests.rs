@@ -897,6 +897,8 @@ fn any_job() -> impl Strategy<Value = Job> {
         |((kind, precision), threads, per_node, nodes, sharded)| Device {
             kind,
             precision,
+            tune: sharded,
+            tuning: (!sharded).then(|| "runs/a \"b\"/tuning.json".into()),
             threads: threads.and_then(ThreadCount::new),
             ranks: RankCount::new(per_node * nodes).unwrap(),
             nodes: RankCount::new(nodes).unwrap(),

@@ -1,5 +1,7 @@
 //! How long and on what the job trains, and how it is judged.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 
 use super::values::{AucTarget, BatchSize, Count, RankCount, ThreadCount, WindowBlocks};
@@ -77,6 +79,13 @@ pub struct Device {
     pub kind: DeviceKind,
     /// What GPUs compute in. Weights and sums are single precision in any case, and so is all that the CPU does.
     pub precision: Precision,
+    /// Whether the algorithms of matrix products are timed at the start, and the fastest taken. Without that they are
+    /// always the same with the same library on the same GPU; timed ones may differ from training to training, and then
+    /// round differently. What was taken is in the run folder, as `tuning.json`.
+    pub tune: bool,
+    /// A `tuning.json` of another training, whose algorithms are taken: with the same GPU and library, and otherwise
+    /// the same job, results are the same to the bit.
+    pub tuning: Option<PathBuf>,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
     /// Ranks in all. Each takes its share of every batch and of the tables; on the CPU they are threads of one process.
@@ -94,6 +103,8 @@ impl Default for Device {
         Self {
             kind: DeviceKind::default(),
             precision: Precision::default(),
+            tune: false,
+            tuning: None,
             threads: None,
             ranks: one,
             nodes: one,

@@ -60,6 +60,7 @@ pub fn train(
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        learner.tuning().iter().try_for_each(|record| run.write_tuning(record))?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })

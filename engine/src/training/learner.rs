@@ -53,7 +53,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec, rules)? {
+        let why = match gpu::device(job, dataset, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -110,6 +110,17 @@ impl Learner {
             Self::Cpu(..) => "cpu",
             #[cfg(feature = "cuda")]
             Self::Cuda(_) => "cuda",
+        }
+    }
+
+    /// The record of what its products take, for `tuning.json`; none on the CPU.
+    pub(super) fn tuning(&self) -> Option<String> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                Some(serde_json::to_string_pretty(&model.tuning()).expect("a record is plain data") + "\n")
+            }
         }
     }
 
@@ -340,6 +351,7 @@ mod gpu {
 
     use std::sync::Arc;
 
+    use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error;
     use rankine_reader::Dataset;
@@ -361,13 +373,12 @@ mod gpu {
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
-        rules: &TrainingRules,
     ) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec, rules);
+        let refused = refusals(job, dataset.schema(), spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
@@ -394,7 +405,11 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        let make = || CudaModel::initialized(device, spec.clone(), rules, precision, job.seed, shape);
+        let algorithms = algorithms(job)?;
+        let make = || {
+            let products = (precision, algorithms.clone());
+            CudaModel::initialized(device, spec.clone(), rules, products, job.seed, shape)
+        };
         // First without the GPU's memory: what does not fit is known before anything of it is taken.
         let made =
             device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
@@ -403,6 +418,9 @@ mod gpu {
                 let name = device.name().map_err(|error| failed(error.into()))?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
+            Err(Error::Cuda(error @ rankine_cuda::Error::Tuning(_))) => Err(TrainError::Device(format!(
+                "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+            ))),
             Err(error) if job.device.kind == DeviceKind::Cuda => {
                 Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
             }
@@ -426,6 +444,19 @@ mod gpu {
             bytes: activity.bytes,
         };
         Ok(activities.map(shown).collect())
+    }
+
+    /// Where the algorithms of products come from.
+    fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
+        let Some(path) = &job.device.tuning else {
+            return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
+        };
+        let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+        let record = serde_json::from_str(&text);
+        record.map(Algorithms::Recorded).map_err(|error| {
+            unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
+        })
     }
 
     pub(super) fn failed(error: Error) -> TrainError {

@@ -77,6 +77,12 @@ impl RunDir {
             .map_err(|source| TrainError::Write { path: self.path.join(Self::METRICS_NAME), source })
     }
 
+    /// Writes `tuning.json`: the algorithms that a GPU's products take, with which `device.tuning` computes alike.
+    pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
+        let path = self.path.join("tuning.json");
+        fs::write(&path, record).map_err(|source| TrainError::Write { path, source })
+    }
+
     /// Writes `summary.json`, whole or not at all.
     pub(super) fn finish(&self, summary: &Summary) -> Result<(), TrainError> {
         let path = self.path.join(Self::SUMMARY_NAME);

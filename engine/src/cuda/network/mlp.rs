@@ -83,15 +83,22 @@ impl<T: Element> Mlp<T> {
     }
 
     pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
-        let products = |place: &Place<T>| {
-            let (blas, compute, parameters) = (&shared.blas, shared.compute, &shared.dense);
-            let Layer { inputs, outputs, offset, .. } = place.layer;
-            let dy = place.output.gradients;
+        let (blas, compute, parameters) = (&shared.blas, shared.compute, &shared.dense);
+        let mut before: Option<&Place<T>> = None;
+        let products = |place| {
+            let &Place { layer, input, input_gradients, output: Both { gradients: dy, .. } } = place;
+            let Layer { inputs, outputs, offset, .. } = layer;
             let gradients = dense(parameters.gradients.pointer().element(offset), outputs, inputs);
-            let by_weights = Product::of_transposed(blas, compute, dy, place.input, gradients)?;
+            let by_weights = Product::of_transposed(blas, compute, dy, input, gradients, Epilogue::None)?;
             let weights = dense(parameters.weights().element(offset), outputs, inputs);
-            let by_input = |out| Product::straight(blas, compute, dy, weights, out);
-            Ok((by_weights, place.input_gradients.map(by_input).transpose()?))
+            // The gradients by the input are those by the output of the layer before, and by its bias.
+            let epilogue = before.map_or(Epilogue::None, |before| Epilogue::ReluGradient {
+                outputs: input,
+                sums: parameters.gradients.pointer().element(before.layer.bias().start),
+            });
+            before = Some(place);
+            let by_input = |out| Product::straight(blas, compute, dy, weights, out, epilogue);
+            Ok((by_weights, input_gradients.map(by_input).transpose()?))
         };
         Ok(Backward(self.places.iter().map(products).collect::<Result<_>>()?))
     }
@@ -111,33 +118,30 @@ impl<T: Element> Mlp<T> {
     /// # Safety
     /// As for [`Mlp::forward`].
     pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
-        let count = self.places.len();
-        for (number, (place, (by_weights, by_input))) in self.places.iter().zip(&plan.0).enumerate().rev() {
-            let Place { layer, output, .. } = place;
-            let masked = self.through_last_relu && number + 1 == count;
-            let columns = Columns {
-                gradients: output.gradients.pointer,
-                outputs: if masked { Pointer::NULL } else { output.values.pointer },
-                parts: shared.parts.pointer(),
-                samples: shared.samples_count(),
-                columns: layer.outputs as u32,
-                stride: output.gradients.stride as u32,
-                outputs_stride: output.values.stride as u32,
-            };
-            let total = Total {
-                parts: columns.parts,
-                sums: shared.dense.gradients.pointer().element(layer.bias().start),
-                pieces: Columns::<T>::pieces(columns.samples),
-                columns: columns.columns,
-            };
-            // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of any layer.
-            unsafe {
-                lane.launch(&columns, columns.grid())?;
-                lane.launch(&total, total.grid())?;
+        let Some(Place { layer, output, .. }) = self.places.last() else { return Ok(()) };
+        // Products take gradients through the ReLUs between layers; the last one is left.
+        let columns = Columns {
+            gradients: output.gradients.pointer,
+            outputs: if self.through_last_relu { Pointer::NULL } else { output.values.pointer },
+            parts: shared.parts.pointer(),
+            samples: shared.samples_count(),
+            columns: layer.outputs as u32,
+            stride: output.gradients.stride as u32,
+            outputs_stride: output.values.stride as u32,
+        };
+        let total = Total {
+            parts: columns.parts,
+            sums: shared.dense.gradients.pointer().element(layer.bias().start),
+            pieces: Columns::<T>::pieces(columns.samples),
+            columns: columns.columns,
+        };
+        // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of the layer.
+        unsafe {
+            lane.launch(&columns, columns.grid())?;
+            lane.launch(&total, total.grid())?;
+            for (by_weights, by_input) in plan.0.iter().rev() {
                 by_weights.enqueue(&shared.blas, lane)?;
-                if let Some(by_input) = by_input {
-                    by_input.enqueue(&shared.blas, lane)?;
-                }
+                by_input.iter().try_for_each(|by_input| by_input.enqueue(&shared.blas, lane))?;
             }
         }
         Ok(())
@@ -145,7 +149,7 @@ impl<T: Element> Mlp<T> {
 
     /// Parts that sums over a batch are taken in.
     pub(super) fn parts(layers: &[Layer], samples: usize) -> usize {
-        let widest = layers.iter().map(|layer| layer.outputs).max().unwrap_or(0);
-        Columns::<T>::pieces(samples as u32) as usize * widest
+        let outputs = layers.last().map_or(0, |layer| layer.outputs);
+        Columns::<T>::pieces(samples as u32) as usize * outputs
     }
 }

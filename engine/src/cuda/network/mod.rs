@@ -15,7 +15,7 @@ mod shared;
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Blas, Compute};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, Guard};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
@@ -69,7 +69,7 @@ pub(super) struct Backward {
 impl<T: Element> Network<T> {
     pub(super) fn new(
         device: &Arc<Device>,
-        compute: Compute,
+        (compute, algorithms): (Compute, Algorithms),
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
         samples: usize,
@@ -101,7 +101,7 @@ impl<T: Element> Network<T> {
             .max(Head::<T>::parts(&layers, samples));
         let shared = Shared {
             device: Arc::clone(device),
-            blas: Blas::new(device)?,
+            blas: Blas::new(device, algorithms)?,
             compute,
             samples,
             dense: Dense::new(device, layers, parameters, &rules.dense)?,
@@ -120,6 +120,11 @@ impl<T: Element> Network<T> {
             head,
             _room: room,
         })
+    }
+
+    /// The algorithms that products take.
+    pub(super) fn tuning(&self) -> Tuning {
+        self.shared.blas.tuning()
     }
 
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.
@@ -285,6 +290,6 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.descend(lane, gradients, input.rates, guard.stop()) }
+        unsafe { tables.update(lane, input.ids, gradients, input.rates, guard.stop()) }
     }
 }

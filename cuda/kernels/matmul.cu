@@ -1,0 +1,298 @@
+// Products of bf16 matrices on Hopper with what is done to their elements, so that no pass over activations is left:
+//
+// - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the samples,
+//   column by column, for the bias before that ReLU.
+// - Cross layers: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
+//
+// What the elements are combined with is read while others multiply, into the place in shared memory that the results
+// are then written from.
+//
+// Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
+// are turned when they are written. A block has one warp that fetches tiles and two warpgroups that multiply, each a tile
+// of its own, in turns: while one multiplies, the other one finishes its elements and has them written. Two blocks are a
+// cluster with tiles of the same samples, of which each fetches half for both. Pairs of tiles are numbered along a
+// sample's columns, so that samples are read from memory once; weights stay in the cache.
+#include "hopper.cuh"
+
+#include <type_traits>
+
+constexpr u32 MATMUL_THREADS = 384;
+
+struct Matmul {
+    // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128 columns.
+    TensorMap weights;
+    // [samples][depth], tiles of 80 samples.
+    TensorMap samples;
+    // What elements are combined with and what is written, [samples][columns] in tiles of 160 samples. For gradients the
+    // ReLU's outputs, and the gradients; for cross layers x0 and x, and u and x'.
+    TensorMap inputs[2];
+    TensorMap outputs[2];
+    // For gradients: [tile of samples][columns]
+    float* parts;
+    // For cross layers: one a column.
+    const float* bias;
+    u32 count;
+    u32 columns;
+    u32 depth;
+    u32 reserved[9];
+};
+static_assert(sizeof(Matmul) == 832);
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// Of a tile: its columns and samples, and how much of the depth is multiplied at a time.
+constexpr u32 COLUMNS = 128;
+constexpr u32 SAMPLES = 160;
+constexpr u32 DEPTH = 64;
+constexpr u32 GROUP_THREADS = 128;
+// In shared memory a row of a tile has 64 elements.
+constexpr u32 ROW_BYTES = 128;
+constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
+constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
+constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
+// A tile of elements has two halves of 64 columns: those of one product of a warpgroup.
+constexpr u32 HALF_BYTES = SAMPLES * ROW_BYTES;
+constexpr u32 TILE_BYTES = 2 * HALF_BYTES;
+// Behind the products; see `Matmul`.
+struct ReluGradient {
+    static constexpr bool TURNED = true;
+    static constexpr u32 TILES = 1;
+    static constexpr u32 STAGES = 5;
+};
+struct CrossLayer {
+    static constexpr bool TURNED = false;
+    static constexpr u32 TILES = 2;
+    static constexpr u32 STAGES = 4;
+};
+// Stages, tiles, and barriers.
+template <class Then>
+constexpr u32 SHARED_BYTES =
+    Then::STAGES * STAGE_BYTES + Then::TILES * TILE_BYTES + 8 * (2 * Then::STAGES + 5);
+static_assert(SHARED_BYTES<ReluGradient> <= 232448 && SHARED_BYTES<CrossLayer> <= 232448);
+static_assert(MATMUL_THREADS == 3 * GROUP_THREADS);
+
+// Where a pass over tiles is: in the ring of stages, and how often it went round.
+template <u32 STAGES>
+struct Ring {
+    u32 stage = 0;
+    u32 round = 0;
+
+    __device__ inline void advance(u32 steps) {
+        stage += steps;
+        round += stage / STAGES;
+        stage %= STAGES;
+    }
+};
+
+template <class Then>
+__device__ inline void matmul(const Matmul& p) {
+    constexpr u32 STAGES = Then::STAGES;
+    extern __shared__ __align__(1024) u8 memory[];
+    const u32 base = shared_address(memory), tiles = base + STAGES * STAGE_BYTES;
+    const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
+    const u32 rank = cluster_rank();
+    // Stages that are full, and those that are empty; the tiles of elements, given to either warpgroup with what its are
+    // combined with, and taken back once they were written; whose turn it is to multiply.
+    const u32 full = tiles + Then::TILES * TILE_BYTES, empty = full + 8 * STAGES;
+    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 8;
+    const u32 across = (p.columns + 2 * COLUMNS - 1) / (2 * COLUMNS), down = (p.count + SAMPLES - 1) / SAMPLES;
+    const u32 pairs = down * across, steps = (p.depth + DEPTH - 1) / DEPTH;
+    const u32 first = blockIdx.x / 2, clusters = gridDim.x / 2;
+    if (threadIdx.x == 0) {
+        for (u32 stage = 0; stage < STAGES; stage++) {
+            barrier_make(full + 8 * stage, 1);
+            barrier_make(empty + 8 * stage, 2);
+        }
+        for (u32 consumer = 0; consumer < 2; consumer++) {
+            barrier_make(given + 8 * consumer, 1);
+            barrier_make(turns + 8 * consumer, 1);
+        }
+        barrier_make(taken, 1);
+        barriers_made();
+    }
+    __syncthreads();
+    cluster_meet();
+    if (group == 0) {
+        give_registers<40>();
+        if (warp == 0 && lane == 0) {
+            prefetch(p.weights);
+            prefetch(p.samples);
+            Ring<STAGES> ring;
+            for (u32 pair = first; pair < pairs; pair += clusters) {
+                const u32 sample = pair / across * SAMPLES + rank * (SAMPLES / 2);
+                const u32 column = (pair % across * 2 + rank) * COLUMNS;
+                for (u32 step = 0; step < steps; step++) {
+                    const u32 to = base + ring.stage * STAGE_BYTES, barrier = full + 8 * ring.stage;
+                    const u32 half = to + WEIGHTS_BYTES + rank * (SAMPLES_BYTES / 2);
+                    wait(empty + 8 * ring.stage, (ring.round & 1) ^ 1);
+                    arrive_with_bytes(barrier, STAGE_BYTES);
+                    fetch_tile_for(half, p.samples, barrier, step * DEPTH, sample, 3);
+                    if (Then::TURNED) {
+                        fetch_tile(to, p.weights, barrier, column, step * DEPTH);
+                        fetch_tile(to + WEIGHTS_BYTES / 2, p.weights, barrier, column + COLUMNS / 2, step * DEPTH);
+                    } else {
+                        fetch_tile(to, p.weights, barrier, step * DEPTH, column);
+                    }
+                    ring.advance(1);
+                }
+            }
+        }
+        if (warp == 1 && lane == 0) {
+            u32 number = 0;
+            for (u32 pair = first; pair < pairs; pair += clusters, number++) {
+                const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
+                const u32 barrier = given + 8 * (number & 1);
+                wait(taken, (number & 1) ^ 1);
+                arrive_with_bytes(barrier, Then::TILES * TILE_BYTES);
+#pragma unroll
+                for (u32 i = 0; i < Then::TILES; i++) {
+                    const u32 tile = tiles + i * TILE_BYTES;
+                    fetch_tile(tile, p.inputs[i], barrier, column, sample);
+                    fetch_tile(tile + HALF_BYTES, p.inputs[i], barrier, column + COLUMNS / 2, sample);
+                }
+            }
+        }
+    } else {
+        take_registers<232>();
+        const u32 consumer = group - 1, thread = threadIdx.x % GROUP_THREADS;
+        Ring<STAGES> ring;
+        ring.advance(consumer * steps);
+        float sums[2][SAMPLES / 2];
+        u32 number = 0;
+        for (u32 pair = first + consumer * clusters; pair < pairs; pair += 2 * clusters, number++) {
+            const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
+            // The columns that this lane has sums of, in either half.
+            const u32 own = column + warp * 16 + lane / 4;
+            const auto own_column = [&](u32 half, u32 i) { return own + half * (COLUMNS / 2) + i * 8; };
+            // The biases of these columns, or the sums of their gradients.
+            float by_column[2][2] = {};
+            if constexpr (std::is_same_v<Then, CrossLayer>) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const u32 at = own_column(i / 2, i % 2);
+                    if (at < p.columns) by_column[i / 2][i % 2] = p.bias[at];
+                }
+            }
+            // The stages' barriers tell even rounds from odd ones alone: so no warpgroup waits for stages before the
+            // other one has got all of its own.
+            wait(turns + 8 * consumer, (number & 1) ^ (consumer ^ 1));
+            u32 before = 0;
+            for (u32 step = 0; step < steps; step++) {
+                const u32 weights = base + ring.stage * STAGE_BYTES, samples = weights + WEIGHTS_BYTES;
+                wait(full + 8 * ring.stage, ring.round & 1);
+                products_begin();
+#pragma unroll
+                for (u32 part = 0; part < DEPTH / 16; part++) {
+                    const u64 b = factor(samples + part * 32, 1024);
+#pragma unroll
+                    for (u32 half = 0; half < 2; half++) {
+                        const u32 from = weights + half * (WEIGHTS_BYTES / 2);
+                        const u64 a = factor(from + part * (Then::TURNED ? 16 * ROW_BYTES : 32), 1024);
+                        multiply<Then::TURNED ? 1 : 0>(sums[half], a, b, step + part);
+                    }
+                }
+                products_end();
+                products_done<1>();
+                // All but the products just begun are done: the stage before can be filled again.
+                if (step > 0 && thread < 2) arrive_at(empty + 8 * before, thread);
+                before = ring.stage;
+                ring.advance(1);
+            }
+            if (thread == 0) arrive(turns + 8 * (consumer ^ 1));
+            products_done<0>();
+            if (thread < 2) arrive_at(empty + 8 * before, thread);
+            ring.advance(steps);
+
+            wait(given + 8 * consumer, number & 1);
+            // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
+            const u32 place = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
+            const u32 row = tiles + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + place * 16;
+#pragma unroll
+            for (u32 j = 0; j < SAMPLES / 16; j++) {
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+                    const u32 at = row + half * HALF_BYTES + j * 16 * ROW_BYTES;
+                    u32 pieces[Then::TILES][4];
+#pragma unroll
+                    for (u32 i = 0; i < Then::TILES; i++) load_pieces(pieces[i], at + i * TILE_BYTES);
+#pragma unroll
+                    for (u32 i = 0; i < 4; i++) {
+                        const float2 sum = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
+                        float& of_column = by_column[half][i % 2];
+                        if constexpr (std::is_same_v<Then, ReluGradient>) {
+                            const u32 mask = __hgt2_mask(as_pair(pieces[0][i]), __float2bfloat162_rn(0));
+                            pieces[0][i] = packed_pair(sum) & mask;
+                            const float2 gradients = unpacked_pair(pieces[0][i]);
+                            of_column += gradients.x;
+                            of_column += gradients.y;
+                        } else {
+                            const float2 x0 = unpacked_pair(pieces[0][i]), x = unpacked_pair(pieces[1][i]);
+                            pieces[0][i] = packed_pair(sum);
+                            const float2 u = unpacked_pair(pieces[0][i]);
+                            pieces[1][i] = packed_pair(
+                                make_float2(x0.x * (u.x + of_column) + x.x, x0.y * (u.y + of_column) + x.y));
+                        }
+                    }
+#pragma unroll
+                    for (u32 i = 0; i < Then::TILES; i++) store_pieces(at + i * TILE_BYTES, pieces[i]);
+                }
+            }
+            stores_shown();
+            meet(1 + consumer, GROUP_THREADS);
+            if (thread == 0) {
+#pragma unroll
+                for (u32 i = 0; i < Then::TILES; i++) {
+                    const u32 tile = tiles + i * TILE_BYTES;
+                    write_tile(p.outputs[i], tile, column, sample);
+                    write_tile(p.outputs[i], tile + HALF_BYTES, column + COLUMNS / 2, sample);
+                }
+                writes_begun();
+            }
+            if constexpr (std::is_same_v<Then, ReluGradient>) {
+                float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    float sum = by_column[i / 2][i % 2];
+                    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+                    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+                    const u32 at = own_column(i / 2, i % 2);
+                    if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
+                }
+            }
+            if (thread == 0) {
+                writes_read();
+                arrive(taken);
+            }
+        }
+        if (thread == 0) writes_done();
+    }
+    __syncthreads();
+    cluster_meet();
+}
+
+#else
+
+// Never launched: there are other ways on other GPUs.
+struct ReluGradient {};
+struct CrossLayer {};
+template <class Then>
+__device__ inline void matmul(const Matmul&) {
+    __trap();
+}
+
+#endif
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PAIRED __cluster_dims__(2, 1, 1)
+#else
+#define PAIRED
+#endif
+
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
+    matmul_relu_gradient(const __grid_constant__ Matmul p) {
+    matmul<ReluGradient>(p);
+}
+
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1) matmul_cross(const __grid_constant__ Matmul p) {
+    matmul<CrossLayer>(p);
+}

@@ -1,0 +1,430 @@
+//! cuBLASLt, and products by it.
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+
+use cudarc::cublaslt::sys as lt;
+
+use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
+use crate::buffer::Buffer;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernels::Element;
+use crate::lane::{Lane, Moment};
+
+/// What a product may work in. Products on lanes that run side by side must not share it.
+const WORKSPACE_BYTES: usize = 32 << 20;
+/// Algorithms to choose from: the heuristics name no more, and put first what they expect to be the fastest.
+const CANDIDATES: usize = 8;
+/// How often algorithms are timed, in turns: the fastest time counts. Each time so many products.
+const ROUNDS: usize = 4;
+const RUNS: usize = 3;
+/// Random numbers that are drawn for timing; they are repeated.
+const PATTERN: usize = 1 << 20;
+
+/// cuBLASLt on a GPU, with the memory that products on one lane work in.
+#[derive(Debug)]
+pub struct Blas {
+    device: Arc<Device>,
+    handle: lt::cublasLtHandle_t,
+    workspace: Buffer<u8>,
+    algorithms: Algorithms,
+    known: Tuning,
+    /// Of the products that were planned so far.
+    taken: RefCell<Tuning>,
+}
+
+// SAFETY: the library allows the use of a handle from any thread.
+unsafe impl Send for Blas {}
+
+impl Blas {
+    /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not fit.
+    pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
+        // The bindings panic where the library is missing: so it is asked for first.
+        // SAFETY: loading the library runs its initializers, which it allows at any time.
+        if !unsafe { lt::is_culib_present() } {
+            return Err(Error::NoBlas("the library, libcublasLt.so.13, was not found".into()));
+        }
+        // SAFETY: the library is there.
+        let (gpu, library) = (device.name()?, unsafe { lt::cublasLtGetVersion() });
+        if let Algorithms::Recorded(tuning) = &algorithms {
+            tuning.check(&gpu, library)?;
+        }
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live variable.
+        named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
+        let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
+        let known = Tuning::known(&gpu, library);
+        let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
+        Ok(Self { device: Arc::clone(device), handle, workspace, algorithms, known, taken })
+    }
+
+    /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
+    /// alike.
+    pub fn tuning(&self) -> Tuning {
+        self.taken.borrow().clone()
+    }
+
+    /// The GPU.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the handle was made by `new` and is destroyed once; products hold it only while they are enqueued.
+        let _ = unsafe { lt::cublasLtDestroy(self.handle) };
+    }
+}
+
+/// A product of the library's.
+#[derive(Debug)]
+pub(super) struct Library {
+    description: Description,
+    // As the library counts: column by column, so what is the right matrix of a row-major product comes first.
+    a: (u64, Layout),
+    b: (u64, Layout),
+    out: (u64, Layout),
+    /// What is in `out` before is multiplied by this, and added.
+    keep: f32,
+    algorithm: lt::cublasLtMatmulAlgo_t,
+}
+
+// SAFETY: descriptions and layouts are plain memory of the library, which products only read.
+unsafe impl Send for Library {}
+
+impl Library {
+    /// `out` is the product of the left and the right factor, of which either may be transposed.
+    ///
+    /// # Panics
+    /// At epilogues that the library does not do on the way.
+    ///
+    /// # Errors
+    /// Where the library has no algorithm for it.
+    pub(super) fn new<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        [(b, transpose_b), (a, transpose_a)]: [(Matrix<T>, bool); 2],
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+    ) -> Result<Self> {
+        use lt::cublasLtMatmulDescAttributes_t as Attribute;
+        let description = Description::new(compute)?;
+        let transposition = |transpose| if transpose { 1u32 } else { 0 };
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, transposition(transpose_a))?;
+        description.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, transposition(transpose_b))?;
+        match epilogue {
+            Epilogue::None | Epilogue::Add => {}
+            Epilogue::BiasRelu { bias } => {
+                let kind = lt::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS as u32;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
+                description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
+            }
+            Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => {
+                unreachable!("the products that the library is asked for have no such epilogue")
+            }
+        }
+        let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
+        let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
+        let product = Self {
+            description,
+            a: (a.pointer.address(), Layout::new(a)?),
+            b: (b.pointer.address(), Layout::new(b)?),
+            out: (out.pointer.address(), Layout::new(out)?),
+            keep,
+            algorithm: lt::cublasLtMatmulAlgo_t { data: [0; 8] },
+        };
+        let taken = blas.taken.borrow().get(&name)?;
+        let algorithm = match (taken, &blas.algorithms) {
+            (Some(algorithm), _) => algorithm,
+            (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
+            (None, Algorithms::Recorded(tuning)) => {
+                product.from_records(blas, &name, &[tuning, &blas.known])?
+            }
+            (None, Algorithms::Known) => product.from_records(blas, &name, &[&blas.known])?,
+        };
+        blas.taken.borrow_mut().set(name, &algorithm);
+        Ok(Self { algorithm, ..product })
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
+    /// use the workspace of `blas`.
+    ///
+    /// # Errors
+    /// Where the library refuses.
+    pub(super) unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { self.enqueue_at(blas, lane, [self.a.0, self.b.0, self.out.0], &self.algorithm) }
+    }
+
+    /// The same by another algorithm, with the matrices elsewhere.
+    unsafe fn enqueue_at(
+        &self,
+        blas: &Blas,
+        lane: &Lane,
+        [a, b, out]: [u64; 3],
+        algorithm: &lt::cublasLtMatmulAlgo_t,
+    ) -> Result<()> {
+        if lane.measures() {
+            return Ok(());
+        }
+        let one = 1f32;
+        let pointer = |address: u64| address as *const c_void;
+        // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns.
+        // The caller vouches for the memory.
+        let status = unsafe {
+            lt::cublasLtMatmul(
+                blas.handle,
+                self.description.0,
+                std::ptr::from_ref(&one).cast(),
+                pointer(a),
+                self.a.1.0,
+                pointer(b),
+                self.b.1.0,
+                std::ptr::from_ref(&self.keep).cast(),
+                pointer(out),
+                self.out.1.0,
+                pointer(out).cast_mut(),
+                self.out.1.0,
+                algorithm,
+                pointer(blas.workspace.pointer().address()).cast_mut(),
+                blas.workspace.len(),
+                lane.stream().cast(),
+            )
+        };
+        named(status, "cublasLtMatmul")
+    }
+
+    /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
+    /// none, what the heuristics put first.
+    fn from_records(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
+        let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
+        let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
+        let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
+        // SAFETY: all handles live; there is room for the result.
+        let status = unsafe {
+            lt::cublasLtMatmulAlgoCheck(
+                blas.handle,
+                self.description.0,
+                a.0,
+                b.0,
+                out.0,
+                out.0,
+                &algorithm,
+                found.as_mut_ptr(),
+            )
+        };
+        let taken = status == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+            // SAFETY: the call succeeded, and so has set the result.
+            && unsafe { found.assume_init_ref() }.workspaceSize <= blas.workspace.len();
+        if taken {
+            return Ok(algorithm);
+        }
+        Err(Error::Tuning(format!("the library does not take its algorithm of {name}")))
+    }
+
+    /// The algorithms that the library's heuristics name, at least one: the same each time with the same library on the
+    /// same GPU. None that adds up pieces in the order in which they are done.
+    fn candidates(&self, blas: &Blas) -> Result<Vec<lt::cublasLtMatmulAlgo_t>> {
+        use lt::cublasLtMatmulPreferenceAttributes_t as Attribute;
+        let preference = Preference::new()?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, blas.workspace.len() as u64)?;
+        // Pieces go to the workspace and are added up in order; `INPLACE` would add them atomically.
+        let schemes = lt::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes)?;
+        let mut found = [MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit(); CANDIDATES];
+        let mut count = 0;
+        // SAFETY: all handles live; there is room for as many results as are asked for.
+        let status = unsafe {
+            lt::cublasLtMatmulAlgoGetHeuristic(
+                blas.handle,
+                self.description.0,
+                self.a.1.0,
+                self.b.1.0,
+                self.out.1.0,
+                self.out.1.0,
+                preference.0,
+                CANDIDATES as i32,
+                found.as_mut_ptr().cast(),
+                &mut count,
+            )
+        };
+        named(status, "cublasLtMatmulAlgoGetHeuristic")?;
+        let found = found.iter().take(count.unsigned_abs() as usize);
+        // SAFETY: the library has set as many results as it counted.
+        let found = found.map(|result| unsafe { result.assume_init_ref() });
+        let usable = found.filter(|result| result.state == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS);
+        let usable: Vec<_> = usable.map(|result| result.algo).collect();
+        if usable.is_empty() {
+            let status = "no algorithm for this product".into();
+            return Err(Error::Blas { call: "cublasLtMatmulAlgoGetHeuristic", status });
+        }
+        Ok(usable)
+    }
+
+    /// The fastest of the candidates, on random numbers.
+    fn fastest<T: Element, O: Element>(
+        &self,
+        blas: &Blas,
+        [a, b]: [&Matrix<T>; 2],
+        out: &Matrix<O>,
+    ) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let candidates = self.candidates(blas)?;
+        if blas.device.ledger().measures() {
+            return Ok(candidates[0]);
+        }
+        let (a, b, out) = (random(blas, a)?, random(blas, b)?, random(blas, out)?);
+        let places = [a.pointer().address(), b.pointer().address(), out.pointer().address()];
+        let lane = Lane::new(&blas.device)?;
+        let (begin, end) = (Moment::new(&blas.device)?, Moment::new(&blas.device)?);
+        let mut times = vec![f64::INFINITY; candidates.len()];
+        for _ in 0..ROUNDS {
+            for (algorithm, fastest) in candidates.iter().zip(&mut times) {
+                lane.record(&begin)?;
+                for _ in 0..RUNS {
+                    // SAFETY: the buffers are as large as the matrices and live until the lane was waited for.
+                    unsafe { self.enqueue_at(blas, &lane, places, algorithm) }?;
+                }
+                lane.record(&end)?;
+                lane.synchronize()?;
+                *fastest = fastest.min(end.ms_since(&begin)?);
+            }
+        }
+        let first = times.iter().enumerate().min_by(|(_, one), (_, other)| one.total_cmp(other));
+        Ok(candidates[first.map_or(0, |(number, _)| number)])
+    }
+}
+
+/// What a product is called in records: what decides how fast an algorithm is.
+fn name<T: Element, O: Element>(
+    compute: Compute,
+    [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
+    out: Matrix<O>,
+    epilogue: Epilogue<T>,
+) -> String {
+    let factor = |matrix: Matrix<T>, transposed| {
+        let turned = if transposed { " transposed" } else { "" };
+        format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
+    };
+    let epilogue = match epilogue {
+        Epilogue::None | Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => "",
+        Epilogue::Add => ", added",
+        Epilogue::BiasRelu { .. } => ", bias, relu",
+    };
+    let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
+    let kind = if O::BF16 { "bf16" } else { "f32" };
+    format!("{compute:?}: {x} by {y} to {kind} of {}{epilogue}", out.stride)
+}
+
+/// Random numbers, in memory as large as a matrix's.
+fn random<T: Element>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
+    let buffer = Buffer::uninitialized(&blas.device, matrix.rows * matrix.stride)?;
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let numbers = (0..PATTERN.min(buffer.len())).map(|_| {
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        T::of((word >> 40) as f32 / (1 << 23) as f32 - 1.0)
+    });
+    buffer.repeat(&numbers.collect::<Vec<_>>())?;
+    Ok(buffer)
+}
+
+#[derive(Debug)]
+struct Description(lt::cublasLtMatmulDesc_t);
+
+impl Description {
+    fn new(compute: Compute) -> Result<Self> {
+        use lt::cublasComputeType_t as Type;
+        let compute = match compute {
+            Compute::F32 | Compute::Bf16 => Type::CUBLAS_COMPUTE_32F,
+            Compute::Tf32 => Type::CUBLAS_COMPUTE_32F_FAST_TF32,
+        };
+        let mut description = std::ptr::null_mut();
+        let scale = lt::cudaDataType_t::CUDA_R_32F;
+        // SAFETY: the pointer is to a live variable.
+        let status = unsafe { lt::cublasLtMatmulDescCreate(&mut description, compute, scale) };
+        named(status, "cublasLtMatmulDescCreate")?;
+        Ok(Self(description))
+    }
+
+    fn set<V: Copy>(&self, attribute: lt::cublasLtMatmulDescAttributes_t, value: V) -> Result<()> {
+        let (bytes, value) = (size_of::<V>(), std::ptr::from_ref(&value).cast());
+        // SAFETY: the description lives, and the library copies as many bytes as the value has.
+        let status = unsafe { lt::cublasLtMatmulDescSetAttribute(self.0, attribute, value, bytes) };
+        named(status, "cublasLtMatmulDescSetAttribute")
+    }
+}
+
+impl Drop for Description {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `new` and is destroyed once.
+        let _ = unsafe { lt::cublasLtMatmulDescDestroy(self.0) };
+    }
+}
+
+#[derive(Debug)]
+struct Layout(lt::cublasLtMatrixLayout_t);
+
+impl Layout {
+    /// A row of ours is a column of the library's.
+    fn new<T: Element>(matrix: Matrix<T>) -> Result<Self> {
+        use lt::cudaDataType_t as Type;
+        let kind = if T::BF16 { Type::CUDA_R_16BF } else { Type::CUDA_R_32F };
+        let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
+        let mut layout = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live variable.
+        let status = unsafe { lt::cublasLtMatrixLayoutCreate(&mut layout, kind, rows, columns, stride) };
+        named(status, "cublasLtMatrixLayoutCreate")?;
+        Ok(Self(layout))
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `new` and is destroyed once.
+        let _ = unsafe { lt::cublasLtMatrixLayoutDestroy(self.0) };
+    }
+}
+
+struct Preference(lt::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new() -> Result<Self> {
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: the pointer is to a live variable.
+        let status = unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) };
+        named(status, "cublasLtMatmulPreferenceCreate")?;
+        Ok(Self(preference))
+    }
+
+    fn set<V: Copy>(&self, attribute: lt::cublasLtMatmulPreferenceAttributes_t, value: V) -> Result<()> {
+        let (bytes, value) = (size_of::<V>(), std::ptr::from_ref(&value).cast());
+        // SAFETY: the preference lives, and the library copies as many bytes as the value has.
+        let status = unsafe { lt::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, value, bytes) };
+        named(status, "cublasLtMatmulPreferenceSetAttribute")
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it was made by `new` and is destroyed once.
+        let _ = unsafe { lt::cublasLtMatmulPreferenceDestroy(self.0) };
+    }
+}
+
+fn named(status: lt::cublasStatus_t, call: &'static str) -> Result<()> {
+    match status {
+        lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(()),
+        status => Err(Error::Blas { call, status: format!("{status:?}") }),
+    }
+}

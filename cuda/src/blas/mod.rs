@@ -1,0 +1,323 @@
+//! Products of matrices, with what is done to their elements before they are written.
+//!
+//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back through
+//! a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as long as
+//! `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and elsewhere by
+//! kernels behind the product.
+
+mod library;
+mod tuning;
+
+use std::any::TypeId;
+use std::fmt;
+
+use half::bf16;
+
+use crate::buffer::{Buffer, Pointer};
+use crate::error::Result;
+use crate::kernels::{
+    Columns, Cross, Element, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
+};
+use crate::lane::Lane;
+
+pub use library::Blas;
+use library::Library;
+pub use tuning::{Algorithms, Tuning};
+
+/// How elements are multiplied. Sums are in f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compute {
+    /// f32, as it is.
+    F32,
+    /// f32, rounded to the 11 bits that tensor cores take.
+    Tf32,
+    /// bf16.
+    Bf16,
+}
+
+/// A matrix, row by row in memory.
+#[derive(Debug)]
+pub struct Matrix<T> {
+    /// Its first element.
+    pub pointer: Pointer<T>,
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub columns: usize,
+    /// Elements from one row to the next.
+    pub stride: usize,
+}
+
+impl<T> Clone for Matrix<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Matrix<T> {}
+
+impl<T> Matrix<T> {
+    /// The same matrix, of other elements of the same size.
+    fn cast<U>(self) -> Matrix<U> {
+        let Self { pointer, rows, columns, stride } = self;
+        Matrix { pointer: pointer.cast(), rows, columns, stride }
+    }
+}
+
+/// What a product does to its sums.
+#[derive(Debug)]
+pub enum Epilogue<T> {
+    /// Nothing.
+    None,
+    /// Adds them to what the output has.
+    Add,
+    /// Adds a bias to each row, and sets what is negative to 0.
+    BiasRelu {
+        /// One a column.
+        bias: Pointer<T>,
+    },
+    /// The sums are gradients by a ReLU's outputs, and become those by its inputs: 0 where outputs are not above 0.
+    /// Then they are summed, column by column, in an order that is always the same.
+    ReluGradient {
+        /// The ReLU's, as large as the product.
+        outputs: Matrix<T>,
+        /// One a column.
+        sums: Pointer<f32>,
+    },
+    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large as
+    /// the output.
+    Cross {
+        /// What the product is multiplied with.
+        first: Matrix<T>,
+        /// What is added.
+        input: Matrix<T>,
+        /// One a column.
+        bias: Pointer<f32>,
+        /// Where the product goes; its rows lie one behind the other, as those of the output do.
+        product: Matrix<T>,
+    },
+}
+
+impl<T> Clone for Epilogue<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Epilogue<T> {}
+
+/// A product whose matrices lie where they lie.
+#[derive(Debug)]
+pub struct Product {
+    /// None where the first of the kernels multiplies.
+    library: Option<Library>,
+    /// What is done by kernels of ours, in their order.
+    kernels: Vec<Box<dyn Launch>>,
+    /// Sums over pieces of the rows.
+    _parts: Option<Buffer<f32>>,
+}
+
+/// A kernel that is always launched alike.
+trait Launch: fmt::Debug + Send {
+    /// # Safety
+    /// As for [`Lane::launch`].
+    unsafe fn launch(&self, lane: &Lane) -> Result<()>;
+}
+
+/// A launcher with its blocks.
+#[derive(Debug)]
+struct Launcher<K>(K, (u32, u32));
+
+impl<K: Kernel + fmt::Debug + Send> Launch for Launcher<K> {
+    unsafe fn launch(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { lane.launch(&self.0, self.1) }
+    }
+}
+
+impl Product {
+    /// `out = x yᵀ`: x `[m, k]`, y `[n, k]`.
+    ///
+    /// # Errors
+    /// Where there is no algorithm for it, or the memory does not suffice.
+    pub fn by_transposed<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        x: Matrix<T>,
+        y: Matrix<T>,
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+    ) -> Result<Self> {
+        assert_eq!((x.columns, x.rows, y.rows), (y.columns, out.rows, out.columns));
+        Self::new(blas, compute, [(x, false), (y, true)], out, epilogue)
+    }
+
+    /// `out = x y`: x `[m, k]`, y `[k, n]`.
+    ///
+    /// # Errors
+    /// As for [`Product::by_transposed`].
+    pub fn straight<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        x: Matrix<T>,
+        y: Matrix<T>,
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+    ) -> Result<Self> {
+        assert_eq!((x.columns, x.rows, y.columns), (y.rows, out.rows, out.columns));
+        Self::new(blas, compute, [(x, false), (y, false)], out, epilogue)
+    }
+
+    /// `out = xᵀ y`: x `[k, m]`, y `[k, n]`.
+    ///
+    /// # Errors
+    /// As for [`Product::by_transposed`].
+    pub fn of_transposed<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        x: Matrix<T>,
+        y: Matrix<T>,
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+    ) -> Result<Self> {
+        assert_eq!((x.rows, x.columns, y.columns), (y.rows, out.rows, out.columns));
+        Self::new(blas, compute, [(x, true), (y, false)], out, epilogue)
+    }
+
+    fn new<T: Element, O: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        out: Matrix<O>,
+        epilogue: Epilogue<T>,
+    ) -> Result<Self> {
+        assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
+        match epilogue {
+            Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
+                let library = Library::new(blas, compute, factors, out, epilogue)?;
+                Ok(Self { library: Some(library), kernels: Vec::new(), _parts: None })
+            }
+            Epilogue::ReluGradient { outputs, sums } => {
+                Self::relu_gradient(blas, compute, factors, same(out), (outputs, sums))
+            }
+            Epilogue::Cross { first, input, bias, product } => {
+                Self::cross(blas, compute, factors, [first, input, product, same(out)], bias)
+            }
+        }
+    }
+
+    fn relu_gradient<T: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        out: Matrix<T>,
+        (outputs, sums): (Matrix<T>, Pointer<f32>),
+    ) -> Result<Self> {
+        assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
+        let device = blas.device();
+        if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
+            let pieces = MatmulReluGradient::pieces(out.rows);
+            let parts = Buffer::uninitialized(device, pieces * out.columns)?;
+            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), parts.pointer())?;
+            let grid = own.grid(device.multiprocessors());
+            let kernels = vec![launcher(own, grid), total(&parts, sums, pieces, out.columns)];
+            return Ok(Self { library: None, kernels, _parts: Some(parts) });
+        }
+        let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
+        let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
+        let parts = Buffer::uninitialized(device, pieces * out.columns)?;
+        let columns = Columns {
+            gradients: out.pointer,
+            outputs: outputs.pointer,
+            parts: parts.pointer(),
+            samples: out.rows as u32,
+            columns: out.columns as u32,
+            stride: out.stride as u32,
+            outputs_stride: outputs.stride as u32,
+        };
+        let kernels = vec![launcher(columns, columns.grid()), total(&parts, sums, pieces, out.columns)];
+        Ok(Self { library: Some(library), kernels, _parts: Some(parts) })
+    }
+
+    fn cross<T: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        matrices: [Matrix<T>; 4],
+        bias: Pointer<f32>,
+    ) -> Result<Self> {
+        let [first, input, product, out] = matrices;
+        for matrix in matrices {
+            assert_eq!((matrix.rows, matrix.columns), (out.rows, out.columns));
+        }
+        assert_eq!([product.stride, out.stride], [out.columns; 2], "rows lie one behind the other");
+        if let Some(factors) = for_hopper(blas, factors, true, &matrices) {
+            let inputs = [first.cast(), input.cast()];
+            let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
+            let grid = own.grid(blas.device().multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], _parts: None });
+        }
+        let library = Library::new(blas, compute, factors, product, Epilogue::None)?;
+        let cross = Cross {
+            first: first.pointer,
+            input: input.pointer,
+            product: product.pointer,
+            bias,
+            output: out.pointer,
+            samples: out.rows as u32,
+            columns: out.columns as u32,
+            first_stride: first.stride as u32,
+            input_stride: input.stride as u32,
+        };
+        let kernels = vec![launcher(cross, cross.grid())];
+        Ok(Self { library: Some(library), kernels, _parts: None })
+    }
+
+    /// Enqueues the product.
+    ///
+    /// # Safety
+    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
+    /// use the workspace of `blas`.
+    ///
+    /// # Errors
+    /// Where library or driver refuse.
+    pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the matrices; the parts are this value's, as many as the kernels are told.
+        unsafe {
+            self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
+            self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
+        }
+    }
+}
+
+fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u32)) -> Box<dyn Launch> {
+    Box::new(Launcher(kernel, blocks))
+}
+
+/// Adds up parts, `[piece][column]`.
+fn total(parts: &Buffer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
+    let total = Total { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 };
+    launcher(total, total.grid())
+}
+
+/// A matrix of the type that is computed with, as which it is known.
+fn same<T: Element, O: Element>(matrix: Matrix<O>) -> Matrix<T> {
+    assert_eq!(TypeId::of::<T>(), TypeId::of::<O>(), "the output has the type of what it is combined with");
+    matrix.cast()
+}
+
+/// The factors of a product that `matmul.cu` can take: `x y` or, where `transposed`, `x yᵀ`; in bf16, on a Hopper, of
+/// matrices with rows that begin at multiples of 16 bytes.
+fn for_hopper<T: Element>(
+    blas: &Blas,
+    [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
+    transposed: bool,
+    others: &[Matrix<T>],
+) -> Option<Factors> {
+    let tiled = |matrix: &Matrix<T>| is_tiled(&matrix.cast());
+    let fits = TypeId::of::<T>() == TypeId::of::<bf16>()
+        && blas.device().kernels().hopper()
+        && (x_transposed, y_transposed) == (false, transposed)
+        && [x, y].iter().chain(others).all(tiled);
+    fits.then(|| Factors { samples: x.cast(), weights: y.cast() })
+}

@@ -1,0 +1,206 @@
+//! `matmul.cu`.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+use half::bf16;
+
+use super::{Id, Kernel};
+use crate::blas::Matrix;
+use crate::buffer::Pointer;
+use crate::error::{Named, Result};
+
+/// What the kernels' machine code was made from: the architecture, as functions tell it.
+pub(super) const TARGET: i32 = 90;
+/// Of a tile: the columns and the samples.
+const COLUMNS: usize = 128;
+const SAMPLES: usize = 160;
+/// How much of the depth is multiplied at a time, and elements of a row of a tile in shared memory.
+const DEPTH: usize = 64;
+
+/// Of so many stages, tiles of elements, and barriers.
+const fn shared_bytes(stages: usize, tiles: usize) -> u32 {
+    (2 * (stages * (COLUMNS + SAMPLES) * DEPTH + tiles * COLUMNS * SAMPLES) + 8 * (2 * stages + 5)) as u32
+}
+
+/// Of the kernel that takes the most.
+pub(super) const SHARED_BYTES_MAX: u32 = {
+    let (one, other) = (shared_bytes(5, 1), shared_bytes(4, 2));
+    if one > other { one } else { other }
+};
+
+/// How the GPU reads or writes a matrix tile by tile.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct TensorMap([u64; 16]);
+
+impl TensorMap {
+    /// Tiles of so many rows and 64 columns.
+    fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        let sizes = [matrix.columns as u64, matrix.rows as u64];
+        let (strides, tile, steps) = ([matrix.stride as u64 * 2], [DEPTH as u32, rows as u32], [1, 1]);
+        // SAFETY: the map is live and aligned, and all arrays are as long as two dimensions ask for; the driver checks
+        // what they say and does not follow the address.
+        unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                2,
+                matrix.pointer.address() as *mut c_void,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                tile.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        }
+        .result()
+        .named("cuTensorMapEncodeTiled")?;
+        Ok(Self(map.opaque))
+    }
+}
+
+/// What all kernels of `matmul.cu` take.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct Matmul {
+    weights: TensorMap,
+    samples: TensorMap,
+    inputs: [TensorMap; 2],
+    outputs: [TensorMap; 2],
+    parts: Pointer<f32>,
+    bias: Pointer<f32>,
+    count: u32,
+    columns: u32,
+    depth: u32,
+    reserved: [u32; 9],
+}
+
+const _: () = assert!(size_of::<Matmul>() == 832);
+
+/// The factors of a product: `[sample][depth]` and either `[depth][column]` or `[column][depth]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Factors {
+    pub samples: Matrix<bf16>,
+    pub weights: Matrix<bf16>,
+}
+
+/// Whether the GPU can read and write a matrix tile by tile: rows begin at multiples of 16 bytes.
+pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
+    matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
+}
+
+impl Matmul {
+    /// Tiles of so many rows of the weights.
+    fn new(
+        Factors { samples, weights }: Factors,
+        weight_rows: usize,
+        inputs: &[Matrix<bf16>],
+        outputs: &[Matrix<bf16>],
+    ) -> Result<Self> {
+        let tiles = |matrices: &[Matrix<bf16>]| -> Result<_> {
+            let mut maps = [TensorMap([0; 16]); 2];
+            for (map, &matrix) in maps.iter_mut().zip(matrices) {
+                *map = TensorMap::new(matrix, SAMPLES)?;
+            }
+            Ok(maps)
+        };
+        Ok(Self {
+            weights: TensorMap::new(weights, weight_rows)?,
+            // Two blocks fetch half of the samples' tiles each.
+            samples: TensorMap::new(samples, SAMPLES / 2)?,
+            inputs: tiles(inputs)?,
+            outputs: tiles(outputs)?,
+            parts: Pointer::NULL,
+            bias: Pointer::NULL,
+            count: outputs[0].rows as u32,
+            columns: outputs[0].columns as u32,
+            depth: samples.columns as u32,
+            reserved: [0; 9],
+        })
+    }
+
+    /// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
+    fn grid(&self, multiprocessors: u32) -> (u32, u32) {
+        let pairs = self.count.div_ceil(SAMPLES as u32) * self.columns.div_ceil(2 * COLUMNS as u32);
+        (2 * pairs.min(multiprocessors / 2), 1)
+    }
+}
+
+macro_rules! matmul {
+    ($(#[$words:meta])+ $name:ident, $id:ident, $kernel:literal, $stages:literal, $tiles:literal) => {
+        $(#[$words])+
+        #[repr(transparent)]
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) struct $name(Matmul);
+
+        impl $name {
+            /// Blocks for a GPU of so many multiprocessors.
+            pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
+                self.0.grid(multiprocessors)
+            }
+        }
+
+        // SAFETY: `matmul.cu` has the same struct.
+        unsafe impl Kernel for $name {
+            const ID: Id = Id::$id;
+            const NAME: &'static str = $kernel;
+            const THREADS: u32 = 384;
+
+            fn shared_bytes(&self) -> u32 {
+                shared_bytes($stages, $tiles)
+            }
+        }
+    };
+}
+
+matmul! {
+    /// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its
+    /// columns are summed over tiles of the samples.
+    MatmulReluGradient, MatmulReluGradient, "matmul_relu_gradient", 5, 1
+}
+
+impl MatmulReluGradient {
+    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`MatmulReluGradient::pieces`] of them,
+    /// `[piece][column]`.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        factors: Factors,
+        out: Matrix<bf16>,
+        outputs: Matrix<bf16>,
+        parts: Pointer<f32>,
+    ) -> Result<Self> {
+        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, &[outputs], &[out])? }))
+    }
+
+    /// Pieces that so many samples are summed in.
+    pub(crate) const fn pieces(samples: usize) -> usize {
+        samples.div_ceil(SAMPLES)
+    }
+}
+
+matmul! {
+    /// A cross layer: `out = first * (product + bias) + input`.
+    MatmulCross, MatmulCross, "matmul_cross", 4, 2
+}
+
+impl MatmulCross {
+    /// Weights are `[column][depth]`; all others `[sample][column]`, and the bias one a column.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        factors: Factors,
+        inputs: [Matrix<bf16>; 2],
+        [product, out]: [Matrix<bf16>; 2],
+        bias: Pointer<f32>,
+    ) -> Result<Self> {
+        Ok(Self(Matmul { bias, ..Matmul::new(factors, COLUMNS, &inputs, &[product, out])? }))
+    }
+}
