@@ -129,6 +129,19 @@ impl Lane {
             .named("cuMemcpyHtoDAsync")
     }
 
+    /// Enqueues a copy from one place of the GPU's memory to another.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]; there must be `len` elements behind either pointer, and none in both.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn copy<T: Pod>(&self, from: Pointer<T>, to: Pointer<T>, len: usize) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_dtod_async(to.address(), from.address(), len * size_of::<T>(), self.stream) }
+            .named("cuMemcpyDtoDAsync")
+    }
+
     /// Marks the moment when all that was enqueued so far is done.
     ///
     /// # Errors

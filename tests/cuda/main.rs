@@ -44,11 +44,11 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
-        memory::BODIES,
-        products::BODIES,
         dense::BODIES,
+        memory::BODIES,
         network::BODIES,
         optimizers::BODIES,
+        products::BODIES,
         training::BODIES,
     ]
     .concat();

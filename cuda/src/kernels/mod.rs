@@ -11,11 +11,11 @@ use crate::error::{Named, Result};
 
 mod auc;
 mod barrier;
+mod begin_state;
 mod columns;
 mod cross;
 mod dense_input;
 mod dense_update;
-mod descend;
 mod dot;
 mod element;
 mod gather;
@@ -35,16 +35,17 @@ mod reduce;
 mod route;
 mod rows;
 mod sort;
+mod sparse_update;
 mod totals;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
+pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use descend::{Descend, DescendParts, DescendRuns};
 pub use dot::{Dot, DotBackward, DotForward};
 pub use element::{Element, Rate, Step};
 pub use gather::Gather;
@@ -64,6 +65,7 @@ pub use reduce::{Parts, Reduce, Runs};
 pub use route::{Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::{Fetch, Send, Vectors};
 pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
+pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
 pub use update::Update;
 
@@ -193,13 +195,12 @@ kernels! {
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
+    "begin_state": BeginState = c"begin_state";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
         CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
-    "descend": DescendRunsF32 = c"descend_runs_f32", DescendRunsBf16 = c"descend_runs_bf16",
-        DescendParts = c"descend_parts";
     "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
         DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
     "gather": Gather = c"gather";
@@ -222,6 +223,22 @@ kernels! {
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "sparse_update":
+        SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
+        SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
+        SparseUpdateF32By32x1 = c"sparse_update_f32_32x1",
+        SparseUpdateF32By32x2 = c"sparse_update_f32_32x2",
+        SparseUpdateF32By32x8 = c"sparse_update_f32_32x8",
+        SparseUpdateBf16By4x1 = c"sparse_update_bf16_4x1",
+        SparseUpdateBf16By16x1 = c"sparse_update_bf16_16x1",
+        SparseUpdateBf16By32x1 = c"sparse_update_bf16_32x1",
+        SparseUpdateBf16By32x2 = c"sparse_update_bf16_32x2",
+        SparseUpdateBf16By32x8 = c"sparse_update_bf16_32x8",
+        SparsePartsBy4x1 = c"sparse_parts_4x1",
+        SparsePartsBy16x1 = c"sparse_parts_16x1",
+        SparsePartsBy32x1 = c"sparse_parts_32x1",
+        SparsePartsBy32x2 = c"sparse_parts_32x2",
+        SparsePartsBy32x8 = c"sparse_parts_32x8";
     "update": UpdateSgd = c"update_sgd";
 }
 

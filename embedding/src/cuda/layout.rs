@@ -1,10 +1,13 @@
 //! Who owns which row, and where ids and vectors lie.
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, GROUP_KEYS, LookUpTask, RANKS_MAX, Route, Segment, TILE};
+use rankine_cuda::kernels::{
+    self, GROUP_KEYS, LookUpTask, RANKS_MAX, Route, Segment, SparseUpdate, TILE, TableRule,
+};
 
 use super::error::{Error, Result};
 use super::local_route::tiles;
+use crate::optimizer::Optimizer;
 #[cfg(doc)]
 use crate::placement::Owner;
 use crate::table::{Pooling, TableSpec};
@@ -72,6 +75,8 @@ pub struct Layout {
     pub(super) tables: Vec<TableSpec>,
     /// Where each table's rows begin at every owner, and where the last one's end.
     pub(super) bases: Vec<u64>,
+    /// One a table.
+    pub(super) optimizers: Vec<Optimizer>,
     /// Where each table begins in an owner's memory, in words of four bytes, and where the last one ends.
     pub(super) words: Vec<u64>,
     pub(super) columns: Vec<Hotness>,
@@ -106,11 +111,9 @@ impl Layout {
                 return Err(Error::NotByFour { what, have });
             }
         }
-        let (mut bases, mut words) = (vec![0], vec![0]);
+        let mut bases = vec![0];
         for table in tables {
-            let rows = table.rows.div_ceil(ranks.max(1) as u64);
-            bases.push(bases[bases.len() - 1] + rows);
-            words.push(words[words.len() - 1] + rows * filled_up(table) as u64);
+            bases.push(bases[bases.len() - 1] + table.rows.div_ceil(ranks.max(1) as u64));
         }
         let span = bases[tables.len()].next_multiple_of(GROUP_KEYS as u64);
         let layout = Self {
@@ -119,14 +122,18 @@ impl Layout {
             stride,
             tables: tables.to_vec(),
             bases,
-            words,
+            optimizers: Vec::new(),
+            words: Vec::new(),
             columns: columns.to_vec(),
             features: features.to_vec(),
             span: span as usize,
         };
+        let layout = layout.with_optimizers(&vec![Optimizer::sgd(0.0); tables.len()]);
+        let widest = tables.iter().map(|table| table.dim).max().unwrap_or(0);
         let limits = [
             ("ranks", ranks as u64, RANKS_MAX as u64),
             ("features", features.len() as u64, Route::FEATURES_MAX as u64),
+            ("elements of a row", widest as u64, 4 * u64::from(SparseUpdate::<f32>::VECTORS_MAX)),
             ("rows, rounded up over all owners", span * ranks as u64, u64::from(u32::MAX)),
             ("elements of a rank's vectors", (samples * stride) as u64, u64::from(u32::MAX)),
             ("bags of a rank's batch", (features.len() as u64) << layout.sample_bits(), u64::from(u32::MAX)),
@@ -136,6 +143,22 @@ impl Layout {
             Some((what, have, most)) => Err(Error::TooLarge { what, have, most }),
             None => Ok(layout),
         }
+    }
+
+    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without, tables
+    /// learn by plain gradient descent.
+    ///
+    /// # Panics
+    /// Where there are not as many optimizers as tables.
+    pub fn with_optimizers(mut self, optimizers: &[Optimizer]) -> Self {
+        assert_eq!(optimizers.len(), self.tables.len(), "an optimizer a table");
+        self.optimizers = optimizers.to_vec();
+        self.words = vec![0];
+        for table in 0..self.tables.len() {
+            let rows = self.bases[table + 1] - self.bases[table];
+            self.words.push(self.words[table] + rows * self.row_words(table) as u64);
+        }
+        self
     }
 
     /// Ranks.
@@ -228,7 +251,22 @@ impl Layout {
 
     /// Words of four bytes from one row of a table to the next.
     pub(super) fn row_words(&self, table: usize) -> usize {
-        filled_up(&self.tables[table])
+        let weights = filled_up(&self.tables[table]);
+        weights + self.optimizers[table].rule.state_elements(weights).next_multiple_of(VECTOR)
+    }
+
+    /// How the rows of each table learn, as the kernels have it.
+    pub(super) fn kernel_rules(&self) -> Vec<TableRule> {
+        let of = |(table, optimizer): (&TableSpec, &Optimizer)| {
+            let first = filled_up(table) as u32;
+            TableRule { rule: optimizer.into(), dim: table.dim as u32, first, second: 2 * first, reserved: 0 }
+        };
+        self.tables.iter().zip(&self.optimizers).map(of).collect()
+    }
+
+    /// Vectors of the widest row.
+    pub(super) fn vectors(&self) -> usize {
+        self.tables.iter().map(|table| filled_up(table) / VECTOR).max().unwrap_or(0)
     }
 
     /// Bits of a bag that are the sample's; the feature's are above.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{Descend, DescendParts, DescendRuns, Element, LookUp, LookUpTask, Rate};
+use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, TableRule};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::error::{Error, Result};
@@ -22,12 +22,15 @@ pub struct LocalTables {
     look_up_tasks: Buffer<LookUpTask>,
     router: LocalRouter,
     route: LocalRoute,
+    /// How each table's rows learn.
+    rules: Buffer<TableRule>,
     parts: Buffer<f32>,
 }
 
 impl LocalTables {
-    /// Tables whose weights are those that [`crate::cpu::Table::initialized`] gives for the seed and the tables'
-    /// numbers; those from number `drawn` on begin with zeros, as first-order terms do.
+    /// Tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`] gives for the seed
+    /// and the tables' numbers, and the state that goes with them; those from number `drawn` on begin with zeros, as
+    /// first-order terms do.
     ///
     /// # Panics
     /// Where the layout is of several ranks.
@@ -47,18 +50,39 @@ impl LocalTables {
             Buffer::uninitialized(device, layout.owner_words())?
         };
         let _routes = device.purpose("routes");
-        let runs = layout.look_ups().div_ceil(Descend::<f32>::RUN as usize);
+        let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
         let tables = Self {
             table,
             look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
             router: LocalRouter::new(device, &layout)?,
             route: LocalRoute::new(device, &layout)?,
-            parts: Buffer::filled(device, runs * 2 * layout.dim(), Bits::POISON)?,
+            rules: Buffer::of(device, &layout.kernel_rules())?,
+            parts: Buffer::filled(device, parts, Bits::POISON)?,
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe { super::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
+        tables.begin_state(lane)?;
         Ok(tables)
+    }
+
+    /// Sets the state that rows begin with.
+    fn begin_state(&self, lane: &Lane) -> Result<()> {
+        let layout = &self.layout;
+        for (number, rule) in layout.kernel_rules().into_iter().enumerate() {
+            let begin = BeginState {
+                rows: self.table.pointer().element(layout.words[number] as usize),
+                rows_count: layout.tables[number].rows,
+                rule: rule.rule,
+                words: layout.row_words(number) as u32,
+                weights: rule.first,
+            };
+            if begin.words > begin.weights {
+                // SAFETY: the table lies there, with as many rows and words each.
+                unsafe { lane.launch(&begin, (super::blocks(lane.device()), 1)) }?;
+            }
+        }
+        Ok(lane.synchronize()?)
     }
 
     /// The layout.
@@ -118,47 +142,54 @@ impl LocalTables {
         self.route.read(lane)
     }
 
-    /// Enqueues the update by gradient descent of each row that the routed batch looks up, from the sum of its
-    /// gradients; of none where `stop` is not 0.
+    /// Enqueues the update of each row that the routed batch looks up, by its table's rule and from the sum of its
+    /// gradients; of none where `stop` is not 0. `rates` is one a table.
     ///
     /// # Safety
-    /// `gradients` must have the layout's stride for each of its samples, and `rates` one for each table; see
-    /// [`Lane::launch`].
+    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples, and
+    /// `rates` one for each table; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn descend<T: Element>(
+    pub unsafe fn update<T: Element>(
         &self,
         lane: &Lane,
+        ids: Ids,
         gradients: Pointer<T>,
         rates: Pointer<Rate>,
         stop: Pointer<u32>,
     ) -> Result<()> {
         let layout = &self.layout;
-        let descend = Descend {
+        let update = SparseUpdate {
             pairs: self.route.sorted.pointer(),
             count: self.route.counts.pointer(),
             rows: self.route.rows.pointer(),
             features: self.router.features.pointer(),
-            gradients,
+            offsets: ids.offsets,
+            tables: self.rules.pointer(),
             rates,
+            gradients,
             stop,
-            table: self.table.pointer(),
+            storage: self.table.pointer(),
             parts: self.parts.pointer(),
-            ids: layout.look_ups() as u32,
-            features_count: layout.features.len() as u32,
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
-            dim: layout.dim() as u32,
-            reserved: 0,
+            vectors: layout.vectors() as u32,
+            room: layout.look_ups() as u32,
         };
-        // SAFETY: all other addresses are of this value's buffers; there are two parts a run. The caller vouches for
-        // the rest.
-        unsafe {
-            lane.launch(&DescendRuns(descend), descend.runs_grid())?;
-            lane.launch(&DescendParts(descend), descend.parts_grid())?;
-        }
+        // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
+        // vouches for the rest.
+        unsafe { update.enqueue(lane) }?;
         Ok(())
+    }
+
+    /// The look-ups of the batch that was routed last, and the distinct rows among them.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn counts(&self, lane: &Lane) -> Result<[u64; 2]> {
+        let counts = self.route.counts.read(lane)?;
+        Ok([u64::from(counts[0]), u64::from(counts[1])])
     }
 
     /// Waits for the lane, and tells what went wrong on the GPU.

@@ -13,6 +13,7 @@ use rankine_embedding::random::philox4x32;
 
 mod exchange;
 mod local;
+mod update;
 
 type Outcome = Result<(), Failed>;
 /// A test on one GPU: its name, on how many random cases it runs, and what it does with one.
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
             })
         })
     };
-    let bodies = [local::BODIES].concat().into_iter();
+    let bodies = [local::BODIES, update::BODIES].concat().into_iter();
     let trials = exchange::trials(seed, devices).into_iter().chain(bodies.map(on_one));
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.

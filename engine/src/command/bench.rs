@@ -4,7 +4,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use rankine::training::{self, TrainBenchOptions, TrainError};
+use rankine::training::{
+    self, Ceilings, Input, MemoryPart, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
+    TrainError,
+};
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 
@@ -59,15 +62,21 @@ struct Read {
     json: bool,
 }
 
-/// Train on the first batches of a job, over and over, and tell how long a step takes
+/// Train a job for some steps, and tell how long an iteration takes and where the time goes
 ///
-/// The batches lie ready where they are computed with: reading, copying and evaluating are not in it. What is learnt is
-/// not kept.
+/// Batches are read as training reads them, epoch after epoch; with --resident they lie ready where they are computed
+/// with. On a GPU the parts of an iteration are timed too, each alone, beside the bytes that it must at least move, its
+/// operations, and the share of what the GPU reaches at most: a copy of memory or a large product, measured here and
+/// now. Evaluating is not in it, and what is learnt is not kept.
+///
+/// To leave the disk out, have the dataset in memory: --set data.dir=/dev/shm/NAME.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  rankine bench train configs/quickstart.toml
-  rankine bench train job.toml --set device.kind=cuda --json | jq .ms_per_iteration")]
+  rankine bench train configs/quickstart.toml --steps 200
+  rankine bench train configs/bench-dlrm.toml --set device.kind=cuda --set data.dir=/dev/shm/dlrm
+  rankine bench train job.toml --resident --trace trace.json
+  rankine bench train job.toml --json | jq '.phases[] | {name, ms, roofline_share}'")]
 struct Train {
     #[command(flatten)]
     job: JobArgs,
@@ -79,6 +88,14 @@ struct Train {
     /// Steps that count
     #[arg(long, value_name = "N", default_value_t = TrainBenchOptions::default().steps)]
     steps: usize,
+
+    /// Take turns with the first batches, which lie ready, instead of reading
+    #[arg(long)]
+    resident: bool,
+
+    /// Write what the GPU does in a few iterations to a file, for ui.perfetto.dev or chrome://tracing
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 
     /// Print JSON instead of text
     #[arg(long)]
@@ -94,25 +111,73 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 
 fn run_train(args: Train) -> Result<(), CommandError> {
     let file = args.job.read()?;
-    let options = TrainBenchOptions { warm_up: args.warm_up, steps: args.steps };
+    let Train { warm_up, steps, resident, trace, json, .. } = args;
+    let options = TrainBenchOptions { warm_up, steps, resident, trace };
     let bench = training::bench_train(&file.job()?, &options, &mut ()).map_err(|error| match error {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     })?;
-    if args.json {
-        return output::json(&bench);
+    if json { output::json(&bench) } else { output::text(Iteration(&bench)) }
+}
+
+struct Iteration<'a>(&'a TrainBench);
+
+impl fmt::Display for Iteration<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bench = self.0;
+        let times = |times: &Times| {
+            let Times { ms_per_iteration, ms_p10, ms_p99 } = times;
+            format!("{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3})")
+        };
+        writeln!(f, "device              {}", bench.device)?;
+        match &bench.input {
+            Input::Resident { batches } => {
+                writeln!(f, "input               {batches} batches that lie ready")?
+            }
+            Input::Read(Reading { rung, samples, reader_wait_share }) => writeln!(
+                f,
+                "input               {samples} samples read with {rung}; waiting for them {:.1}% of the time",
+                100.0 * reader_wait_share
+            )?,
+        }
+        writeln!(f, "ms/iteration        {}, {} steps", times(&bench.iteration), bench.steps)?;
+        if let Some(on_device) = &bench.on_device {
+            writeln!(f, "  on the GPU        {}", times(on_device))?;
+        }
+        writeln!(f, "samples/s           {:.0}, {} a step", bench.samples_per_second, bench.batch_size)?;
+        if let (Some(begin), Some(end)) = (bench.loss_at_begin, bench.loss_at_end) {
+            writeln!(f, "loss                {begin:.5} at the beginning, {end:.5} at the end")?;
+        }
+        if let Some(trace) = &bench.trace {
+            let TraceSummary { path, iterations, kernels_per_iteration, kernel_free_share } = trace;
+            writeln!(
+                f,
+                "trace               {path}: {iterations} iterations of {kernels_per_iteration:.0} kernels; none runs \
+                 in {:.1}% of the time",
+                100.0 * kernel_free_share
+            )?;
+        }
+        if let Some(memory) = &bench.memory {
+            writeln!(f, "\n{:<26} {:>10}", "memory", "GB")?;
+            let rows = memory.parts.iter().map(|MemoryPart { purpose, bytes }| (purpose.as_str(), *bytes));
+            let all = [("free beside it", memory.free_bytes), ("of the GPU", memory.total_bytes)];
+            for (purpose, bytes) in rows.chain(all) {
+                writeln!(f, "{purpose:<26} {:>10.3}", bytes as f64 / 1e9)?;
+            }
+        }
+        let Some(Ceilings { gb_per_s, tflop_per_s }) = bench.ceilings else { return Ok(()) };
+        writeln!(
+            f,
+            "\n{:<26} {:>10} {:>10} {:>10} {:>10}",
+            "phase, alone", "ms", "GB/s", "TFLOP/s", "roofline"
+        )?;
+        for phase in &bench.phases {
+            let Phase { name, ms, gb_per_s, tflop_per_s, roofline_share, .. } = phase;
+            let share = 100.0 * roofline_share;
+            writeln!(f, "{name:<26} {ms:>10.3} {gb_per_s:>10.0} {tflop_per_s:>10.1} {share:>9.0}%")?;
+        }
+        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "at most", "")
     }
-    output::text(format_args!(
-        "device              {}\nms/iteration        {:.3} (10% below {:.3}, 1% from {:.3}), {} steps\n\
-         samples/s           {:.0}, {} a step\n",
-        bench.device,
-        bench.ms_per_iteration,
-        bench.ms_p10,
-        bench.ms_p99,
-        bench.steps,
-        bench.samples_per_second,
-        bench.batch_size
-    ))
 }
 
 fn run_read(args: Read) -> Result<(), CommandError> {

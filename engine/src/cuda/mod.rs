@@ -11,10 +11,14 @@
 
 mod evaluation;
 mod input;
+mod iteration;
 mod model;
 mod network;
 mod refusal;
+mod work;
 
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
+pub(crate) use iteration::Phase;
 pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;
+pub(crate) use work::Work;

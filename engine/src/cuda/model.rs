@@ -13,7 +13,9 @@ use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::input::{InputLayout, InputSlot};
-use super::network::{Backward, Forward, Network, Places};
+use super::iteration::{Iteration, Lanes, Phase};
+use super::network::{Network, Places};
+use super::work::{Sizes, Work, ceilings, time};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -139,6 +141,36 @@ impl CudaModel {
         Ok(())
     }
 
+    /// The moment at which the steps that were begun will be done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn mark(&self) -> Result<Moment> {
+        with_trainer!(&self.machine, trainer => trainer.mark())
+    }
+
+    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps must
+    /// have been done as there are places. Their losses are not told.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn repeat_steps(&mut self, count: usize) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            trainer.time_steps(SLOTS, count).map(drop)
+        })
+    }
+
+    /// How long each phase of an iteration takes alone, in milliseconds, and its work; then bytes and operations a
+    /// second that the GPU reaches at most. A step must have been done. Weights change.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub(crate) fn time_phases(&mut self) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+        let Self { spec, rules, machine, .. } = self;
+        with_trainer!(machine, trainer => trainer.time_phases(spec, rules))
+    }
+
     /// Batches that can be on the GPU at once.
     pub const RESIDENT_BATCHES: usize = SLOTS;
 
@@ -197,6 +229,7 @@ impl Weights for CudaModel {
 /// A model with all that its steps need.
 #[derive(Debug)]
 struct Trainer<T> {
+    compute: Compute,
     network: Network<T>,
     tables: LocalTables,
     main: Lane,
@@ -229,23 +262,10 @@ struct Scores {
     pass: Graph,
 }
 
-/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
-/// their own.
-struct Lanes<'a> {
-    main: &'a Lane,
-    beside: Lane,
-    routes: Lane,
-    begun: Moment,
-    looked_up: Moment,
-    routed: Moment,
-    judged: Moment,
-    updated: Moment,
-}
-
 impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
-        products: (Compute, Algorithms),
+        (compute, algorithms): (Compute, Algorithms),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
@@ -254,29 +274,26 @@ impl<T: Element> Trainer<T> {
         let places = Places::new(spec);
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, &places);
-        let all: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
+        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
+        let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
-        let network = Network::new(device, products, (spec, rules), &places, batch_size, &parameters)?;
+        let network =
+            Network::new(device, (compute, algorithms), (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
-        let lanes = Lanes {
-            main: &main,
-            beside: Lane::of_high_priority(device)?,
-            routes: Lane::new(device)?,
-            begun: Moment::new(device)?,
-            looked_up: Moment::new(device)?,
-            routed: Moment::new(device)?,
-            judged: Moment::new(device)?,
-            updated: Moment::new(device)?,
-        };
+        let lanes = Lanes::new(&main)?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
             let input = InputSlot::new(device, layout.clone())?;
-            let iteration =
-                || enqueue_iteration(&network, &tables, &lanes, &input, (&losses, &forward, &backward));
+            let (forward, backward) = (&forward, &backward);
+            let losses = losses.device_pointer()?;
+            let (network, tables, input_at) = (&network, &tables, input.input());
+            let iteration = Iteration { network, tables, forward, backward, input: input_at, losses };
+            // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
+            let iteration = || unsafe { iteration.enqueue_all(&lanes) };
             if slots.is_empty() {
                 // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
                 network.hold(&main, true)?;
@@ -305,6 +322,7 @@ impl<T: Element> Trainer<T> {
         let copies = Lane::new(device)?;
         drop(lanes);
         Ok(Self {
+            compute,
             network,
             tables,
             main,
@@ -334,6 +352,55 @@ impl<T: Element> Trainer<T> {
         self.place = (place + 1) % SLOTS;
         self.under_way.push_back(place);
         Ok(())
+    }
+
+    /// How long each phase of an iteration takes alone, in milliseconds, over the batch that lies in the first slot,
+    /// with what it has to do, and what the GPU reaches at most: bytes and operations a second. Weights change.
+    fn time_phases(
+        &mut self,
+        spec: &ModelSpec,
+        rules: &TrainingRules,
+    ) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+        self.finish()?;
+        let ceilings = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
+        let layout = self.tables.layout();
+        let iteration = Iteration {
+            network: &self.network,
+            tables: &self.tables,
+            forward: &self.network.plan_forward(layout.samples())?,
+            backward: &self.network.plan_backward()?,
+            input: self.slots[0].input.input(),
+            losses: self.losses.device_pointer()?,
+        };
+        // The first slot's batch need not be the last one that was routed.
+        // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
+        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
+        let [look_ups, distinct_rows] = self.tables.counts(&self.main)?;
+        let sizes = Sizes {
+            spec,
+            rules,
+            samples: layout.samples() as u64,
+            element_bytes: size_of::<T>() as u64,
+            look_ups,
+            distinct_rows,
+        };
+        let mut phases = Vec::new();
+        for phase in Phase::ALL {
+            let work = sizes.work(phase);
+            if work != Work::default() {
+                // SAFETY: as above; what comes before the phase was done in the steps before.
+                let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
+                phases.push((phase, ms, work));
+            }
+        }
+        Ok((phases, ceilings))
+    }
+
+    /// A moment on the lane that begins and ends iterations.
+    fn mark(&self) -> Result<Moment> {
+        let moment = Moment::new(self.main.device())?;
+        self.main.record(&moment)?;
+        Ok(moment)
     }
 
     fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
@@ -379,46 +446,6 @@ impl<T: Element> Trainer<T> {
         }
         Ok(())
     }
-}
-
-/// Enqueues a whole iteration: the loss goes to the slot's place among `losses`.
-fn enqueue_iteration<T: Element>(
-    network: &Network<T>,
-    tables: &LocalTables,
-    lanes: &Lanes<'_>,
-    slot: &InputSlot,
-    (losses, forward, backward): (&Pinned<f64>, &Forward, &Backward),
-) -> Result<()> {
-    let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
-    let (input, samples) = (slot.input(), tables.layout().samples());
-    main.record(begun)?;
-    beside.wait(begun)?;
-    routes.wait(begun)?;
-    // SAFETY: network, tables, losses and slot live as long as the trainer, and are of the same model and batch size.
-    // The lanes order the work: tables and parameters change when all that reads them is done.
-    unsafe {
-        network.look_up(beside, tables, input, samples)?;
-        beside.record(looked_up)?;
-        tables.route(routes, input.ids)?;
-        routes.record(routed)?;
-        network.bottom_forward(main, input, forward)?;
-        main.wait(looked_up)?;
-        network.interact(main, forward)?;
-        network.hidden_forward(main, forward)?;
-        network.head(main, input, samples, true)?;
-        network.hidden_backward(main, backward)?;
-        network.interact_backward(main, backward)?;
-        network.bottom_backward(main, backward)?;
-        network.verdict(main, input, losses.device_pointer()?)?;
-        main.record(judged)?;
-        beside.wait(judged)?;
-        beside.wait(routed)?;
-        network.update_tables(beside, tables, input)?;
-        beside.record(updated)?;
-        network.update(main, input)?;
-        main.wait(updated)?;
-    }
-    Ok(())
 }
 
 /// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model

@@ -2,20 +2,18 @@
 
 use half::bf16;
 use rankine_cuda::kernels::{Dot, Element, Head};
-use rankine_embedding::{Optimizer, UpdateRule};
 use rankine_reader::Schema;
 use rankine_reader::schema::Hotness;
 
 use super::network::Places;
 use crate::job::{Conflict, Job, Precision};
-use crate::model::{Interaction, ModelSpec, TrainingRules};
+use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
-pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRules) -> Vec<Conflict> {
+pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";
-    let sgd = |optimizer: &Optimizer| optimizer.rule == UpdateRule::Sgd && optimizer.weight_decay == 0.0;
     if job.device.ranks.get() > 1 {
         refuse(
             "device.ranks".into(),
@@ -33,15 +31,6 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec, rules: &TrainingRu
     if heads > Head::<f32>::HEADS_MAX {
         let most = Head::<f32>::HEADS_MAX;
         refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
-    }
-    if let Some(number) = rules.tables.iter().position(|optimizer| !sgd(optimizer)) {
-        let table = &spec.tables[number].name;
-        refuse(
-            "optimizer.sparse".into(),
-            format!(
-                "GPUs update by plain sgd so far, without weight_decay; table {table} has another rule: {on_cpu}"
-            ),
-        );
     }
     if let Some(column) = schema.categorical.iter().find(|column| column.hotness != Hotness::Fixed(1)) {
         let name = &column.name;

@@ -56,7 +56,7 @@ pub fn train(
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
     // Opened first: while tables are initialized, the first window is read and shuffled.
-    let batches = train_stream(job, &dataset, io)?;
+    let batches = BatchStream::open(dataset.part(Part::Train)?, &train_options(job, io))?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
@@ -67,22 +67,21 @@ pub fn train(
 }
 
 /// The batches that a job trains on.
-fn train_stream(job: &Job, dataset: &Dataset, io: IoOptions) -> Result<BatchStream, TrainError> {
+pub(super) fn train_options(job: &Job, io: IoOptions) -> StreamOptions {
     let train = &job.train;
     let order = if train.shuffle {
         Order::Shuffled { seed: job.seed, window_blocks: train.shuffle_window_blocks.get() }
     } else {
         Order::File
     };
-    let options = StreamOptions {
+    StreamOptions {
         batch_size: train.batch_size.get() as usize,
         epochs: Some(train.epochs.get()),
         order,
         start: Position::default(),
         io,
         prefetch: PREFETCH_BATCHES,
-    };
-    Ok(BatchStream::open(dataset.part(Part::Train)?, &options)?)
+    }
 }
 
 /// The threads of a job, and their number.

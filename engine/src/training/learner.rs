@@ -6,6 +6,7 @@ use std::time::Instant;
 use rankine_embedding::EmbeddingPlan;
 use rankine_reader::{Dataset, Samples};
 
+use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
@@ -23,6 +24,13 @@ pub(super) enum Learner {
     #[cfg(feature = "cuda")]
     Cuda(Box<crate::cuda::CudaModel>),
 }
+
+/// A moment in a GPU's work.
+#[cfg(feature = "cuda")]
+pub(super) type Mark = rankine_cuda::Moment;
+/// There is none.
+#[cfg(not(feature = "cuda"))]
+pub(super) type Mark = std::convert::Infallible;
 
 /// On which device a job is to be trained.
 pub(super) enum Choice {
@@ -45,7 +53,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec, rules)? {
+        let why = match gpu::device(job, dataset, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -186,6 +194,56 @@ impl Learner {
         }
     }
 
+    /// The moment at which the steps that were begun will be done, by a GPU's clock.
+    pub(super) fn mark(&self) -> Result<Option<Mark>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => Ok(Some(model.mark().map_err(gpu::failed)?)),
+        }
+    }
+
+    /// Milliseconds from each moment to the next, once all steps are done.
+    pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => {
+                let ms = |pair: &[Mark]| pair[1].synchronize().and_then(|()| pair[1].ms_since(&pair[0]));
+                let all = marks.windows(2).map(ms).collect::<Result<_, _>>();
+                Ok(Some(all.map_err(|error| gpu::failed(error.into()))?))
+            }
+        }
+    }
+
+    /// How long each phase of an iteration takes alone, where a GPU has phases, and what that GPU reaches at most. A
+    /// step must have been done; weights change.
+    pub(super) fn time_phases(&mut self) -> Result<(Vec<Phase>, Option<Ceilings>), TrainError> {
+        match self {
+            Self::Cpu(..) => Ok((Vec::new(), None)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => {
+                let (phases, (bytes, flops)) = model.time_phases().map_err(gpu::failed)?;
+                let ceilings = Ceilings { gb_per_s: bytes / 1e9, tflop_per_s: flops / 1e12 };
+                let phase = |(phase, ms, work): (crate::cuda::Phase, f64, crate::cuda::Work)| {
+                    Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
+                };
+                Ok((phases.into_iter().map(phase).collect(), Some(ceilings)))
+            }
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there.
+    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => Err(TrainError::Device(format!(
+                "a trace of {steps} steps is taken on GPUs alone: leave --trace out"
+            ))),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model) => gpu::trace(model, steps),
+        }
+    }
+
     /// Tells the losses of steps that were not told yet, in order; of all that were begun, or of those alone that are
     /// known.
     pub(super) fn take_losses(&mut self, all: bool, tell: impl FnMut(f64)) -> Result<(), TrainError> {
@@ -293,12 +351,13 @@ mod gpu {
 
     use std::sync::Arc;
 
-    use rankine_cuda::Device;
     use rankine_cuda::blas::Algorithms;
+    use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error;
     use rankine_reader::Dataset;
 
     use super::super::TrainError;
+    use super::Activity;
     use crate::cuda::{BatchShape, CudaModel, refusals};
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
@@ -314,13 +373,12 @@ mod gpu {
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
-        rules: &TrainingRules,
     ) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec, rules);
+        let refused = refusals(job, dataset.schema(), spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
@@ -368,6 +426,24 @@ mod gpu {
             }
             Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
         }
+    }
+
+    /// What the GPU does in so many steps over the batches that lie there.
+    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+        let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
+        let trace = Trace::begin().map_err(refused)?;
+        model.repeat_steps(steps).map_err(failed)?;
+        let activities = trace.end().map_err(refused)?.into_iter();
+        let shown = |activity: rankine_cuda::Activity| Activity {
+            name: activity.name,
+            is_kernel: activity.kind == ActivityKind::Kernel,
+            device: activity.device,
+            lane: activity.lane,
+            begin_ns: activity.begin_ns,
+            end_ns: activity.end_ns,
+            bytes: activity.bytes,
+        };
+        Ok(activities.map(shown).collect())
     }
 
     /// Where the algorithms of products come from.

@@ -19,7 +19,9 @@ use crate::job::Conflict;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
-pub use bench::{TrainBench, TrainBenchOptions, bench_train};
+pub use bench::{
+    Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions, bench_train,
+};
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};

@@ -290,6 +290,6 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.descend(lane, gradients, input.rates, guard.stop()) }
+        unsafe { tables.update(lane, input.ids, gradients, input.rates, guard.stop()) }
     }
 }

@@ -1,0 +1,286 @@
+//! The update of tables on one GPU, by every rule, bit by bit as the CPU's.
+//!
+//! Gradients are small multiples of a power of two, so that their sums are exact in any order: what is left is the
+//! arithmetic of rules, which must be the CPU's.
+
+use half::bf16;
+use libtest_mimic::Failed;
+use rankine_cuda::Buffer;
+use rankine_cuda::kernels::{Element, Rate};
+use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
+use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
+use rankine_embedding::{Optimizer, Pooling, Step, TableSpec, UpdateRule};
+
+use super::local::{Column, DeviceIds};
+use super::{Bench, Body, CASES, Outcome, Words};
+
+const RULES: [UpdateRule; 9] = [
+    UpdateRule::Sgd,
+    UpdateRule::Momentum { momentum: 0.9, nesterov: false },
+    UpdateRule::Momentum { momentum: 0.9, nesterov: true },
+    UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 },
+    UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+    UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 },
+    UpdateRule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+    UpdateRule::Ftrl { beta: 0.5, l1: 1e-3, l2: 0.0 },
+    UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.2 },
+];
+const STEPS: u64 = 50;
+const POOLINGS: [Pooling; 2] = [Pooling::Sum, Pooling::Mean];
+const KINDS: [Hotness; 4] =
+    [Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Fixed(4), Hotness::Ragged { max: 8 }];
+
+pub(crate) const BODIES: &[Body] = &[
+    ("tables_learn_as_on_the_cpu_in_f32", CASES, tables_learn_as_on_the_cpu::<f32>),
+    ("tables_learn_as_on_the_cpu_in_bf16", CASES, tables_learn_as_on_the_cpu::<bf16>),
+    ("rows_of_every_rule_and_width_learn", 1, rows_of_every_rule_and_width_learn),
+    ("rows_that_all_samples_name_learn", CASES, rows_that_all_samples_name_learn),
+    ("updates_have_the_same_bits_each_time", CASES, updates_have_the_same_bits_each_time),
+];
+
+/// Tables with their optimizers, and columns that look them up.
+struct Case {
+    layout: Layout,
+    optimizers: Vec<Optimizer>,
+    stride: usize,
+    seed: u64,
+}
+
+impl Case {
+    /// Tables of so many rows and elements, learning by a rule each, some with weight decay; and features that look
+    /// them up in turn, two each a column of one of some kinds.
+    fn new(
+        words: &mut Words,
+        samples: usize,
+        tables: &[(u64, usize, UpdateRule)],
+        features: usize,
+        kinds: &[Hotness],
+    ) -> Result<Self, Failed> {
+        let optimizer = |&(_, _, rule): &(u64, usize, UpdateRule)| {
+            let weight_decay = words.one_of(&[0.0, 0.01]);
+            Optimizer { rule, learning_rate: 0.125, weight_decay }
+        };
+        let optimizers: Vec<_> = tables.iter().map(optimizer).collect();
+        let spec = |(number, &(rows, dim, _)): (usize, &(u64, usize, UpdateRule))| TableSpec {
+            name: format!("t{number}"),
+            rows,
+            dim,
+        };
+        let specs: Vec<_> = tables.iter().enumerate().map(spec).collect();
+        let columns: Vec<_> = (0..features.div_ceil(2)).map(|_| words.one_of(kinds)).collect();
+        let gap = words.one_of(&[0, 4, 8]);
+        let mut stride = gap;
+        let feature = |number: usize| {
+            let (column, table, place) = (number / 2, number % tables.len(), stride);
+            stride += specs[table].dim.next_multiple_of(4) + gap;
+            // A third of a number is none whose sums are exact.
+            let pooling =
+                if columns[column] == Hotness::Fixed(3) { Pooling::Sum } else { words.one_of(&POOLINGS) };
+            Feature { column, table, place, pooling }
+        };
+        let features: Vec<_> = (0..features).map(feature).collect();
+        let layout = Layout::new(1, samples, stride, &specs, &columns, &features)?;
+        let seed = words.below(1 << 40);
+        Ok(Self { layout: layout.with_optimizers(&optimizers), optimizers, stride, seed })
+    }
+
+    fn on_cpu(&self) -> Vec<Table> {
+        let tables = self.layout.tables().iter().zip(&self.optimizers).enumerate();
+        let of = |(number, (table, &optimizer)): (usize, (&TableSpec, &Optimizer))| {
+            Table::initialized(table.clone(), optimizer, self.seed, number as u32)
+        };
+        tables.map(of).collect()
+    }
+
+    /// The ids of a batch, which may be shorter than there is room for: from every row alike to almost all look-ups of
+    /// one row.
+    fn batch(&self, words: &mut Words) -> Vec<Column> {
+        let all = self.layout.samples();
+        let samples = words.one_of(&[all, all, all.div_ceil(2)]);
+        let column = |(number, hotness): (usize, &Hotness)| {
+            let features = self.layout.features().iter().filter(|feature| feature.column == number);
+            let rows = features.map(|feature| self.layout.tables()[feature.table].rows).min().unwrap_or(1);
+            let skew = words.one_of(&[1, 4, 30]);
+            let mut offsets = vec![0];
+            for sample in 0..samples {
+                let size = match *hotness {
+                    Hotness::Fixed(ids) => ids as u32,
+                    Hotness::Ragged { .. } => words.one_of(&[0, 1, 2, 4, 8]),
+                };
+                offsets.push(offsets[sample] + size);
+            }
+            let ids = (0..offsets[samples]).map(|_| (words.unit().powi(skew) * rows as f64) as u64).collect();
+            Column { offsets, ids }
+        };
+        self.layout.columns().iter().enumerate().map(column).collect()
+    }
+
+    /// Gradients whose sums are exact in any order.
+    fn exact_gradients<T: Element>(&self, words: &mut Words) -> Vec<T> {
+        let number = |_| T::of((words.below(63) as f32 - 31.0) / 64.0);
+        self.with_gaps((0..self.layout.elements()).map(number).collect())
+    }
+
+    /// Between the vectors lies what nothing may read.
+    fn with_gaps<T: Element>(&self, mut gradients: Vec<T>) -> Vec<T> {
+        let mut of_feature = vec![false; self.stride];
+        for feature in self.layout.features() {
+            of_feature[feature.place..][..self.layout.tables()[feature.table].dim].fill(true);
+        }
+        for sample in gradients.chunks_exact_mut(self.stride) {
+            let between = sample.iter_mut().zip(&of_feature).filter(|(_, of_feature)| !**of_feature);
+            between.for_each(|(number, _)| *number = T::of(f32::NAN));
+        }
+        gradients
+    }
+
+    fn update_on_cpu<T: Element>(&self, tables: &mut [Table], batch: &[Column], gradients: &[T], step: Step) {
+        let gradients: Vec<f32> = gradients.iter().map(|gradient| gradient.value()).collect();
+        for (number, table) in tables.iter_mut().enumerate() {
+            let features = self.layout.features().iter().filter(|feature| feature.table == number);
+            let of = |feature: &Feature| cpu::Feature {
+                bags: Bags { offsets: &batch[feature.column].offsets, ids: &batch[feature.column].ids },
+                pooling: feature.pooling,
+                slot: FeatureSlot { stride: self.stride, offset: feature.place },
+            };
+            let features: Vec<_> = features.map(of).collect();
+            if !features.is_empty() {
+                let mut route = Route::default();
+                route.build(&features, table.spec().rows);
+                table.update(&route, &features, &gradients, step);
+            }
+        }
+    }
+}
+
+/// Tables on a GPU, with what a step takes.
+struct OnGpu<'a> {
+    case: &'a Case,
+    bench: &'a Bench,
+    tables: LocalTables,
+}
+
+impl<'a> OnGpu<'a> {
+    fn new(bench: &'a Bench, case: &'a Case) -> Result<Self, Failed> {
+        let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
+        let tables = LocalTables::initialized(&bench.device, layout, &bench.lane, case.seed, drawn)?;
+        Ok(Self { case, bench, tables })
+    }
+
+    fn update<T: Element>(&self, batch: &[Column], gradients: &[T], step: Step, stop: u32) -> Outcome {
+        let Bench { device, lane } = self.bench;
+        let rates = self.case.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
+        let ids = DeviceIds::new(self.bench, &self.case.layout, batch)?;
+        let (gradients, stop) = (Buffer::of(device, gradients)?, Buffer::of(device, &[stop])?);
+        let rates = Buffer::of(device, &rates.collect::<Vec<_>>())?;
+        // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
+        unsafe {
+            self.tables.route(lane, ids.ids())?;
+            let (gradients, rates) = (gradients.pointer(), rates.pointer());
+            self.tables.update(lane, ids.ids(), gradients, rates, stop.pointer())?;
+        }
+        Ok(self.tables.check(lane)?)
+    }
+
+    /// All weights, table by table and row by row.
+    fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
+        let mut rows = Vec::new();
+        self.tables.try_for_each_row(
+            &self.bench.lane,
+            |row| {
+                rows.push(row.to_vec());
+                Ok(())
+            },
+            Failed::from,
+        )?;
+        Ok(rows)
+    }
+
+    fn compare(&self, tables: &[Table], number: u64) -> Outcome {
+        let rows = tables.iter().flat_map(|table| (0..table.spec().rows).map(move |row| (table, row)));
+        for (have, (table, row)) in self.weights()?.iter().zip(rows) {
+            let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+            if let Some(column) = have.iter().zip(table.weights(row)).position(differs) {
+                let (name, have, expected) = (&table.spec().name, have[column], table.weights(row)[column]);
+                let place = format!("step {number}, table {name}, row {row}, column {column}");
+                return Err(format!("{place}: {have}, not {expected}: {:?}", self.case.layout).into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Trains on the GPU and on the CPU; of some steps nothing may be written.
+fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) -> Outcome {
+    let (gpu, mut cpu) = (OnGpu::new(bench, case)?, case.on_cpu());
+    for number in 1..=steps {
+        let (batch, gradients) = (case.batch(words), case.exact_gradients::<T>(words));
+        let step = Step { number, rate_factor: 1.0 / number as f64 };
+        if words.below(10) == 0 {
+            gpu.update(&batch, &gradients, step, 1)?;
+            continue;
+        }
+        gpu.update(&batch, &gradients, step, 0)?;
+        case.update_on_cpu(&mut cpu, &batch, &gradients, step);
+        if number == 1 || number == steps {
+            gpu.compare(&cpu, number)?;
+        }
+    }
+    Ok(())
+}
+
+fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, Failed> {
+    let widest = words.one_of(&[4, 16, 64, 128, 128, 256, 1024]);
+    let table = |_: u64| {
+        let dim = words.one_of(&[1, 3, 4, 16, 20, 64, 100, 128, 132, 256, 512, 1000, 1024]);
+        (words.one_of(&[1, 3, 40, 2_000]), widest.min(dim), words.one_of(&RULES))
+    };
+    let tables: Vec<_> = (0..4).map(table).collect();
+    let tables = &tables[..1 + words.below(4) as usize];
+    let features = tables.len() + words.below(3) as usize;
+    let samples = words.one_of(samples);
+    Case::new(words, samples, tables, features, &KINDS)
+}
+
+fn tables_learn_as_on_the_cpu<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = random_case(words, &[1, 2, 63, 64, 65, 300])?;
+    learn::<T>(bench, &case, words, STEPS)
+}
+
+fn rows_of_every_rule_and_width_learn(bench: &Bench, words: &mut Words) -> Outcome {
+    for dim in [1, 4, 13, 16, 17, 64, 99, 128, 200, 256, 700, 1024] {
+        let tables = RULES.map(|rule| (50, dim, rule));
+        let case = Case::new(words, 100, &tables, tables.len(), &KINDS)?;
+        learn::<f32>(bench, &case, words, 4)?;
+        learn::<bf16>(bench, &case, words, 4)?;
+    }
+    Ok(())
+}
+
+fn rows_that_all_samples_name_learn(bench: &Bench, words: &mut Words) -> Outcome {
+    let dim = words.one_of(&[4, 16, 48, 128]);
+    let rows = words.one_of(&[[1, 1, 1], [1, 2, 1], [3, 1, 900]]);
+    let tables = rows.map(|rows| (rows, dim, words.one_of(&RULES)));
+    let samples = words.one_of(&[511, 512, 513, 4096, 30_000]);
+    let case = Case::new(words, samples, &tables, 5, &[Hotness::Fixed(1)])?;
+    learn::<bf16>(bench, &case, words, 3)
+}
+
+fn updates_have_the_same_bits_each_time(bench: &Bench, words: &mut Words) -> Outcome {
+    let case = random_case(words, &[65, 1000, 4097])?;
+    let batches: Vec<_> = (0..3).map(|_| case.batch(words)).collect();
+    let numbers = (0..case.layout.elements()).map(|_| words.unit() as f32 - 0.5);
+    let gradients = case.with_gaps(numbers.collect());
+    let mut first = None;
+    for _ in 0..2 {
+        let gpu = OnGpu::new(bench, &case)?;
+        for (number, batch) in (1..).zip(&batches) {
+            gpu.update(batch, &gradients, Step { number, rate_factor: 1.0 }, 0)?;
+        }
+        let bits: Vec<_> = gpu.weights()?.concat().into_iter().map(f32::to_bits).collect();
+        if first.get_or_insert_with(|| bits.clone()) != &bits {
+            return Err("the second time has other bits".into());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! An iteration: its phases, and how lanes share them.
+
+use rankine_cuda::kernels::Element;
+use rankine_cuda::{Lane, Moment, Pointer};
+use rankine_embedding::cuda::{LocalTables, Result};
+
+use super::input::Input;
+use super::network::{Backward, Forward, Network};
+
+/// Parts of an iteration that each are of one lane, in the order in which they could run alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    BottomForward,
+    LookUp,
+    Interact,
+    TopForward,
+    Head,
+    TopBackward,
+    InteractBackward,
+    BottomBackward,
+    Verdict,
+    Route,
+    UpdateTables,
+    UpdateDense,
+}
+
+impl Phase {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::BottomForward,
+        Self::LookUp,
+        Self::Interact,
+        Self::TopForward,
+        Self::Head,
+        Self::TopBackward,
+        Self::InteractBackward,
+        Self::BottomBackward,
+        Self::Verdict,
+        Self::Route,
+        Self::UpdateTables,
+        Self::UpdateDense,
+    ];
+
+    /// As reports call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::BottomForward => "bottom MLP",
+            Self::LookUp => "look-ups",
+            Self::Interact => "interaction",
+            Self::TopForward => "top MLP",
+            Self::Head => "heads and loss",
+            Self::TopBackward => "top MLP back",
+            Self::InteractBackward => "interaction back",
+            Self::BottomBackward => "bottom MLP back",
+            Self::Verdict => "verdict",
+            Self::Route => "route",
+            Self::UpdateTables => "update of tables",
+            Self::UpdateDense => "update of dense parameters",
+        }
+    }
+}
+
+/// What an iteration works on.
+#[derive(Clone, Copy)]
+pub(super) struct Iteration<'a, T> {
+    pub(super) network: &'a Network<T>,
+    pub(super) tables: &'a LocalTables,
+    pub(super) forward: &'a Forward,
+    pub(super) backward: &'a Backward,
+    pub(super) input: Input,
+    /// Where the step's loss goes to its place.
+    pub(super) losses: Pointer<f64>,
+}
+
+/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
+/// their own.
+pub(super) struct Lanes<'a> {
+    main: &'a Lane,
+    beside: Lane,
+    routes: Lane,
+    begun: Moment,
+    looked_up: Moment,
+    routed: Moment,
+    judged: Moment,
+    updated: Moment,
+}
+
+impl<'a> Lanes<'a> {
+    /// Lanes beside the one that begins and ends an iteration.
+    pub(super) fn new(main: &'a Lane) -> Result<Self> {
+        let device = main.device();
+        Ok(Self {
+            main,
+            beside: Lane::of_high_priority(device)?,
+            routes: Lane::new(device)?,
+            begun: Moment::new(device)?,
+            looked_up: Moment::new(device)?,
+            routed: Moment::new(device)?,
+            judged: Moment::new(device)?,
+            updated: Moment::new(device)?,
+        })
+    }
+}
+
+impl<T: Element> Iteration<'_, T> {
+    /// Enqueues a phase.
+    ///
+    /// # Safety
+    /// Network, tables, input and losses must live and be of the same model and batch size, and what comes before the
+    /// phase must be done before; see [`Lane::launch`].
+    pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
+        let &Self { network, tables, forward, backward, input, losses } = self;
+        let samples = tables.layout().samples();
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match phase {
+                Phase::BottomForward => network.bottom_forward(lane, input, forward),
+                Phase::LookUp => network.look_up(lane, tables, input, samples),
+                Phase::Interact => network.interact(lane, forward),
+                Phase::TopForward => network.hidden_forward(lane, forward),
+                Phase::Head => network.head(lane, input, samples, true),
+                Phase::TopBackward => network.hidden_backward(lane, backward),
+                Phase::InteractBackward => network.interact_backward(lane, backward),
+                Phase::BottomBackward => network.bottom_backward(lane, backward),
+                Phase::Verdict => network.verdict(lane, input, losses),
+                Phase::Route => tables.route(lane, input.ids),
+                Phase::UpdateTables => network.update_tables(lane, tables, input),
+                Phase::UpdateDense => network.update(lane, input),
+            }
+        }
+    }
+
+    /// Enqueues all of them.
+    ///
+    /// # Safety
+    /// As for [`Iteration::enqueue`].
+    pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
+        let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
+        main.record(begun)?;
+        beside.wait(begun)?;
+        routes.wait(begun)?;
+        // SAFETY: the caller vouches for what is worked on. The lanes order the work: tables and parameters change when
+        // all that reads them is done.
+        unsafe {
+            self.enqueue(Phase::LookUp, beside)?;
+            beside.record(looked_up)?;
+            self.enqueue(Phase::Route, routes)?;
+            routes.record(routed)?;
+            self.enqueue(Phase::BottomForward, main)?;
+            main.wait(looked_up)?;
+            self.enqueue(Phase::Interact, main)?;
+            self.enqueue(Phase::TopForward, main)?;
+            self.enqueue(Phase::Head, main)?;
+            self.enqueue(Phase::TopBackward, main)?;
+            self.enqueue(Phase::InteractBackward, main)?;
+            self.enqueue(Phase::BottomBackward, main)?;
+            self.enqueue(Phase::Verdict, main)?;
+            main.record(judged)?;
+            beside.wait(judged)?;
+            beside.wait(routed)?;
+            self.enqueue(Phase::UpdateTables, beside)?;
+            beside.record(updated)?;
+            self.enqueue(Phase::UpdateDense, main)?;
+            main.wait(updated)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! What the phases of an iteration must at least move and compute, and what a GPU reaches at most: the two together say
+//! how fast a phase could be.
+
+use std::sync::Arc;
+
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::kernels::Element;
+use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
+use rankine_embedding::cuda::Result;
+
+use super::iteration::Phase;
+use crate::model::{Interaction, Layer, ModelSpec, TrainingRules};
+
+/// Rows and columns of the matrices that the ceiling of products is measured with.
+const SIDE: usize = 8192;
+/// Each measurement is of so many repetitions in a graph, and the least of so many graphs counts.
+const REPETITIONS: usize = 10;
+const ROUNDS: usize = 3;
+
+/// What something moves and computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// Bytes read and written, each once where they stay in a cache until they are read again.
+    pub(crate) bytes: u64,
+    /// Multiplications and additions of matrix products.
+    pub(crate) flops: u64,
+}
+
+/// What the work of a phase follows from.
+#[derive(Debug)]
+pub(super) struct Sizes<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) rules: &'a TrainingRules,
+    pub(super) samples: u64,
+    /// Of an element of activations.
+    pub(super) element_bytes: u64,
+    pub(super) look_ups: u64,
+    pub(super) distinct_rows: u64,
+}
+
+impl Sizes<'_> {
+    /// What a phase must move and compute; nothing where the model has no such phase.
+    pub(super) fn work(&self, phase: Phase) -> Work {
+        let Self { spec, rules, samples, element_bytes, look_ups, distinct_rows } = *self;
+        let layout = spec.dense_layout();
+        let activations = |elements: usize| samples * element_bytes * elements as u64;
+        let bytes = |bytes: u64| Work { bytes, flops: 0 };
+        let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
+        let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
+        let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
+        match phase {
+            Phase::BottomForward => self.forward(&layout.bottom.layers),
+            Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
+            Phase::Interact => self.interaction(1),
+            Phase::TopForward => self.forward(hidden),
+            Phase::Head => bytes(2 * activations(head.inputs)),
+            Phase::TopBackward => self.backward(hidden, true),
+            Phase::InteractBackward => self.interaction(2),
+            Phase::BottomBackward => self.backward(&layout.bottom.layers, false),
+            Phase::Verdict => bytes(4 * layout.parameters() as u64),
+            // Ids, and pairs of a row and a bag.
+            Phase::Route => bytes((4 + 8) * look_ups),
+            Phase::UpdateTables => bytes(8 * look_ups + embeddings + 2 * distinct_rows * all),
+            Phase::UpdateDense => {
+                let state = rules.dense.rule.state_elements(1) as u64;
+                let copies = if element_bytes < 4 { element_bytes } else { 0 };
+                bytes(layout.parameters() as u64 * (4 * (3 + 2 * state) + copies))
+            }
+        }
+    }
+
+    /// Bytes of a row in the mean over all rows: of its weights, or of its state too.
+    fn mean_row_bytes(&self, with_state: bool) -> u64 {
+        let tables = self.rules.all_tables(self.spec);
+        let rows = tables.iter().map(|(table, _)| table.rows).sum::<u64>().max(1);
+        let weights = tables.iter().map(|(table, _)| table.rows * table.dim as u64 * 4).sum::<u64>();
+        (if with_state { self.rules.table_bytes(self.spec) } else { weights }) / rows
+    }
+
+    fn forward(&self, layers: &[Layer]) -> Work {
+        let of = |layer: &Layer| self.layer(layer, layer.inputs + layer.outputs, self.element_bytes, 1);
+        sum(layers.iter().map(of))
+    }
+
+    /// The way back: gradients by weights, and by inputs, but those of the first layer where nobody wants them.
+    fn backward(&self, layers: &[Layer], to_input: bool) -> Work {
+        let of = |(number, layer): (usize, &Layer)| {
+            let wanted = number > 0 || to_input;
+            let elements = layer.inputs * (1 + usize::from(wanted)) + layer.outputs;
+            self.layer(layer, elements, self.element_bytes + 4, 1 + u64::from(wanted))
+        };
+        sum(layers.iter().enumerate().map(of))
+    }
+
+    /// `products` products with a layer's matrix, of whose elements so many bytes move, and so many elements a sample.
+    fn layer(&self, layer: &Layer, elements: usize, bytes: u64, products: u64) -> Work {
+        let weights = (layer.inputs * layer.outputs) as u64;
+        Work {
+            bytes: self.samples * self.element_bytes * elements as u64 + weights * bytes,
+            flops: 2 * products * self.samples * weights,
+        }
+    }
+
+    /// The interaction forward, with 1, or back, with 2 times the products.
+    fn interaction(&self, times: u64) -> Work {
+        let Self { spec, samples, element_bytes, .. } = *self;
+        let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
+        let moved = |elements: u64| samples * element_bytes * elements;
+        match spec.interaction {
+            Interaction::Dot => Work {
+                bytes: moved(times * width + spec.top_inputs() as u64),
+                flops: times * samples * (vectors - 1) * width,
+            },
+            Interaction::Cross { .. } => {
+                let cross = spec.dense_layout().cross;
+                let layers: Vec<_> = cross.iter().flat_map(|mlp| mlp.layers.iter().copied()).collect();
+                let products = if times == 1 { self.forward(&layers) } else { self.backward(&layers, true) };
+                // Each layer reads x0 beside what its products read, and back their outputs too.
+                let beside = moved(times * width * cross.len() as u64);
+                Work { bytes: products.bytes + beside, flops: products.flops }
+            }
+            Interaction::FactorizationMachine => Work { bytes: moved(times * width), flops: 0 },
+            Interaction::Concat => Work::default(),
+        }
+    }
+}
+
+fn sum(work: impl Iterator<Item = Work>) -> Work {
+    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops })
+}
+
+/// How long something takes on the GPU, in milliseconds, the least of some measurements: `enqueue` is captured so often
+/// in a graph that the host has no part in it.
+pub(super) fn time(lane: &Lane, enqueue: impl Fn() -> Result<()>) -> Result<f64> {
+    let device = lane.device();
+    let mut graph = Graph::capture(lane, || (0..REPETITIONS).try_for_each(|_| enqueue()))?;
+    let (begin, end) = (Moment::new(device)?, Moment::new(device)?);
+    let mut least = f64::INFINITY;
+    for round in 0..=ROUNDS {
+        lane.record(&begin)?;
+        // SAFETY: callers' buffers live until this returns.
+        unsafe { graph.replay(lane) }?;
+        lane.record(&end)?;
+        lane.synchronize()?;
+        if round > 0 {
+            least = least.min(end.ms_since(&begin)? / REPETITIONS as f64);
+        }
+    }
+    Ok(least)
+}
+
+/// Bytes a second that a copy of memory reads and writes, and operations a second of a large product of random numbers.
+pub(super) fn ceilings<T: Element>(
+    device: &Arc<Device>,
+    lane: &Lane,
+    compute: Compute,
+) -> Result<(f64, f64)> {
+    let blas = Blas::new(device, Algorithms::Known)?;
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        T::of((state >> 8) as f32 / (1 << 23) as f32 - 1.0)
+    };
+    let from = Buffer::of(device, &(0..SIDE * SIDE).map(|_| next()).collect::<Vec<_>>())?;
+    let to = Buffer::<T>::uninitialized(device, SIDE * SIDE)?;
+    let matrix =
+        |buffer: &Buffer<T>| Matrix { pointer: buffer.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
+    let (x, out) = (matrix(&from), matrix(&to));
+    let product = Product::by_transposed(&blas, compute, x, x, out, Epilogue::None)?;
+    // Once without a graph, so that the library loads what it needs.
+    // SAFETY: both buffers have these many elements, and live until the lane has been waited for.
+    unsafe { product.enqueue(&blas, lane) }?;
+    lane.synchronize()?;
+    // SAFETY: as above.
+    let copy = time(lane, || Ok(unsafe { lane.copy(from.pointer(), to.pointer(), SIDE * SIDE) }?))?;
+    // SAFETY: as above.
+    let product = time(lane, || Ok(unsafe { product.enqueue(&blas, lane) }?))?;
+    let bytes = 2.0 * (SIDE * SIDE * size_of::<T>()) as f64;
+    Ok((bytes / copy * 1e3, 2.0 * (SIDE as f64).powi(3) / product * 1e3))
+}

@@ -1,0 +1,200 @@
+//! How long the steps of a job take, and where the time goes.
+//!
+//! Steps take their batches as training does, reading them; or they take turns with a few that lie ready, where reading
+//! is no matter. What is learnt is not kept.
+
+mod report;
+mod trace;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rankine_reader::stream::BatchStream;
+use rankine_reader::{Dataset, Part, Samples};
+
+use super::data::open_or_generate;
+use super::evaluate::Scorer;
+use super::fit::{thread_pool, train_options};
+use super::learner::{Choice, Learner};
+use super::translate::translate;
+use super::{Observer, TrainError};
+use crate::job::Job;
+
+pub(super) use trace::Activity;
+
+pub use report::{Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench};
+
+/// Batches that lie ready, at most.
+const RESIDENT_BATCHES: usize = 3;
+/// Steps that the loss at the beginning, and that at the end, is the mean of, at most.
+const LOSS_STEPS: usize = 50;
+/// Steps that are traced.
+const TRACED_STEPS: usize = 5;
+
+/// How to time the steps of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainBenchOptions {
+    /// Steps before those that count.
+    pub warm_up: usize,
+    /// Steps that count.
+    pub steps: usize,
+    /// Whether batches lie ready, instead of being read.
+    pub resident: bool,
+    /// Where a trace of a few steps goes, as Chrome and Perfetto show it. GPUs only.
+    pub trace: Option<PathBuf>,
+}
+
+impl Default for TrainBenchOptions {
+    fn default() -> Self {
+        Self { warm_up: 50, steps: 1000, resident: false, trace: None }
+    }
+}
+
+/// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
+///
+/// # Errors
+/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is wanted
+/// and cannot be taken.
+pub fn bench_train(
+    job: &Job,
+    options: &TrainBenchOptions,
+    observer: &mut dyn Observer,
+) -> Result<TrainBench, TrainError> {
+    let dataset = open_or_generate(job, observer)?;
+    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
+    if samples < batch_size {
+        return Err(TrainError::Device(format!(
+            "the training part has {samples} samples, and not one batch of {batch_size}: choose a smaller \
+             train.batch_size"
+        )));
+    }
+    let choice = Choice::of(job, &dataset, &spec, &rules)?;
+    let (pool, threads) = thread_pool(job)?;
+    pool.install(|| {
+        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let measured = if options.resident {
+            resident(job, &dataset, options, &mut learner)?
+        } else {
+            reading(job, &dataset, options, &mut learner)?
+        };
+        let Measured { input, samples, host_ms, device_ms, losses, seconds } = measured;
+        let trace = options.trace.as_ref().map(|path| trace::take(&mut learner, TRACED_STEPS, path));
+        let (phases, ceilings) = learner.time_phases()?;
+        let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
+        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
+        let loss =
+            (losses.len() >= most).then(|| [mean(&losses[..most]), mean(&losses[losses.len() - most..])]);
+        Ok(TrainBench {
+            name: job.name.to_string(),
+            device,
+            batch_size,
+            embedding_parameters: learner.spec().embedding_parameters(),
+            dense_parameters: learner.spec().dense_parameters() as u64,
+            input,
+            steps: host_ms.len(),
+            iteration: Times::of(host_ms),
+            on_device: device_ms.map(Times::of),
+            samples_per_second: samples as f64 / seconds,
+            seconds,
+            loss_at_begin: loss.map(|[begin, _]| begin),
+            loss_at_end: loss.map(|[_, end]| end),
+            memory: learner.memory()?,
+            ceilings,
+            phases,
+            trace: trace.transpose()?,
+        })
+    })
+}
+
+/// Steps that were timed.
+struct Measured {
+    input: Input,
+    samples: u64,
+    host_ms: Vec<f64>,
+    device_ms: Option<Vec<f64>>,
+    losses: Vec<f64>,
+    seconds: f64,
+}
+
+/// Steps over batches that lie ready.
+fn resident(
+    job: &Job,
+    dataset: &Dataset,
+    options: &TrainBenchOptions,
+    learner: &mut Learner,
+) -> Result<Measured, TrainError> {
+    let batch_size = job.train.batch_size.get() as usize;
+    let mut batches: Vec<Samples> = Vec::new();
+    let stream = train_options(job, job.reader.io_options());
+    for batch in BatchStream::open(dataset.part(Part::Train)?, &stream)?.take(RESIDENT_BATCHES) {
+        batches.push(batch?.samples.clone());
+    }
+    // The last batch of an epoch may be shorter.
+    batches.retain(|batch| batch.len == batch_size);
+    let rate_factor = job.optimizer.schedule.factor(1);
+    learner.time_steps(&batches, rate_factor, options.warm_up)?;
+    let began = Instant::now();
+    let times = learner.time_steps(&batches, rate_factor, options.steps.max(1))?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Measured {
+        input: Input::Resident { batches: batches.len() },
+        samples: (times.len() * batch_size) as u64,
+        device_ms: learner.is_on_gpu().then(|| times.clone()),
+        host_ms: times,
+        losses: Vec::new(),
+        seconds,
+    })
+}
+
+/// Steps over batches that are read, as training does it.
+fn reading(
+    job: &Job,
+    dataset: &Dataset,
+    options: &TrainBenchOptions,
+    learner: &mut Learner,
+) -> Result<Measured, TrainError> {
+    let steps = options.steps.max(1);
+    let mut stream = train_options(job, job.reader.io_options());
+    stream.epochs = None;
+    let mut batches = BatchStream::open(dataset.part(Part::Train)?, &stream)?;
+    let rung = batches.rung();
+    let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
+    let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
+    for step in 1..=options.warm_up + steps {
+        if step > options.warm_up && moments.is_empty() {
+            // Whatever is under way belongs to the warm-up.
+            learner.take_losses(true, |_| ())?;
+            losses.clear();
+            moments.push(Instant::now());
+            marks.extend(learner.mark()?);
+        }
+        let began = Instant::now();
+        let Some(batch) = batches.next().transpose()? else { break };
+        let wait = began.elapsed();
+        learner.train_step(&batch.samples, job.optimizer.schedule.factor(step as u64))?;
+        learner.take_losses(false, |loss| losses.push(loss))?;
+        if !moments.is_empty() {
+            moments.push(Instant::now());
+            marks.extend(learner.mark()?);
+            waited += wait;
+            samples += batch.samples.len as u64;
+        }
+    }
+    learner.take_losses(true, |loss| losses.push(loss))?;
+    let seconds = moments[0].elapsed().as_secs_f64();
+    let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
+    let reading = Reading {
+        rung: rung.to_string(),
+        samples: dataset.samples(Part::Train),
+        reader_wait_share: waited.as_secs_f64() / seconds,
+    };
+    Ok(Measured {
+        input: Input::Read(reading),
+        samples,
+        host_ms: host_ms.collect(),
+        device_ms: learner.ms_between(&marks)?,
+        losses,
+        seconds,
+    })
+}
