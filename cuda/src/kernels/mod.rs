@@ -262,7 +262,7 @@ fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
     }
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just loaded.
-    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES_MAX as i32) }
+    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(true)
 }
