@@ -115,7 +115,7 @@ fn by_blocks(count: u32, dim: u32, forward: bool) -> u32 {
 }
 
 fn fits(bytes: [u32; 2]) -> bool {
-    bytes.into_iter().all(|bytes| bytes <= super::sort::SHARED_BYTES_MAX as u32)
+    bytes.into_iter().all(|bytes| bytes <= super::SHARED_BYTES_MAX as u32)
 }
 
 macro_rules! kernels {

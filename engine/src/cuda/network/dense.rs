@@ -34,6 +34,7 @@ impl<T: Element> Dense<T> {
         parameters: &[f32],
         optimizer: &Optimizer,
     ) -> Result<Self> {
+        let _parameters = device.purpose("dense parameters");
         let filled = layers.fill_up(parameters);
         let copies = (T::KIND != ElementKind::F32)
             .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());

@@ -31,8 +31,8 @@ use mlp::Mlp;
 pub(super) use places::Places;
 use shared::{Activations, Both, Shared};
 
-/// What the loss is multiplied by at first, where it is scaled, and the steps after which that is doubled unless one was
-/// left out: those of PyTorch's `GradScaler`.
+/// What the loss is multiplied by at first, where it is scaled, and the steps after which that is doubled unless one
+/// was left out: those of PyTorch's `GradScaler`.
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
 
@@ -71,6 +71,13 @@ pub(super) struct Backward {
     hidden: mlp::Backward,
 }
 
+impl Forward {
+    /// Samples that it goes over.
+    pub(super) fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
 impl<T: Element> Network<T> {
     /// Whether gradients can be beyond the elements' range though nothing is wrong: then the loss is scaled, so that
     /// they are not too small either, and steps where they are too large are left out.
@@ -84,6 +91,7 @@ impl<T: Element> Network<T> {
         samples: usize,
         parameters: &[f32],
     ) -> Result<Self> {
+        let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
@@ -145,6 +153,11 @@ impl<T: Element> Network<T> {
     pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
         let heads = self.head.logits.len() / self.shared.samples;
         Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
+    }
+
+    /// Where the logits of the last pass forward lie: `[sample][head]`.
+    pub(super) fn logits_pointer(&self) -> Pointer<f32> {
+        self.head.logits.pointer()
     }
 
     /// The guard as training starts with it.
