@@ -14,6 +14,7 @@ use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod auc;
+mod bench;
 mod dense;
 mod input;
 mod memory;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
+        bench::BODIES,
         dense::BODIES,
         input::BODIES,
         memory::BODIES,

@@ -39,8 +39,8 @@ pub struct Feed {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Samples to learn from together, whose blocks lie on the GPU or are copied there. Dropped, it lets go of those that no
-/// later batch needs.
+/// Samples to learn from together, whose blocks lie on the GPU or are copied there. Dropped, it lets go of those that
+/// no later batch needs.
 #[derive(Debug)]
 pub struct FedBatch {
     batch: PackedBatch,
@@ -111,8 +111,8 @@ impl Feed {
         Ok(Self { rung, batches: Some(batches), freed, thread: Some(thread) })
     }
 
-    /// Whether the blocks of a part can all stay in the GPU's memory: they take a quarter of what is free at most, or no
-    /// more than a feed of them takes in any case.
+    /// Whether the blocks of a part can all stay in the GPU's memory: they take a quarter of what is free at most, or
+    /// no more than a feed of them takes in any case.
     ///
     /// # Errors
     /// Where the driver does not say how much is free.
@@ -313,8 +313,8 @@ impl Feeder {
                         }
                     }
                     let moment = copies.room()?;
-                    // SAFETY: what lay in the slot is in no batch any more that is not done; the block is kept until the
-                    // moment has passed.
+                    // SAFETY: what lay in the slot is in no batch any more that is not done; the block is kept until
+                    // the moment has passed.
                     let put = unsafe { self.ring.put(&self.lane, block_number, &block) };
                     copies.under_way.push_back((block, moment));
                     put?;

@@ -163,8 +163,8 @@ impl InputSlot {
             none => none.insert(Pinned::zeroed(lane.device(), layout.words - layout.totals)?),
         };
         layout.stage(batch, samples, staged.elements_mut());
-        // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has been
-        // waited for.
+        // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has
+        // been waited for.
         unsafe {
             lane.upload_first(&self.told, told_words, self.words.pointer())?;
             lane.upload(staged, self.words.pointer().element(layout.totals))?;

@@ -169,8 +169,8 @@ impl CudaModel {
         with_trainer!(&self.machine, trainer => trainer.mark())
     }
 
-    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps must
-    /// have been done as there are places. Their losses are not told.
+    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps
+    /// must have been done as there are places. Their losses are not told.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
@@ -594,8 +594,8 @@ impl<T: Element> Trainer<T> {
             weights,
             samples: ids.samples,
         };
-        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights for
-        // as many samples as a slot has.
+        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
+        // for as many samples as a slot has.
         unsafe {
             pass.replay(&self.main)?;
             if let Some(evaluation) = evaluation {

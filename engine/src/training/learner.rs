@@ -265,12 +265,13 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there.
+    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there; nothing on a CPU.
     pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
         match self {
-            Self::Cpu(..) => Err(TrainError::Device(format!(
-                "a trace of {steps} steps is taken on GPUs alone: leave --trace out"
-            ))),
+            Self::Cpu(..) => {
+                let _ = steps;
+                Ok(Vec::new())
+            }
             #[cfg(feature = "cuda")]
             Self::Cuda(model, _) => gpu::trace(model, steps),
         }
@@ -387,6 +388,7 @@ mod gpu {
 
     use std::sync::Arc;
 
+    use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error as GpuError;
@@ -424,7 +426,11 @@ mod gpu {
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
             (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
-            (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
+            (Err(NoDriver(_) | NoDevice { .. }), _) => {
+                Ok(Err(", since there is no GPU that can be used".into()))
+            }
+            // One that is there, and cannot be used: whoever has it wants to know why.
+            (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
             (Ok(device), None) => Ok(Ok(device)),
         }

@@ -82,6 +82,7 @@ impl<T: Element> Network<T> {
         samples: usize,
         parameters: &[f32],
     ) -> Result<Self> {
+        let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();

@@ -53,8 +53,8 @@ impl Default for TrainBenchOptions {
 /// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is wanted
-/// and cannot be taken.
+/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
+/// wanted and cannot be taken.
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
@@ -73,6 +73,11 @@ pub fn bench_train(
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        if options.trace.is_some() && !learner.is_on_gpu() {
+            return Err(TrainError::Device(format!(
+                "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
+            )));
+        }
         let measured = if options.resident {
             resident(job, &dataset, options, &mut learner)?
         } else {
