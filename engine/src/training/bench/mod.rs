@@ -53,8 +53,8 @@ impl Default for TrainBenchOptions {
 /// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is wanted
-/// and cannot be taken.
+/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
+/// wanted and cannot be taken.
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
