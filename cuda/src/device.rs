@@ -134,6 +134,14 @@ impl Device {
         result::device::get_name(self.handle).named("cuDeviceGetName")
     }
 
+    /// Bytes of its memory that nobody has. It must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the driver does not say.
+    pub fn free_bytes(&self) -> Result<u64> {
+        Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
+    }
+
     /// Streaming multiprocessors: what grids of blocks that loop are made for.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors

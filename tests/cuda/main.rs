@@ -16,6 +16,7 @@ use rankine_embedding::random::philox4x32;
 mod auc;
 mod bench;
 mod dense;
+mod input;
 mod memory;
 mod network;
 mod optimizers;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         auc::BODIES,
         bench::BODIES,
         dense::BODIES,
+        input::BODIES,
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,

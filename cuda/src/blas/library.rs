@@ -43,7 +43,8 @@ impl Blas {
     /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
     ///
     /// # Errors
-    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not fit.
+    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not
+    /// fit.
     pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
         // The bindings panic where the library is missing: so it is asked for first.
         // SAFETY: loading the library runs its initializers, which it allows at any time.
@@ -146,10 +147,8 @@ impl Library {
         let algorithm = match (taken, &blas.algorithms) {
             (Some(algorithm), _) => algorithm,
             (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
-            (None, Algorithms::Recorded(tuning)) => {
-                product.from_records(blas, &name, &[tuning, &blas.known])?
-            }
-            (None, Algorithms::Known) => product.from_records(blas, &name, &[&blas.known])?,
+            (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, &[tuning, &blas.known])?,
+            (None, Algorithms::Known) => product.recorded(blas, &name, &[&blas.known])?,
         };
         blas.taken.borrow_mut().set(name, &algorithm);
         Ok(Self { algorithm, ..product })
@@ -208,7 +207,7 @@ impl Library {
 
     /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
     /// none, what the heuristics put first.
-    fn from_records(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
+    fn recorded(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
         let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
         let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();

@@ -1,9 +1,9 @@
 //! Products of matrices, with what is done to their elements before they are written.
 //!
-//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back through
-//! a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as long as
-//! `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and elsewhere by
-//! kernels behind the product.
+//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back
+//! through a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as
+//! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
+//! elsewhere by kernels behind the product.
 
 mod library;
 mod tuning;
@@ -84,8 +84,8 @@ pub enum Epilogue<T> {
         /// One a column.
         sums: Pointer<f32>,
     },
-    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large as
-    /// the output.
+    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large
+    /// as the output.
     Cross {
         /// What the product is multiplied with.
         first: Matrix<T>,

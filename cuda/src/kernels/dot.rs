@@ -53,7 +53,7 @@ impl<T: Element> Dot<T> {
             return false;
         }
         let bytes = |forward| Self::bytes(count, dim, stride, forward);
-        bytes(true).max(bytes(false)) <= super::sort::SHARED_BYTES_MAX as u32
+        bytes(true).max(bytes(false)) <= super::SHARED_BYTES_MAX as u32
     }
 
     fn bytes(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {

@@ -23,7 +23,7 @@ impl LookUpTask {
     /// Threads of a block.
     const THREADS: u32 = 256;
     /// Look-ups that a group of lanes takes, where a sample has no more.
-    const LOOK_UPS: u32 = 8;
+    const LOOK_UPS: u32 = 16;
 
     /// The blocks that look up all samples of a feature with bags of `hotness` ids at most and rows of `dim` elements.
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {

@@ -23,10 +23,8 @@ mod guard;
 mod head;
 mod initialize;
 mod judge;
-mod locate;
 mod look_up;
 mod machine;
-mod mark;
 mod matmul;
 mod merge;
 mod number;
@@ -34,9 +32,9 @@ mod optimizer;
 mod reduce;
 mod route;
 mod rows;
-mod sort;
 mod sparse_update;
 mod totals;
+mod unpack;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
@@ -53,26 +51,26 @@ pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
 pub use initialize::{Initialize, Table};
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
-pub use locate::Locate;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
-pub use mark::Mark;
 pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
-pub use route::{Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
+pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::{Fetch, Send, Vectors};
-pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
 pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
+pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
 
 use crate::buffer::Pointer;
 
 /// Ranks that access each other's memory, at most.
 pub const RANKS_MAX: usize = 8;
+/// Bytes of shared memory that a launcher asks for, at most.
+const SHARED_BYTES_MAX: i32 = 144 << 10;
 /// Keys of a group: the span of an owner is a multiple of it.
 pub const GROUP_KEYS: usize = 65536;
 /// Keys of a line, of which [`KeySet::lines`] has one number each.
@@ -209,11 +207,9 @@ kernels! {
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
-    "locate": Locate = c"locate";
     "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
-    "mark": Mark = c"mark";
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
@@ -221,8 +217,9 @@ kernels! {
     "route": RouteBegin = c"route_begin", RouteCount = c"route_count", RouteSort = c"route_sort",
         RouteNumber = c"route_number";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
-    "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "sparse_update":
         SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
         SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
@@ -277,7 +274,7 @@ fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
         unsafe { result::module::get_function(module, name.to_owned()) }.named("cuModuleGetFunction")?;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just got from the module.
-    unsafe { result::function::set_function_attribute(function, attribute, sort::SHARED_BYTES_MAX) }
+    unsafe { result::function::set_function_attribute(function, attribute, SHARED_BYTES_MAX) }
         .named("cuFuncSetAttribute")?;
     Ok(function)
 }

@@ -5,6 +5,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
+use rankine_embedding::random::UniformField;
 use rankine_embedding::{Optimizer, Pooling, TableSpec};
 
 use super::{Bench, Body, CASES, Outcome, Words};
@@ -13,6 +14,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("first_weights_are_the_cpus_or_zeros", CASES, first_weights_are_the_cpus_or_zeros),
     ("vectors_are_the_pooled_rows_in_f32", 2 * CASES, vectors_are_the_pooled_rows::<f32>),
     ("vectors_are_the_pooled_rows_in_bf16", 2 * CASES, vectors_are_the_pooled_rows::<bf16>),
+    ("rows_past_two_to_the_31_elements_are_found", 1, rows_past_two_to_the_31_elements_are_found),
     ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
     ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
     ("routes_of_many_look_ups_are_sorted", 2, routes_of_many_look_ups_are_sorted),
@@ -242,6 +244,43 @@ fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Words) -> Outcome {
     let columns = case.batch(words, samples);
     let wanted = 1 + words.below(case.layout.samples() as u64) as usize;
     check_vectors::<f32>(bench, &case, &columns, wanted)
+}
+
+fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Words) -> Outcome {
+    let table = |rows, dim| TableSpec { name: String::new(), rows, dim };
+    let tables = [table(10_000_000, 256), table(1_000, 256)];
+    let budget = bench.device.budget()?;
+    if budget.free_bytes < 12 << 30 {
+        eprintln!(
+            "skipped: {:.1} GB of the GPU's memory are free, and 12 are needed",
+            budget.free_bytes as f64 / 1e9
+        );
+        return Ok(());
+    }
+    let feature =
+        |number| Feature { column: number, table: number, place: 256 * number, pooling: Pooling::Sum };
+    let columns = [Hotness::Fixed(1), Hotness::Fixed(1)];
+    let layout = Layout::new(1, 1_000, 512, &tables, &columns, &[feature(0), feature(1)])?;
+    let case = Case { layout, seed: words.below(1 << 60), drawn: 2 };
+    let on_gpu = case.tables(bench)?;
+    let mut batch = case.batch(words, 1_000);
+    batch[0].ids[0] = tables[0].rows - 1;
+    let ids = DeviceIds::new(bench, &case.layout, &batch)?;
+    let vectors = Buffer::<f32>::filled(&bench.device, 1_000 * 512, 0xff)?;
+    // SAFETY: the ids are the layout's, and there are as many vectors.
+    unsafe { on_gpu.look_up(&bench.lane, ids.ids(), 1_000, vectors.pointer()) }?;
+    let found = vectors.read(&bench.lane)?;
+    for (number, (table, column)) in tables.iter().zip(&batch).enumerate() {
+        let field = UniformField::new(case.seed, number as u32);
+        for (sample, &id) in column.ids.iter().enumerate() {
+            let mut expected = [0.0; 256];
+            field.fill_row(id, table.initial_bound(), &mut expected);
+            if found[sample * 512 + number * 256..][..256] != expected {
+                return Err(format!("row {id} of table {number} is another").into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The route that a batch must have.

@@ -162,7 +162,7 @@ fn reading(
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
-    let mut batches = BatchStream::open(dataset.part(Part::Train)?, &stream)?;
+    let mut batches = learner.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
     let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
@@ -177,13 +177,13 @@ fn reading(
         let began = Instant::now();
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
-        learner.train_step(&batch.samples, job.optimizer.schedule.factor(step as u64))?;
+        learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
         learner.take_losses(false, |loss| losses.push(loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
             marks.extend(learner.mark()?);
             waited += wait;
-            samples += batch.samples.len as u64;
+            samples += batch.len() as u64;
         }
     }
     learner.take_losses(true, |loss| losses.push(loss))?;
