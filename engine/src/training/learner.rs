@@ -263,15 +263,27 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there; nothing on a CPU.
-    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// Trains so many steps on the batches that lie on a GPU, and waits for them; none on a CPU.
+    pub(super) fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError> {
         match self {
             Self::Cpu(..) => {
                 let _ = steps;
-                Ok(Vec::new())
+                Ok(())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => gpu::trace(model, steps),
+            Self::Cuda(model) => model.repeat_steps(steps).map_err(gpu::failed),
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, while `run` does something and waits for it; nothing on a CPU.
+    pub(super) fn trace(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<(), TrainError>,
+    ) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => run(self).map(|()| Vec::new()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => gpu::trace(|| run(self)),
         }
     }
 
@@ -474,8 +486,8 @@ mod gpu {
         }
     }
 
-    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that only
-    /// the first evaluation reads.
+    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that
+    /// only the first evaluation reads.
     #[derive(Default)]
     pub(in super::super) struct Judge {
         evaluation: Option<CudaEvaluation>,
@@ -535,11 +547,11 @@ mod gpu {
         }
     }
 
-    /// What the GPU does in so many steps over the batches that lie there.
-    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// What GPUs do while `run` does something and waits for it.
+    pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<Activity>, TrainError> {
         let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
         let trace = Trace::begin().map_err(refused)?;
-        model.repeat_steps(steps)?;
+        run()?;
         let activities = trace.end().map_err(refused)?.into_iter();
         let shown = |activity: rankine_cuda::Activity| Activity {
             name: activity.name,
