@@ -88,7 +88,8 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
     p.sums[p.step->loss_place] = loss;
     const double unscaled = 1 / double(p.guard->loss_scale);
     const double clip = double(p.norm_max) / (sqrt(squares) * unscaled + 1e-6);
-    p.guard->gradient_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
+    p.guard->table_scale = float(unscaled);
+    p.guard->dense_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
 }
 
 struct Rescale {
@@ -145,5 +146,9 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __g
 }
 
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __grid_constant__ Finite<bf16> p) {
+    finite(p);
+}
+
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ Finite<f16> p) {
     finite(p);
 }

@@ -891,7 +891,12 @@ fn any_job() -> impl Strategy<Value = Job> {
     let reader = (mode, 1u32..=128)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
-    let precision = prop_oneof![Just(Precision::Fp32), Just(Precision::Tf32), Just(Precision::Bf16)];
+    let precision = prop_oneof![
+        Just(Precision::Fp32),
+        Just(Precision::Tf32),
+        Just(Precision::Bf16),
+        Just(Precision::Fp16)
+    ];
     let kind = (kind, precision);
     let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(
         |((kind, precision), threads, per_node, nodes, sharded)| Device {

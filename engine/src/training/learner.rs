@@ -59,7 +59,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec)? {
+        let why = match gpu::device(job, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -146,6 +146,15 @@ impl Learner {
                 let budget = model.device().budget().map_err(crate::cuda::Error::from)?;
                 Ok(Some(budget.into()))
             }
+        }
+    }
+
+    /// Steps that were left out since gradients were beyond the range of what is computed in, where that is so narrow.
+    pub(super) fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Ok(model.skipped_steps()?),
         }
     }
 
@@ -271,7 +280,7 @@ impl Learner {
                 Ok(())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.repeat_steps(steps).map_err(gpu::failed),
+            Self::Cuda(model, _) => Ok(model.repeat_steps(steps)?),
         }
     }
 
@@ -283,7 +292,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => run(self).map(|()| Vec::new()),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => gpu::trace(|| run(self)),
+            Self::Cuda(..) => gpu::trace(|| run(self)),
         }
     }
 
@@ -421,16 +430,12 @@ mod gpu {
                            counts";
 
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
-    pub(super) fn device(
-        job: &Job,
-        dataset: &Dataset,
-        spec: &ModelSpec,
-    ) -> Result<Result<Arc<Device>, String>, TrainError> {
+    pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec);
+        let refused = refusals(job, spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
