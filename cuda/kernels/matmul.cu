@@ -53,26 +53,25 @@ constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
 // A tile of elements has two halves of 64 columns: those of one product of a warpgroup.
 constexpr u32 HALF_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 TILE_BYTES = 2 * HALF_BYTES;
-// Behind the products; see `Matmul`.
+constexpr u32 STAGES = 4;
+// Tiles of elements. Each warpgroup has one of them where a product takes one, and they share both where it takes two.
+constexpr u32 TILES = 2;
+constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
+constexpr u32 BARRIERS_AT = TILES_AT + TILES * TILE_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 6);
+static_assert(SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
+
+// What comes behind the products; see `Matmul`.
 struct ReluGradient {
     static constexpr bool TURNED = true;
-    static constexpr u32 TILES = 1;
-    static constexpr u32 STAGES = 5;
+    static constexpr u32 TAKEN = 1;
 };
 struct CrossLayer {
     static constexpr bool TURNED = false;
-    static constexpr u32 TILES = 2;
-    static constexpr u32 STAGES = 4;
+    static constexpr u32 TAKEN = 2;
 };
-// Stages, tiles, and barriers.
-template <class Then>
-constexpr u32 SHARED_BYTES =
-    Then::STAGES * STAGE_BYTES + Then::TILES * TILE_BYTES + 8 * (2 * Then::STAGES + 5);
-static_assert(SHARED_BYTES<ReluGradient> <= 232448 && SHARED_BYTES<CrossLayer> <= 232448);
-static_assert(MATMUL_THREADS == 3 * GROUP_THREADS);
 
 // Where a pass over tiles is: in the ring of stages, and how often it went round.
-template <u32 STAGES>
 struct Ring {
     u32 stage = 0;
     u32 round = 0;
@@ -86,15 +85,16 @@ struct Ring {
 
 template <class Then>
 __device__ inline void matmul(const Matmul& p) {
-    constexpr u32 STAGES = Then::STAGES;
+    // Tiles' places: where there are two, they are the warpgroups' own.
+    constexpr u32 PLACES = TILES / Then::TAKEN;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), tiles = base + STAGES * STAGE_BYTES;
+    const u32 base = shared_address(memory), tiles = base + TILES_AT;
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const u32 rank = cluster_rank();
-    // Stages that are full, and those that are empty; the tiles of elements, given to either warpgroup with what its are
-    // combined with, and taken back once they were written; whose turn it is to multiply.
-    const u32 full = tiles + Then::TILES * TILE_BYTES, empty = full + 8 * STAGES;
-    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 8;
+    // Stages that are full, and those that are empty; tiles that are given to either warpgroup with what its elements are
+    // combined with, and places that are taken back once what lies there was written; whose turn it is to multiply.
+    const u32 full = base + BARRIERS_AT, empty = full + 8 * STAGES;
+    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 16;
     const u32 across = (p.columns + 2 * COLUMNS - 1) / (2 * COLUMNS), down = (p.count + SAMPLES - 1) / SAMPLES;
     const u32 pairs = down * across, steps = (p.depth + DEPTH - 1) / DEPTH;
     const u32 first = blockIdx.x / 2, clusters = gridDim.x / 2;
@@ -105,9 +105,9 @@ __device__ inline void matmul(const Matmul& p) {
         }
         for (u32 consumer = 0; consumer < 2; consumer++) {
             barrier_make(given + 8 * consumer, 1);
+            barrier_make(taken + 8 * consumer, 1);
             barrier_make(turns + 8 * consumer, 1);
         }
-        barrier_make(taken, 1);
         barriers_made();
     }
     __syncthreads();
@@ -117,7 +117,7 @@ __device__ inline void matmul(const Matmul& p) {
         if (warp == 0 && lane == 0) {
             prefetch(p.weights);
             prefetch(p.samples);
-            Ring<STAGES> ring;
+            Ring ring;
             for (u32 pair = first; pair < pairs; pair += clusters) {
                 const u32 sample = pair / across * SAMPLES + rank * (SAMPLES / 2);
                 const u32 column = (pair % across * 2 + rank) * COLUMNS;
@@ -141,12 +141,12 @@ __device__ inline void matmul(const Matmul& p) {
             u32 number = 0;
             for (u32 pair = first; pair < pairs; pair += clusters, number++) {
                 const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
-                const u32 barrier = given + 8 * (number & 1);
-                wait(taken, (number & 1) ^ 1);
-                arrive_with_bytes(barrier, Then::TILES * TILE_BYTES);
+                const u32 barrier = given + 8 * (number & 1), place = number % PLACES;
+                wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
+                arrive_with_bytes(barrier, Then::TAKEN * TILE_BYTES);
 #pragma unroll
-                for (u32 i = 0; i < Then::TILES; i++) {
-                    const u32 tile = tiles + i * TILE_BYTES;
+                for (u32 i = 0; i < Then::TAKEN; i++) {
+                    const u32 tile = tiles + (place + i) * TILE_BYTES;
                     fetch_tile(tile, p.inputs[i], barrier, column, sample);
                     fetch_tile(tile + HALF_BYTES, p.inputs[i], barrier, column + COLUMNS / 2, sample);
                 }
@@ -155,7 +155,8 @@ __device__ inline void matmul(const Matmul& p) {
     } else {
         take_registers<232>();
         const u32 consumer = group - 1, thread = threadIdx.x % GROUP_THREADS;
-        Ring<STAGES> ring;
+        const u32 place = consumer % PLACES, tile = tiles + place * TILE_BYTES;
+        Ring ring;
         ring.advance(consumer * steps);
         float sums[2][SAMPLES / 2];
         u32 number = 0;
@@ -205,16 +206,16 @@ __device__ inline void matmul(const Matmul& p) {
 
             wait(given + 8 * consumer, number & 1);
             // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
-            const u32 place = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
-            const u32 row = tiles + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + place * 16;
+            const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
+            const u32 row = tile + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
 #pragma unroll
             for (u32 j = 0; j < SAMPLES / 16; j++) {
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     const u32 at = row + half * HALF_BYTES + j * 16 * ROW_BYTES;
-                    u32 pieces[Then::TILES][4];
+                    u32 pieces[Then::TAKEN][4];
 #pragma unroll
-                    for (u32 i = 0; i < Then::TILES; i++) load_pieces(pieces[i], at + i * TILE_BYTES);
+                    for (u32 i = 0; i < Then::TAKEN; i++) load_pieces(pieces[i], at + i * TILE_BYTES);
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
                         const float2 sum = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
@@ -234,17 +235,17 @@ __device__ inline void matmul(const Matmul& p) {
                         }
                     }
 #pragma unroll
-                    for (u32 i = 0; i < Then::TILES; i++) store_pieces(at + i * TILE_BYTES, pieces[i]);
+                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * TILE_BYTES, pieces[i]);
                 }
             }
             stores_shown();
             meet(1 + consumer, GROUP_THREADS);
             if (thread == 0) {
 #pragma unroll
-                for (u32 i = 0; i < Then::TILES; i++) {
-                    const u32 tile = tiles + i * TILE_BYTES;
-                    write_tile(p.outputs[i], tile, column, sample);
-                    write_tile(p.outputs[i], tile + HALF_BYTES, column + COLUMNS / 2, sample);
+                for (u32 i = 0; i < Then::TAKEN; i++) {
+                    const u32 from = tile + i * TILE_BYTES;
+                    write_tile(p.outputs[i], from, column, sample);
+                    write_tile(p.outputs[i], from + HALF_BYTES, column + COLUMNS / 2, sample);
                 }
                 writes_begun();
             }
@@ -261,7 +262,7 @@ __device__ inline void matmul(const Matmul& p) {
             }
             if (thread == 0) {
                 writes_read();
-                arrive(taken);
+                arrive(taken + 8 * place);
             }
         }
         if (thread == 0) writes_done();

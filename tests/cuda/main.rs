@@ -14,7 +14,9 @@ use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::random::philox4x32;
 
 mod auc;
+mod bench;
 mod dense;
+mod input;
 mod memory;
 mod network;
 mod optimizers;
@@ -44,7 +46,9 @@ fn main() -> ExitCode {
     });
     let bodies = [
         auc::BODIES,
+        bench::BODIES,
         dense::BODIES,
+        input::BODIES,
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,

@@ -168,7 +168,7 @@ fn factor(step: usize) -> f64 {
     1.0 / (1.0 + step as f64 / 300.0)
 }
 
-fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
+pub(crate) fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
     let mut weights = Vec::new();
     model.try_for_each_run(&mut |run| {
         weights.extend(run);

@@ -1,9 +1,9 @@
 //! Products of matrices, with what is done to their elements before they are written.
 //!
-//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back through
-//! a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as long as
-//! `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and elsewhere by
-//! kernels behind the product.
+//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back
+//! through a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as
+//! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
+//! elsewhere by kernels behind the product.
 
 mod library;
 mod tuning;
@@ -13,7 +13,7 @@ use std::fmt;
 
 use half::bf16;
 
-use crate::buffer::{Buffer, Pointer};
+use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::kernels::{
     Columns, Cross, Element, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
@@ -84,8 +84,8 @@ pub enum Epilogue<T> {
         /// One a column.
         sums: Pointer<f32>,
     },
-    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large as
-    /// the output.
+    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large
+    /// as the output.
     Cross {
         /// What the product is multiplied with.
         first: Matrix<T>,
@@ -113,8 +113,6 @@ pub struct Product {
     library: Option<Library>,
     /// What is done by kernels of ours, in their order.
     kernels: Vec<Box<dyn Launch>>,
-    /// Sums over pieces of the rows.
-    _parts: Option<Buffer<f32>>,
 }
 
 /// A kernel that is always launched alike.
@@ -195,7 +193,7 @@ impl Product {
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
                 let library = Library::new(blas, compute, factors, out, epilogue)?;
-                Ok(Self { library: Some(library), kernels: Vec::new(), _parts: None })
+                Ok(Self { library: Some(library), kernels: Vec::new() })
             }
             Epilogue::ReluGradient { outputs, sums } => {
                 Self::relu_gradient(blas, compute, factors, same(out), (outputs, sums))
@@ -217,26 +215,26 @@ impl Product {
         let device = blas.device();
         if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
             let pieces = MatmulReluGradient::pieces(out.rows);
-            let parts = Buffer::uninitialized(device, pieces * out.columns)?;
-            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), parts.pointer())?;
+            let parts = blas.parts(pieces * out.columns)?;
+            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), parts)?;
             let grid = own.grid(device.multiprocessors());
-            let kernels = vec![launcher(own, grid), total(&parts, sums, pieces, out.columns)];
-            return Ok(Self { library: None, kernels, _parts: Some(parts) });
+            let kernels = vec![launcher(own, grid), total(parts, sums, pieces, out.columns)];
+            return Ok(Self { library: None, kernels });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
-        let parts = Buffer::uninitialized(device, pieces * out.columns)?;
+        let parts = blas.parts(pieces * out.columns)?;
         let columns = Columns {
             gradients: out.pointer,
             outputs: outputs.pointer,
-            parts: parts.pointer(),
+            parts,
             samples: out.rows as u32,
             columns: out.columns as u32,
             stride: out.stride as u32,
             outputs_stride: outputs.stride as u32,
         };
-        let kernels = vec![launcher(columns, columns.grid()), total(&parts, sums, pieces, out.columns)];
-        Ok(Self { library: Some(library), kernels, _parts: Some(parts) })
+        let kernels = vec![launcher(columns, columns.grid()), total(parts, sums, pieces, out.columns)];
+        Ok(Self { library: Some(library), kernels })
     }
 
     fn cross<T: Element>(
@@ -255,7 +253,7 @@ impl Product {
             let inputs = [first.cast(), input.cast()];
             let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
             let grid = own.grid(blas.device().multiprocessors());
-            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], _parts: None });
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)] });
         }
         let library = Library::new(blas, compute, factors, product, Epilogue::None)?;
         let cross = Cross {
@@ -270,7 +268,7 @@ impl Product {
             input_stride: input.stride as u32,
         };
         let kernels = vec![launcher(cross, cross.grid())];
-        Ok(Self { library: Some(library), kernels, _parts: None })
+        Ok(Self { library: Some(library), kernels })
     }
 
     /// Enqueues the product.
@@ -282,7 +280,7 @@ impl Product {
     /// # Errors
     /// Where library or driver refuse.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        // SAFETY: the caller vouches for the matrices; the parts are this value's, as many as the kernels are told.
+        // SAFETY: the caller vouches for the matrices; parts lie in the memory of `blas`, as many as kernels are told.
         unsafe {
             self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
             self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
@@ -295,8 +293,8 @@ fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u3
 }
 
 /// Adds up parts, `[piece][column]`.
-fn total(parts: &Buffer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
-    let total = Total { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 };
+fn total(parts: Pointer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
+    let total = Total { parts, sums, pieces: pieces as u32, columns: columns as u32 };
     launcher(total, total.grid())
 }
 

@@ -17,17 +17,10 @@ const COLUMNS: usize = 128;
 const SAMPLES: usize = 160;
 /// How much of the depth is multiplied at a time, and elements of a row of a tile in shared memory.
 const DEPTH: usize = 64;
-
-/// Of so many stages, tiles of elements, and barriers.
-const fn shared_bytes(stages: usize, tiles: usize) -> u32 {
-    (2 * (stages * (COLUMNS + SAMPLES) * DEPTH + tiles * COLUMNS * SAMPLES) + 8 * (2 * stages + 5)) as u32
-}
-
-/// Of the kernel that takes the most.
-pub(super) const SHARED_BYTES_MAX: u32 = {
-    let (one, other) = (shared_bytes(5, 1), shared_bytes(4, 2));
-    if one > other { one } else { other }
-};
+const STAGES: usize = 4;
+/// The stages, two tiles of elements, and barriers.
+pub(super) const SHARED_BYTES: u32 =
+    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 6)) as u32;
 
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
@@ -132,7 +125,7 @@ impl Matmul {
 }
 
 macro_rules! matmul {
-    ($(#[$words:meta])+ $name:ident, $id:ident, $kernel:literal, $stages:literal, $tiles:literal) => {
+    ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
         $(#[$words])+
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
@@ -147,12 +140,12 @@ macro_rules! matmul {
 
         // SAFETY: `matmul.cu` has the same struct.
         unsafe impl Kernel for $name {
-            const ID: Id = Id::$id;
+            const ID: Id = Id::$name;
             const NAME: &'static str = $kernel;
             const THREADS: u32 = 384;
 
             fn shared_bytes(&self) -> u32 {
-                shared_bytes($stages, $tiles)
+                SHARED_BYTES
             }
         }
     };
@@ -161,7 +154,7 @@ macro_rules! matmul {
 matmul! {
     /// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its
     /// columns are summed over tiles of the samples.
-    MatmulReluGradient, MatmulReluGradient, "matmul_relu_gradient", 5, 1
+    MatmulReluGradient, "matmul_relu_gradient"
 }
 
 impl MatmulReluGradient {
@@ -187,7 +180,7 @@ impl MatmulReluGradient {
 
 matmul! {
     /// A cross layer: `out = first * (product + bias) + input`.
-    MatmulCross, MatmulCross, "matmul_cross", 4, 2
+    MatmulCross, "matmul_cross"
 }
 
 impl MatmulCross {

@@ -34,6 +34,7 @@ mod route;
 mod rows;
 mod sparse_update;
 mod totals;
+mod unpack;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
@@ -61,6 +62,7 @@ pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Seg
 pub use rows::{Fetch, Send, Vectors};
 pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
+pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
 
 use crate::buffer::Pointer;
@@ -216,6 +218,8 @@ kernels! {
         RouteNumber = c"route_number";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
     "totals": Totals = c"totals";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "sparse_update":
         SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
         SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
@@ -258,7 +262,7 @@ fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
     }
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just loaded.
-    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES_MAX as i32) }
+    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(true)
 }

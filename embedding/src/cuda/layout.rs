@@ -145,8 +145,8 @@ impl Layout {
         }
     }
 
-    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without, tables
-    /// learn by plain gradient descent.
+    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without,
+    /// tables learn by plain gradient descent.
     ///
     /// # Panics
     /// Where there are not as many optimizers as tables.

@@ -147,8 +147,8 @@ impl LocalTables {
     /// gradients; of none where `stop` is not 0. `rates` is one a table.
     ///
     /// # Safety
-    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples, and
-    /// `rates` one for each table; see [`Lane::launch`].
+    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
+    /// and `rates` one for each table; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.

@@ -9,16 +9,23 @@
 //! sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on the same GPU with the
 //! same cuBLASLt.
 
+mod error;
 mod evaluation;
+mod feed;
 mod input;
 mod iteration;
 mod model;
 mod network;
 mod refusal;
+mod unpack;
 mod work;
 
+pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
+pub use feed::{FedBatch, Feed};
+pub use input::{InputLayout, InputSlot};
 pub(crate) use iteration::Phase;
 pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;
+pub use unpack::Unpacker;
 pub(crate) use work::Work;

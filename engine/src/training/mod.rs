@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod batches;
 mod bench;
 mod data;
 mod evaluate;
@@ -158,6 +159,16 @@ pub enum TrainError {
     /// Something of the GPU's failed.
     #[error("the GPU failed: {0}; the model was not saved")]
     Gpu(String),
+}
+
+#[cfg(feature = "cuda")]
+impl From<crate::cuda::Error> for TrainError {
+    fn from(error: crate::cuda::Error) -> Self {
+        match error {
+            crate::cuda::Error::Data(error) => Self::Data(error),
+            crate::cuda::Error::Gpu(error) => Self::Gpu(error.to_string()),
+        }
+    }
 }
 
 fn list(conflicts: &[Conflict]) -> String {

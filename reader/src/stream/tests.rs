@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use super::*;
 use crate::dataset::{Dataset, DatasetPart, Part};
-use crate::io::{IoMode, Rung};
+use crate::io::{IoMode, Rung, SlabRing};
 use crate::samples::Samples;
 use crate::testing::{self, TestDataset};
 
@@ -253,4 +253,51 @@ fn packed_blocks_come_with_their_windows() {
     }
     assert!(stream.next().is_none());
     assert_eq!(stream.close().slabs(), 8);
+}
+
+/// The samples of a packed stream, with where its batches begin and end; blocks are forgotten as it says.
+fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, Position, Position)> {
+    let (slabs, bytes) = BlockStream::ring_for(part, &options.io);
+    let (kept_max, _) = PackedStream::blocks_kept(part, options);
+    let ring = SlabRing::allocate(slabs, bytes).unwrap();
+    let (mut blocks, mut kept_from, mut batches) = (Vec::new(), 0, Vec::new());
+    for packed in PackedStream::with_ring(part.clone(), options, ring).unwrap() {
+        match packed.unwrap() {
+            Packed::Block(block) => {
+                let mut samples = Samples::new(&part.schema);
+                block.decode_into(&mut samples).unwrap();
+                blocks.push(samples);
+            }
+            Packed::Batch(batch) => {
+                assert!(blocks.len() - kept_from <= kept_max);
+                let mut samples = Samples::new(&part.schema);
+                for BlockRow { block, row } in batch.rows {
+                    assert!(block as usize >= kept_from);
+                    samples.append(&blocks[block as usize], row as usize..row as usize + 1);
+                }
+                kept_from = batch.keep_from as usize;
+                batches.push((samples, batch.start, batch.end));
+            }
+        }
+    }
+    batches
+}
+
+#[test]
+fn packed_batches_are_those_that_are_unpacked() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    for order in ORDERS {
+        for batch_size in [1, 63, 64, 100, 130, 1000, 5000] {
+            for (epoch, sample) in [(0, 0), (0, 65), (1, 700), (0, 1000)] {
+                let options = options(batch_size, order, Position { epoch, sample });
+                let unpacked = BatchStream::open(part.clone(), &options).unwrap().map(|batch| {
+                    let mut batch = batch.unwrap();
+                    (std::mem::take(&mut batch.samples), batch.start, batch.end)
+                });
+                let expected: Vec<_> = unpacked.collect();
+                assert_eq!(collect_packed(&part, &options), expected, "{order:?} by {batch_size}");
+            }
+        }
+    }
 }

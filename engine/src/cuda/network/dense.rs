@@ -34,6 +34,7 @@ impl<T: Element> Dense<T> {
         parameters: &[f32],
         optimizer: &Optimizer,
     ) -> Result<Self> {
+        let _parameters = device.purpose("dense parameters");
         let filled = layers.fill_up(parameters);
         let copies = T::BF16.then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
         let mut state = vec![0.0; optimizer.rule.state_elements(filled.len())];

@@ -66,6 +66,13 @@ pub(super) struct Backward {
     hidden: mlp::Backward,
 }
 
+impl Forward {
+    /// Samples that it goes over.
+    pub(super) fn samples(&self) -> usize {
+        self.samples
+    }
+}
+
 impl<T: Element> Network<T> {
     pub(super) fn new(
         device: &Arc<Device>,
@@ -75,6 +82,7 @@ impl<T: Element> Network<T> {
         samples: usize,
         parameters: &[f32],
     ) -> Result<Self> {
+        let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
@@ -136,6 +144,11 @@ impl<T: Element> Network<T> {
     pub(super) fn logits(&self, lane: &Lane, samples: usize) -> Result<Vec<f32>> {
         let heads = self.head.logits.len() / self.shared.samples;
         Ok(self.head.logits.read_part(lane, 0, samples * heads)?)
+    }
+
+    /// Where the logits of the last pass forward lie: `[sample][head]`.
+    pub(super) fn logits_pointer(&self) -> Pointer<f32> {
+        self.head.logits.pointer()
     }
 
     /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.

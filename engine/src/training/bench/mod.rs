@@ -53,8 +53,8 @@ impl Default for TrainBenchOptions {
 /// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is wanted
-/// and cannot be taken.
+/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
+/// wanted and cannot be taken.
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
@@ -73,6 +73,11 @@ pub fn bench_train(
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        if options.trace.is_some() && !learner.is_on_gpu() {
+            return Err(TrainError::Device(format!(
+                "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
+            )));
+        }
         let measured = if options.resident {
             resident(job, &dataset, options, &mut learner)?
         } else {
@@ -157,7 +162,7 @@ fn reading(
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
-    let mut batches = BatchStream::open(dataset.part(Part::Train)?, &stream)?;
+    let mut batches = learner.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
     let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
@@ -172,13 +177,13 @@ fn reading(
         let began = Instant::now();
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
-        learner.train_step(&batch.samples, job.optimizer.schedule.factor(step as u64))?;
+        learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
         learner.take_losses(false, |loss| losses.push(loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
             marks.extend(learner.mark()?);
             waited += wait;
-            samples += batch.samples.len as u64;
+            samples += batch.len() as u64;
         }
     }
     learner.take_losses(true, |loss| losses.push(loss))?;
