@@ -1,5 +1,5 @@
-//! From a batch's ids to its look-ups sorted by key, and the distinct keys: the same for tables on one GPU and for those
-//! that ranks exchange.
+//! From a batch's ids to its look-ups sorted by key, and the distinct keys: the same for tables on one GPU and for
+//! those that ranks exchange.
 
 use std::sync::Arc;
 
