@@ -123,6 +123,15 @@ __device__ inline void store_pieces(u32 to, const u32 (&pieces)[4]) {
                  : "memory");
 }
 
+__device__ inline __nv_bfloat162 as_pair(u32 pair) { return reinterpret_cast<const __nv_bfloat162&>(pair); }
+__device__ inline float2 unpacked_pair(u32 pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+__device__ inline u32 packed_pair(float2 values) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(values.x, values.y);
+    return reinterpret_cast<const u32&>(pair);
+}
+
 // --- Products of a warpgroup.
 
 template <u32 REGISTERS>

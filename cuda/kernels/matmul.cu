@@ -1,6 +1,11 @@
-// Gradients by a layer's input on Hopper, in bf16: the product of the gradients by its output and its weights, taken
-// through the ReLU that the input came from, and summed over pieces of the samples, column by column, for the bias before
-// that ReLU. So no pass over activations is left; the ReLU's outputs are read while others multiply.
+// Products of bf16 matrices on Hopper with what is done to their elements, so that no pass over activations is left:
+//
+// - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the samples,
+//   column by column, for the bias before that ReLU.
+// - Cross layers: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
+//
+// What the elements are combined with is read while others multiply, into the place in shared memory that the results
+// are then written from.
 //
 // Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
 // are turned when they are written. A block has one warp that fetches tiles and two warpgroups that multiply, each a tile
@@ -9,25 +14,29 @@
 // sample's columns, so that samples are read from memory once; weights stay in the cache.
 #include "hopper.cuh"
 
+#include <type_traits>
+
 constexpr u32 MATMUL_THREADS = 384;
 
 struct Matmul {
-    // [depth][columns], tiles of 64 of the depth.
+    // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128 columns.
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // [samples][columns], tiles of 160 samples.
-    TensorMap out;
-    // The outputs of a ReLU, by which `out` are gradients: as `out`.
-    TensorMap outputs;
-    // [tile of samples][columns]
+    // What elements are combined with and what is written, [samples][columns] in tiles of 160 samples. For gradients the
+    // ReLU's outputs, and the gradients; for cross layers x0 and x, and u and x'.
+    TensorMap inputs[2];
+    TensorMap outputs[2];
+    // For gradients: [tile of samples][columns]
     float* parts;
+    // For cross layers: one a column.
+    const float* bias;
     u32 count;
     u32 columns;
     u32 depth;
-    u32 reserved[11];
+    u32 reserved[9];
 };
-static_assert(sizeof(Matmul) == 576);
+static_assert(sizeof(Matmul) == 832);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -35,7 +44,6 @@ static_assert(sizeof(Matmul) == 576);
 constexpr u32 COLUMNS = 128;
 constexpr u32 SAMPLES = 160;
 constexpr u32 DEPTH = 64;
-constexpr u32 STAGES = 5;
 constexpr u32 GROUP_THREADS = 128;
 // In shared memory a row of a tile has 64 elements.
 constexpr u32 ROW_BYTES = 128;
@@ -45,11 +53,23 @@ constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
 // A tile of elements has two halves of 64 columns: those of one product of a warpgroup.
 constexpr u32 HALF_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 TILE_BYTES = 2 * HALF_BYTES;
-constexpr u32 BARRIERS = 2 * STAGES + 5;
-constexpr u32 TILE_AT = STAGES * STAGE_BYTES;
-constexpr u32 BARRIERS_AT = TILE_AT + TILE_BYTES;
-constexpr u32 MATMUL_SHARED_BYTES = BARRIERS_AT + 8 * BARRIERS;
-static_assert(MATMUL_SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
+constexpr u32 STAGES = 4;
+// Tiles of elements. Each warpgroup has one of them where a product takes one, and they share both where it takes two.
+constexpr u32 TILES = 2;
+constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
+constexpr u32 BARRIERS_AT = TILES_AT + TILES * TILE_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 6);
+static_assert(SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
+
+// What comes behind the products; see `Matmul`.
+struct ReluGradient {
+    static constexpr bool TURNED = true;
+    static constexpr u32 TAKEN = 1;
+};
+struct CrossLayer {
+    static constexpr bool TURNED = false;
+    static constexpr u32 TAKEN = 2;
+};
 
 // Where a pass over tiles is: in the ring of stages, and how often it went round.
 struct Ring {
@@ -63,15 +83,18 @@ struct Ring {
     }
 };
 
-__device__ inline void relu_gradient(const Matmul& p) {
+template <class Then>
+__device__ inline void matmul(const Matmul& p) {
+    // Tiles' places: where there are two, they are the warpgroups' own.
+    constexpr u32 PLACES = TILES / Then::TAKEN;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), tile = base + TILE_AT;
+    const u32 base = shared_address(memory), tiles = base + TILES_AT;
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const u32 rank = cluster_rank();
-    // Stages that are full, and those that are empty; the tile of elements, given to either warpgroup with a ReLU's
-    // outputs, and taken back once it was written; whose turn it is to multiply.
+    // Stages that are full, and those that are empty; tiles that are given to either warpgroup with what its elements are
+    // combined with, and places that are taken back once what lies there was written; whose turn it is to multiply.
     const u32 full = base + BARRIERS_AT, empty = full + 8 * STAGES;
-    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 8;
+    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 16;
     const u32 across = (p.columns + 2 * COLUMNS - 1) / (2 * COLUMNS), down = (p.count + SAMPLES - 1) / SAMPLES;
     const u32 pairs = down * across, steps = (p.depth + DEPTH - 1) / DEPTH;
     const u32 first = blockIdx.x / 2, clusters = gridDim.x / 2;
@@ -82,9 +105,9 @@ __device__ inline void relu_gradient(const Matmul& p) {
         }
         for (u32 consumer = 0; consumer < 2; consumer++) {
             barrier_make(given + 8 * consumer, 1);
+            barrier_make(taken + 8 * consumer, 1);
             barrier_make(turns + 8 * consumer, 1);
         }
-        barrier_make(taken, 1);
         barriers_made();
     }
     __syncthreads();
@@ -104,27 +127,35 @@ __device__ inline void relu_gradient(const Matmul& p) {
                     wait(empty + 8 * ring.stage, (ring.round & 1) ^ 1);
                     arrive_with_bytes(barrier, STAGE_BYTES);
                     fetch_tile_for(half, p.samples, barrier, step * DEPTH, sample, 3);
-                    fetch_tile(to, p.weights, barrier, column, step * DEPTH);
-                    fetch_tile(to + WEIGHTS_BYTES / 2, p.weights, barrier, column + COLUMNS / 2, step * DEPTH);
+                    if (Then::TURNED) {
+                        fetch_tile(to, p.weights, barrier, column, step * DEPTH);
+                        fetch_tile(to + WEIGHTS_BYTES / 2, p.weights, barrier, column + COLUMNS / 2, step * DEPTH);
+                    } else {
+                        fetch_tile(to, p.weights, barrier, step * DEPTH, column);
+                    }
                     ring.advance(1);
                 }
             }
         }
         if (warp == 1 && lane == 0) {
-            prefetch(p.outputs);
             u32 number = 0;
             for (u32 pair = first; pair < pairs; pair += clusters, number++) {
                 const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
-                const u32 barrier = given + 8 * (number & 1);
-                wait(taken, (number & 1) ^ 1);
-                arrive_with_bytes(barrier, TILE_BYTES);
-                fetch_tile(tile, p.outputs, barrier, column, sample);
-                fetch_tile(tile + HALF_BYTES, p.outputs, barrier, column + COLUMNS / 2, sample);
+                const u32 barrier = given + 8 * (number & 1), place = number % PLACES;
+                wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
+                arrive_with_bytes(barrier, Then::TAKEN * TILE_BYTES);
+#pragma unroll
+                for (u32 i = 0; i < Then::TAKEN; i++) {
+                    const u32 tile = tiles + (place + i) * TILE_BYTES;
+                    fetch_tile(tile, p.inputs[i], barrier, column, sample);
+                    fetch_tile(tile + HALF_BYTES, p.inputs[i], barrier, column + COLUMNS / 2, sample);
+                }
             }
         }
     } else {
         take_registers<232>();
         const u32 consumer = group - 1, thread = threadIdx.x % GROUP_THREADS;
+        const u32 place = consumer % PLACES, tile = tiles + place * TILE_BYTES;
         Ring ring;
         ring.advance(consumer * steps);
         float sums[2][SAMPLES / 2];
@@ -133,6 +164,16 @@ __device__ inline void relu_gradient(const Matmul& p) {
             const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
             // The columns that this lane has sums of, in either half.
             const u32 own = column + warp * 16 + lane / 4;
+            const auto own_column = [&](u32 half, u32 i) { return own + half * (COLUMNS / 2) + i * 8; };
+            // The biases of these columns, or the sums of their gradients.
+            float by_column[2][2] = {};
+            if constexpr (std::is_same_v<Then, CrossLayer>) {
+#pragma unroll
+                for (u32 i = 0; i < 4; i++) {
+                    const u32 at = own_column(i / 2, i % 2);
+                    if (at < p.columns) by_column[i / 2][i % 2] = p.bias[at];
+                }
+            }
             // The stages' barriers tell even rounds from odd ones alone: so no warpgroup waits for stages before the
             // other one has got all of its own.
             wait(turns + 8 * consumer, (number & 1) ^ (consumer ^ 1));
@@ -147,8 +188,8 @@ __device__ inline void relu_gradient(const Matmul& p) {
 #pragma unroll
                     for (u32 half = 0; half < 2; half++) {
                         const u32 from = weights + half * (WEIGHTS_BYTES / 2);
-                        const u64 a = factor(from + part * 16 * ROW_BYTES, 1024);
-                        multiply<1>(sums[half], a, b, step + part);
+                        const u64 a = factor(from + part * (Then::TURNED ? 16 * ROW_BYTES : 32), 1024);
+                        multiply<Then::TURNED ? 1 : 0>(sums[half], a, b, step + part);
                     }
                 }
                 products_end();
@@ -164,49 +205,64 @@ __device__ inline void relu_gradient(const Matmul& p) {
             ring.advance(steps);
 
             wait(given + 8 * consumer, number & 1);
-            float column_sums[2][2] = {};
             // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
-            const u32 place = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
-            const u32 row = tile + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + place * 16;
+            const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
+            const u32 row = tile + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
 #pragma unroll
             for (u32 j = 0; j < SAMPLES / 16; j++) {
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     const u32 at = row + half * HALF_BYTES + j * 16 * ROW_BYTES;
-                    u32 outputs[4], pieces[4];
-                    load_pieces(outputs, at);
+                    u32 pieces[Then::TAKEN][4];
+#pragma unroll
+                    for (u32 i = 0; i < Then::TAKEN; i++) load_pieces(pieces[i], at + i * TILE_BYTES);
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        const u32 first = j * 8 + i * 2;
-                        const auto rounded = __floats2bfloat162_rn(sums[half][first], sums[half][first + 1]);
-                        const auto output = reinterpret_cast<const __nv_bfloat162&>(outputs[i]);
-                        const u32 mask = __hgt2_mask(output, __float2bfloat162_rn(0));
-                        pieces[i] = reinterpret_cast<const u32&>(rounded) & mask;
-                        column_sums[half][i % 2] += __uint_as_float(pieces[i] << 16);
-                        column_sums[half][i % 2] += __uint_as_float(pieces[i] & 0xffff0000u);
+                        const float2 sum = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
+                        float& of_column = by_column[half][i % 2];
+                        if constexpr (std::is_same_v<Then, ReluGradient>) {
+                            const u32 mask = __hgt2_mask(as_pair(pieces[0][i]), __float2bfloat162_rn(0));
+                            pieces[0][i] = packed_pair(sum) & mask;
+                            const float2 gradients = unpacked_pair(pieces[0][i]);
+                            of_column += gradients.x;
+                            of_column += gradients.y;
+                        } else {
+                            const float2 x0 = unpacked_pair(pieces[0][i]), x = unpacked_pair(pieces[1][i]);
+                            pieces[0][i] = packed_pair(sum);
+                            const float2 u = unpacked_pair(pieces[0][i]);
+                            pieces[1][i] = packed_pair(
+                                make_float2(x0.x * (u.x + of_column) + x.x, x0.y * (u.y + of_column) + x.y));
+                        }
                     }
-                    store_pieces(at, pieces);
+#pragma unroll
+                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * TILE_BYTES, pieces[i]);
                 }
             }
             stores_shown();
             meet(1 + consumer, GROUP_THREADS);
             if (thread == 0) {
-                write_tile(p.out, tile, column, sample);
-                write_tile(p.out, tile + HALF_BYTES, column + COLUMNS / 2, sample);
+#pragma unroll
+                for (u32 i = 0; i < Then::TAKEN; i++) {
+                    const u32 from = tile + i * TILE_BYTES;
+                    write_tile(p.outputs[i], from, column, sample);
+                    write_tile(p.outputs[i], from + HALF_BYTES, column + COLUMNS / 2, sample);
+                }
                 writes_begun();
             }
-            float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
+            if constexpr (std::is_same_v<Then, ReluGradient>) {
+                float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
 #pragma unroll
-            for (u32 i = 0; i < 4; i++) {
-                float sum = column_sums[i / 2][i % 2];
-                sum += __shfl_xor_sync(ALL_LANES, sum, 1);
-                sum += __shfl_xor_sync(ALL_LANES, sum, 2);
-                const u32 at = own + i / 2 * (COLUMNS / 2) + i % 2 * 8;
-                if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
+                for (u32 i = 0; i < 4; i++) {
+                    float sum = by_column[i / 2][i % 2];
+                    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+                    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+                    const u32 at = own_column(i / 2, i % 2);
+                    if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
+                }
             }
             if (thread == 0) {
                 writes_read();
-                arrive(taken);
+                arrive(taken + 8 * place);
             }
         }
         if (thread == 0) writes_done();
@@ -217,7 +273,11 @@ __device__ inline void relu_gradient(const Matmul& p) {
 
 #else
 
-__device__ inline void relu_gradient(const Matmul&) {
+// Never launched: there are other ways on other GPUs.
+struct ReluGradient {};
+struct CrossLayer {};
+template <class Then>
+__device__ inline void matmul(const Matmul&) {
     __trap();
 }
 
@@ -231,5 +291,9 @@ __device__ inline void relu_gradient(const Matmul&) {
 
 extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
     matmul_relu_gradient(const __grid_constant__ Matmul p) {
-    relu_gradient(p);
+    matmul<ReluGradient>(p);
+}
+
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1) matmul_cross(const __grid_constant__ Matmul p) {
+    matmul<CrossLayer>(p);
 }

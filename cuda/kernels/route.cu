@@ -1,7 +1,8 @@
-// The route of a batch whose tables lie on this GPU: its look-ups sorted by row, stably, and the distinct rows.
+// The route of a GPU's batch: its look-ups sorted by key, stably, and the distinct keys.
 //
-// Look-ups are numbered by table, feature, sample and place in the bag; those of a table are a segment of their own,
-// whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or fewer. How many look-ups
+// Look-ups are numbered by table, feature, sample and place in the bag. Where all rows lie on one GPU, those of a table
+// are a segment of their own, whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or
+// fewer. Keys of several owners are one segment, ordered by owner. How many look-ups
 // there are is known on the GPU alone: blocks own tiles of the most there may be, and those behind the end return.
 //
 // Each pass reads 8 bytes a look-up (the first one 4, of the ids, which another kernel has read before to count digits)
@@ -24,24 +25,23 @@ constexpr u32 COUNT_TILES = 2;
 constexpr u32 PASSES_MAX = 4;
 constexpr u32 FEATURES_MAX = 512;
 
-// A table that is looked up.
+// Look-ups that are sorted by themselves.
 struct Segment {
-    // Its features, in the order of tables.
+    // Their features, in the order of segments.
     u32 first;
     u32 features;
+    // No key is below it.
     u32 base;
-    u32 rows;
-    // Its first tile.
+    // Their first tile.
     u32 tile;
     u32 passes;
     u32 digit_bits;
-    u32 reserved;
 };
-static_assert(sizeof(Segment) == 32);
+static_assert(sizeof(Segment) == 24);
 
 struct Route {
     const Feature* features;
-    // The numbers of the features, in the order of tables.
+    // The numbers of the features, in the order of segments.
     const u32* order;
     const Segment* segments;
     // Of each tile, its segment.
@@ -49,7 +49,7 @@ struct Route {
     const u32* ids;
     const u32* offsets;
     const u32* samples_count;
-    // Where each feature's look-ups begin, in the order of tables, and where the last one's end.
+    // Where each feature's look-ups begin, in the order of segments, and where the last one's end.
     u32* begins;
     // [segment][digit][bin]; zeros at first, like all that follows up to `faults`.
     u32* histograms;
@@ -58,16 +58,21 @@ struct Route {
     u32* tile_states;
     // One a pass and one more: tiles that were taken.
     u32* tickets;
-    // Counts the ids that are not below their table's rows; they are taken for the last row.
+    // Counts the ids that are not below their table's rows.
     u32* faults;
-    // Rows, and beside them bags: a feature's number above `sample_bits`, a sample's below. Passes write to these in
+    // Keys, and beside them bags: a feature's number above `sample_bits`, a sample's below. Passes write to these in
     // turn, the last one to the first.
     uint2* pairs;
     // At last slots, and beside them bags.
     uint2* sorted;
-    // Of each slot: its row, and where its bags begin; behind the last one, where they end.
+    // Of each slot: its row at its owner.
     u32* rows;
+    // Of each slot, unless null: where its bags begin; behind the last one, where they end.
     u32* starts;
+    // Of each owner, unless null: its first slot; behind the last one, how many there are.
+    u32* owner_starts;
+    // [feature][sample], unless null: the slots of bags of one id.
+    u32* slots;
     // Look-ups, and distinct rows.
     u32* counts;
     u32 features_count;
@@ -75,9 +80,12 @@ struct Route {
     u32 passes;
     u32 pass;
     u32 sample_bits;
-    u32 reserved;
+    u32 samples;
+    u32 ranks;
+    // Keys of an owner.
+    u32 span;
 };
-static_assert(sizeof(Route) == 168);
+static_assert(sizeof(Route) == 192);
 
 // One block: where each feature's look-ups begin.
 extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {
@@ -95,7 +103,15 @@ extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __g
     u32 all;
     const u32 begin = exclusive_sum<FEATURES_MAX>(count, warps, all);
     if (threadIdx.x < p.features_count) p.begins[threadIdx.x] = begin;
-    if (threadIdx.x == 0) p.begins[p.features_count] = p.counts[0] = all;
+    if (threadIdx.x > 0) return;
+    p.begins[p.features_count] = p.counts[0] = all;
+    if (all > 0) return;
+    // There is nothing to number.
+    p.counts[1] = 0;
+    if (p.starts != nullptr) p.starts[0] = 0;
+    if (p.owner_starts != nullptr) {
+        for (u32 owner = 0; owner <= p.ranks; owner++) p.owner_starts[owner] = 0;
+    }
 }
 
 // The look-ups of a tile: `count` from `first` on.
@@ -136,7 +152,7 @@ __device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wante
 
 // What the look-ups of a segment name, asked for in ascending order.
 struct Source {
-    // Of the feature among those in the order of tables: where its look-ups begin and end.
+    // Of the feature, by its place in the order of segments: where its look-ups begin and end.
     u32 place;
     u32 begin = 0;
     u32 end = 0;
@@ -145,11 +161,14 @@ struct Source {
     const u32* ids;
     const u32* offsets;
     u32 hotness;
+    u32 base;
+    u32 rows;
     u32 sample;
 
     __device__ explicit Source(const Segment& segment) : place(segment.first - 1) {}
 
-    __device__ u32 id(const Route& p, u32 look_up) {
+    // The key of a look-up's row; that of the last row where the id is out of range, which is counted.
+    __device__ u32 key(const Route& p, u32 look_up, u32& faults) {
         if (look_up >= end) {
             do {
                 place++;
@@ -159,14 +178,21 @@ struct Source {
             number = p.order[place];
             const Feature& feature = p.features[number];
             hotness = feature.hotness;
+            base = feature.base;
+            rows = feature.rows;
             offsets = feature.offsets == FIXED ? nullptr : p.offsets + feature.offsets;
             ids = p.ids + feature.ids + (offsets == nullptr ? 0 : *offsets);
             sample = 0;
         }
-        return ids[look_up - begin];
+        u32 id = ids[look_up - begin];
+        if (id >= rows) {
+            faults++;
+            id = rows - 1;
+        }
+        return p.ranks == 1 ? base + id : id % p.ranks * p.span + base + id / p.ranks;
     }
 
-    // After `id`.
+    // After `key`.
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
         if (offsets != nullptr) {
@@ -192,13 +218,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_count(const __
         Source source(segment);
 #pragma unroll 4
         for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
-            u32 row = source.id(p, tile.first + i);
-            if (row >= segment.rows) {
-                faults++;
-                row = segment.rows - 1;
-            }
+            const u32 key = source.key(p, tile.first + i, faults) - segment.base;
             for (u32 pass = 0; pass < segment.passes; pass++) {
-                atomicAdd(&histograms[pass][row >> pass * segment.digit_bits & mask], 1u);
+                atomicAdd(&histograms[pass][key >> pass * segment.digit_bits & mask], 1u);
             }
         }
         const bool last = number + 1 == end || p.tile_segments[number + 1] != p.tile_segments[number];
@@ -278,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     const uint2* from = odd ? p.sorted : p.pairs;
     uint2* to = odd ? p.pairs : p.sorted;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (u32 i = threadIdx.x; i < ROUTE_WARPS * BINS; i += ROUTE_THREADS) places[i / BINS][i % BINS] = 0;
+    for (u32 i = threadIdx.x; i < ROUTE_WARPS * bins; i += ROUTE_THREADS) places[i >> segment.digit_bits][i & (bins - 1)] = 0;
 
     // A warp takes consecutive pairs, round by round.
     const u32 own = warp * (ROUTE_TILE / ROUTE_WARPS) + lane;
@@ -291,19 +313,20 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
         }
     } else {
         Source source(segment);
+        u32 counted_before = 0;
 #pragma unroll
         for (u32 round = 0; round < ROUNDS; round++) {
             const u32 i = own + round * WARP;
             pairs[round] = make_uint2(segment.base, 0);
             if (i >= tile.count) continue;
-            pairs[round].x += min(source.id(p, tile.first + i), segment.rows - 1);
+            pairs[round].x = source.key(p, tile.first + i, counted_before);
             pairs[round].y = source.bag(p, tile.first + i);
         }
     }
     __syncthreads();
 
-    // A pair's rank among those of the warp with its digit.
-    u16 ranks[ROUNDS];
+    // A pair's rank among those of the warp with its digit, two in a word.
+    u32 ranks[ROUNDS / 2] = {};
 #pragma unroll
     for (u32 round = 0; round < ROUNDS; round++) {
         const bool here = own + round * WARP < tile.count;
@@ -316,20 +339,23 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
             equal &= set ? others : ~others;
         }
         const u32 below = equal & ((1u << lane) - 1);
-        if (here) ranks[round] = places[warp][digit] + __popc(below);
+        if (here) ranks[round / 2] |= (places[warp][digit] + __popc(below)) << round % 2 * 16;
         __syncwarp();
         if (here && below == 0) places[warp][digit] += __popc(equal);
         __syncwarp();
     }
     __syncthreads();
 
-    const u32 in_segment = number - segment.tile, first_bin = threadIdx.x * THREAD_BINS;
+    // A thread has a bin or two, or none.
+    const u32 of_thread = bins > ROUTE_THREADS ? THREAD_BINS : 1, first_bin = threadIdx.x * of_thread;
+    const u32 own_bins = first_bin < bins ? of_thread : 0, in_segment = number - segment.tile;
     u32* states = p.states + (u64(p.pass) * p.tiles + number) * BINS + first_bin;
     const u32* histogram = p.histograms + (p.tile_segments[number] * PASSES_MAX + pass) * BINS + first_bin;
     u32 counts[THREAD_BINS], totals[THREAD_BINS], count = 0, total = 0, all;
 #pragma unroll
     for (u32 i = 0; i < THREAD_BINS; i++) {
-        counts[i] = 0;
+        counts[i] = totals[i] = 0;
+        if (i >= own_bins) continue;
 #pragma unroll
         for (u32 other = 0; other < ROUTE_WARPS; other++) counts[i] += places[other][first_bin + i];
         tell(states + i, (in_segment == 0 ? SUMMED : OWN) | counts[i]);
@@ -341,8 +367,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     u32 global = tile.begin + exclusive_sum<ROUTE_THREADS>(total, warps, all);
 #pragma unroll
     for (u32 i = 0; i < THREAD_BINS; i++) {
+        if (i >= own_bins) continue;
         u32 before = 0;
-        if (in_segment > 0 && first_bin + i < bins) {
+        if (in_segment > 0) {
             before = sum_before(states + i, in_segment);
             tell(states + i, SUMMED | (before + counts[i]));
         }
@@ -363,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     for (u32 round = 0; round < ROUNDS; round++) {
         if (own + round * WARP >= tile.count) continue;
         const u32 digit = (pairs[round].x - segment.base) >> shift & (bins - 1);
-        staged[places[warp][digit] + ranks[round]] = pairs[round];
+        staged[places[warp][digit] + (ranks[round / 2] >> round % 2 * 16 & 0xffff)] = pairs[round];
     }
     __syncthreads();
     for (u32 i = threadIdx.x; i < tile.count; i += ROUTE_THREADS) {
@@ -372,12 +399,11 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
 }
 
-// Numbers the distinct rows, and lists them. Grid: one block a tile of all look-ups, whatever their tables.
+// Numbers the distinct keys, and lists their rows. Grid: one block a tile of all look-ups, whatever their tables.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
     __shared__ u32 heads_of[ROUTE_WARPS + 1];
     __shared__ u32 before_tile;
     const u32 number = next_tile(p.tickets + p.passes), look_ups = p.counts[0], begin = number * ROUTE_TILE;
-    if (number == 0 && look_ups == 0 && threadIdx.x == 0) p.counts[1] = p.starts[0] = 0;
     if (begin >= look_ups) return;
     const u32 count = min(ROUTE_TILE, look_ups - begin);
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -434,14 +460,28 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         const u32 slot = next + __popc(heads[round] & (~0u >> (WARP - 1 - lane))) - 1;
         next += __popc(heads[round]);
         if (i >= count) continue;
-        __stcs(p.sorted + begin + i, make_uint2(slot, pairs[round].y));
+        const u32 bag = pairs[round].y;
+        __stcs(p.sorted + begin + i, make_uint2(slot, bag));
+        if (p.slots != nullptr) {
+            p.slots[(bag >> p.sample_bits) * p.samples + (bag & ((1u << p.sample_bits) - 1))] = slot;
+        }
         if (heads[round] >> lane & 1) {
-            p.rows[slot] = pairs[round].x;
-            p.starts[slot] = begin + i;
+            const u32 key = pairs[round].x, owner = p.ranks == 1 ? 0 : key / p.span;
+            p.rows[slot] = key - owner * p.span;
+            if (p.starts != nullptr) p.starts[slot] = begin + i;
+            if (p.owner_starts != nullptr) {
+                // Owners between that of the row before and this one have no rows.
+                u32 other = begin + i == 0 ? 0 : (from + i)[-1].x / p.span + 1;
+                for (; other <= owner; other++) p.owner_starts[other] = slot;
+            }
         }
     }
     if (begin + count == look_ups && threadIdx.x == 0) {
-        p.counts[1] = before_tile + in_tile;
-        p.starts[before_tile + in_tile] = look_ups;
+        const u32 slots = before_tile + in_tile;
+        p.counts[1] = slots;
+        if (p.starts != nullptr) p.starts[slots] = look_ups;
+        if (p.owner_starts != nullptr) {
+            for (u32 other = from[count - 1].x / p.span + 1; other <= p.ranks; other++) p.owner_starts[other] = slots;
+        }
     }
 }

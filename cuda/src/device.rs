@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use cudarc::driver::{result, sys};
 
+use sys::CUdevice_attribute as Attribute;
+
 use crate::error::{Error, Named, Result};
 use crate::kernels::Kernels;
 use crate::memory::Ledger;
 
 /// The oldest CUDA that the driver must serve, as it numbers them: 13.0, which the bindings are of.
 const DRIVER_VERSION_MIN: c_int = 13000;
+
+/// The oldest GPUs that the kernels are compiled for: Ampere.
+const CAPABILITY_MIN: (c_int, c_int) = (8, 0);
 
 /// A GPU. Whatever lies on it holds it by an [`Arc`].
 #[derive(Debug)]
@@ -46,8 +51,7 @@ impl Device {
         unsafe { sys::cuDriverGetVersion(&mut version) }.result().named("cuDriverGetVersion")?;
         if version < DRIVER_VERSION_MIN {
             let (major, minor) = (version / 1000, version % 1000 / 10);
-            let why = format!("the driver serves CUDA {major}.{minor}, and 13.0 is needed: update it");
-            return Err(Error::NoDriver(why));
+            return Err(Error::OldDriver { major, minor });
         }
         result::init().named("cuInit")?;
         Ok(result::device::get_count().named("cuDeviceGetCount")?.unsigned_abs() as usize)
@@ -63,17 +67,23 @@ impl Device {
             return Err(Error::NoDevice { ordinal, count });
         }
         let handle = result::device::get(ordinal as c_int).named("cuDeviceGet")?;
-        // SAFETY: `handle` is a device that the driver gave; the context is released when the device is dropped.
-        let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
-        // SAFETY: the context was just retained.
-        unsafe { result::ctx::set_current(context) }.named("cuCtxSetCurrent")?;
-        use sys::CUdevice_attribute as Attribute;
         let attribute = |attribute| {
             // SAFETY: `handle` is a device that the driver gave.
             unsafe { result::device::get_attribute(handle, attribute) }.named("cuDeviceGetAttribute")
         };
+        let capability = (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        );
+        if capability < CAPABILITY_MIN {
+            return Err(Error::OldDevice { ordinal, capability });
+        }
         let multiprocessors = attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let exports = attribute(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?;
+        // SAFETY: `handle` is a device that the driver gave; the context is released when the device is dropped.
+        let context = unsafe { result::primary_ctx::retain(handle) }.named("cuDevicePrimaryCtxRetain")?;
+        // SAFETY: the context was just retained.
+        unsafe { result::ctx::set_current(context) }.named("cuCtxSetCurrent")?;
         let kernels = Kernels::load()?;
         Ok(Arc::new(Self {
             ordinal,
@@ -122,6 +132,14 @@ impl Device {
     /// Where the driver does not say.
     pub fn name(&self) -> Result<String> {
         result::device::get_name(self.handle).named("cuDeviceGetName")
+    }
+
+    /// Bytes of its memory that nobody has. It must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the driver does not say.
+    pub fn free_bytes(&self) -> Result<u64> {
+        Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
     }
 
     /// Streaming multiprocessors: what grids of blocks that loop are made for.

@@ -12,6 +12,17 @@ pub enum Error {
     /// This machine has no driver that serves.
     #[error("no GPU can be used: {0}; `rankine doctor` says what was looked for")]
     NoDriver(String),
+    /// A driver that does not serve the CUDA that the kernels are compiled with.
+    #[error(
+        "the driver serves CUDA {major}.{minor}, and 13.0 is needed: update it to 580 or later; `rankine doctor` says \
+         which file it is"
+    )]
+    OldDriver {
+        /// The newest CUDA that it serves, the first number.
+        major: c_int,
+        /// The second one.
+        minor: c_int,
+    },
     /// A GPU that is not there.
     #[error("there is no GPU {ordinal}: the driver shows {count} (CUDA_VISIBLE_DEVICES applies)")]
     NoDevice {
@@ -19,6 +30,17 @@ pub enum Error {
         ordinal: usize,
         /// Those that there are.
         count: usize,
+    },
+    /// A GPU that no kernel is compiled for.
+    #[error(
+        "GPU {ordinal} has compute capability {}.{}, and the kernels are for 8.0 (Ampere) and later",
+        capability.0, capability.1
+    )]
+    OldDevice {
+        /// The GPU, from 0.
+        ordinal: usize,
+        /// Its compute capability.
+        capability: (c_int, c_int),
     },
     /// A GPU that cannot reach another one's memory.
     #[error(

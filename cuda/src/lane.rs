@@ -10,6 +10,8 @@ use crate::buffer::Pointer;
 use crate::device::Device;
 use crate::error::{Named, Result};
 use crate::kernels::Kernel;
+#[cfg(doc)]
+use crate::pinned::Locked;
 use crate::pinned::Pinned;
 
 /// A stream. Work on one lane is done in order; [`Moment`]s order work between lanes.
@@ -74,7 +76,8 @@ impl Lane {
     /// # Errors
     /// Where the driver refuses. What goes wrong in the kernel shows when the lane is waited for.
     pub unsafe fn launch<K: Kernel>(&self, parameters: &K, blocks: (u32, u32)) -> Result<()> {
-        if self.measures() {
+        // The driver refuses grids without blocks, which have nothing to do.
+        if self.measures() || blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
         let function = self.device.kernels().function(K::ID);
@@ -127,6 +130,34 @@ impl Lane {
         // SAFETY: the caller vouches for the memory.
         unsafe { result::memcpy_htod_async(to.address(), from.elements(), self.stream) }
             .named("cuMemcpyHtoDAsync")
+    }
+
+    /// Enqueues a copy of the first of pinned elements.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    ///
+    /// # Safety
+    /// As for [`Lane::upload`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn upload_first<T: Pod>(&self, from: &Pinned<T>, count: usize, to: Pointer<T>) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_htod_async(to.address(), &from.elements()[..count], self.stream) }
+            .named("cuMemcpyHtoDAsync")
+    }
+
+    /// Enqueues a copy of bytes of [`Locked`] memory. From other memory the host waits for it.
+    ///
+    /// # Safety
+    /// As for [`Lane::upload`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn upload_bytes(&self, from: &[u8], to: Pointer<u8>) -> Result<()> {
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_htod_async(to.address(), from, self.stream) }.named("cuMemcpyHtoDAsync")
     }
 
     /// Enqueues a copy from one place of the GPU's memory to another.
@@ -238,6 +269,18 @@ impl Moment {
     pub fn synchronize(&self) -> Result<()> {
         // SAFETY: the event lives.
         unsafe { result::event::synchronize(self.event) }.named("cuEventSynchronize")
+    }
+
+    /// Whether the moment has passed; one that was never recorded has.
+    ///
+    /// # Errors
+    /// Where work before it failed.
+    pub fn has_passed(&self) -> Result<bool> {
+        // SAFETY: the event lives.
+        match unsafe { result::event::query(self.event) } {
+            Err(error) if error.0 == sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            other => other.named("cuEventQuery").map(|()| true),
+        }
     }
 
     /// Milliseconds from an earlier moment to this one. Both must have passed: the lane was waited for.

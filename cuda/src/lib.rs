@@ -48,6 +48,6 @@ pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
-pub use pinned::Pinned;
+pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]
 pub use trace::{Activity, ActivityKind, Trace};

@@ -52,7 +52,7 @@ pub struct Part {
 impl Budget {
     /// Bytes of all parts.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes).sum()
+        sum(&self.parts)
     }
 }
 
@@ -79,13 +79,28 @@ pub(crate) struct Ledger {
 struct Pages {
     purpose: &'static str,
     held: Vec<Part>,
+    /// What would be held where the device is only measured, and the most that it ever was.
     measured: Vec<Part>,
+    most: Vec<Part>,
 }
 
 impl Default for Pages {
     fn default() -> Self {
-        Self { purpose: OTHER, held: Vec::new(), measured: Vec::new() }
+        Self { purpose: OTHER, held: Vec::new(), measured: Vec::new(), most: Vec::new() }
     }
+}
+
+impl Pages {
+    fn measure(&mut self, purpose: &'static str, bytes: u64) {
+        enter(&mut self.measured, purpose, bytes);
+        if sum(&self.measured) > sum(&self.most) {
+            self.most.clone_from(&self.measured);
+        }
+    }
+}
+
+fn sum(parts: &[Part]) -> u64 {
+    parts.iter().map(|part| part.bytes).sum()
 }
 
 impl Ledger {
@@ -138,16 +153,20 @@ impl Device {
     }
 
     /// Runs constructors without allocating or doing anything on the GPU, which must be the current one of this thread:
-    /// returns what they would allocate, and what the driver and the libraries will take. Meanwhile memory reads as
-    /// zeros.
+    /// returns the most that they would hold at once, and what the driver and the libraries will take. Meanwhile memory
+    /// reads as zeros.
     ///
     /// # Errors
     /// Those of the constructors, and [`Error::OutOfMemory`] where more is needed than is free.
     pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
         self.ledger().measures.store(true, Ordering::Relaxed);
-        let made = make().map(drop);
+        let made = make();
         self.ledger().measures.store(false, Ordering::Relaxed);
-        let mut parts = std::mem::take(&mut self.ledger().pages().measured);
+        let mut parts = {
+            let mut pages = self.ledger().pages();
+            pages.measured.clear();
+            std::mem::take(&mut pages.most)
+        };
         made?;
         enter(&mut parts, "driver and libraries", RESERVED_BYTES);
         let budget = self.budget_of(parts)?;
@@ -225,7 +244,10 @@ impl Memory {
             }
             Err(error) => return Err(error),
         };
-        enter(if measures { &mut pages.measured } else { &mut pages.held }, purpose, bytes as u64);
+        match measures {
+            true => pages.measure(purpose, bytes as u64),
+            false => enter(&mut pages.held, purpose, bytes as u64),
+        }
         drop(pages);
         Ok(Self { device: Arc::clone(device), address, bytes, purpose, source })
     }
@@ -257,14 +279,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Source::Measured = self.source {
-            return;
-        }
-        if let Some(part) =
-            self.device.ledger().pages().held.iter_mut().find(|part| part.purpose == self.purpose)
-        {
+        let mut pages = self.device.ledger().pages();
+        let measured = matches!(self.source, Source::Measured);
+        let parts = if measured { &mut pages.measured } else { &mut pages.held };
+        if let Some(part) = parts.iter_mut().find(|part| part.purpose == self.purpose) {
             part.bytes -= self.bytes as u64;
         }
+        drop(pages);
         if let Source::Driver = self.source {
             // The driver frees once all work is done. A failure means that the context is lost, and the memory with it.
             let _ = self.device.bind();

@@ -95,3 +95,41 @@ impl<T> Drop for Pinned<T> {
         let _ = unsafe { sys::cuMemFreeHost(self.elements.cast()) };
     }
 }
+
+/// Keeps memory of somebody else's in place, so that a GPU copies from it by itself.
+#[derive(Debug)]
+pub struct Locked {
+    device: Arc<Device>,
+    first: *mut c_void,
+}
+
+// SAFETY: the address is a number to this value, which follows it nowhere.
+unsafe impl Send for Locked {}
+// SAFETY: as for `Send`; there is nothing to do with a shared one.
+unsafe impl Sync for Locked {}
+
+impl Locked {
+    /// Locks memory until the value is dropped. The device must be the current one of this thread.
+    ///
+    /// # Safety
+    /// The memory must live until then.
+    ///
+    /// # Errors
+    /// Where the driver refuses: the memory is locked already, or there is not as much that can be.
+    pub unsafe fn new(device: &Arc<Device>, first: *mut u8, bytes: usize) -> Result<Self> {
+        let first = first.cast();
+        // SAFETY: the caller vouches for the memory.
+        unsafe { sys::cuMemHostRegister_v2(first, bytes, sys::CU_MEMHOSTREGISTER_PORTABLE) }
+            .result()
+            .named("cuMemHostRegister")?;
+        Ok(Self { device: Arc::clone(device), first })
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = self.device.bind();
+        // SAFETY: the memory was locked by `new` and is unlocked once.
+        let _ = unsafe { sys::cuMemHostUnregister(self.first) };
+    }
+}

@@ -275,7 +275,7 @@ impl<'a> Block<'a> {
         Ok(block)
     }
 
-    /// Every column must have a value a sample; bag sizes are summed when they are decoded.
+    /// Every column must have a value a sample; bag sizes that differ are summed when they are decoded.
     ///
     /// A label takes a bit or two, so the block's length bounds its samples, and the schema's hotness its ids: no count
     /// can ask for memory out of proportion, though streams of equal values take no bytes.
@@ -313,10 +313,27 @@ impl<'a> Block<'a> {
                     column.name, starts.count
                 ));
             }
-            if u64::from(ids.count) > self.layout.samples as u64 * u64::from(column.hotness.max()) {
+            let samples = self.layout.samples as u64;
+            if u64::from(ids.count) > samples * u64::from(column.hotness.max()) {
                 return Err(format!(
-                    "column {} has {} ids, more than the schema admits for {} samples",
-                    column.name, ids.count, self.layout.samples
+                    "column {} has {} ids, more than the schema admits for {samples} samples",
+                    column.name, ids.count
+                ));
+            }
+            // Sizes of no bits are known here; others are as they are unpacked.
+            let varied = sizes.bits > 0;
+            let admitted = if varied { column.hotness.varies() } else { column.hotness.admits(sizes.base) };
+            if samples > 0 && !admitted {
+                let size = if varied { "several sizes".into() } else { format!("{} ids", sizes.base) };
+                return Err(format!(
+                    "column {} has bags of {size}, which the schema does not admit ({:?})",
+                    column.name, column.hotness
+                ));
+            }
+            if !varied && sizes.base.checked_mul(samples) != Some(u64::from(ids.count)) {
+                return Err(format!(
+                    "column {}: bag sizes do not sum to the {} ids that the block holds",
+                    column.name, ids.count
                 ));
             }
         }

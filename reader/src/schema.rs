@@ -163,6 +163,11 @@ impl Hotness {
         }
     }
 
+    /// Whether bags may be of several sizes.
+    pub fn varies(self) -> bool {
+        matches!(self, Self::Ragged { .. })
+    }
+
     /// Whether a bag may hold `count` ids.
     pub fn admits(self, count: u64) -> bool {
         match self {

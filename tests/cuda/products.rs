@@ -1,8 +1,9 @@
 //! Products of matrices.
 
 use half::bf16;
+use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product, Tuning};
 use rankine_cuda::kernels::Element;
 
 use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
@@ -12,6 +13,8 @@ const TF32_ROUNDING: f64 = 1.0 / 2048.0;
 pub(crate) const BODIES: &[Body] = &[
     ("products_are_the_sums", CASES, products_are_the_sums),
     ("products_are_taken_through_relus", 4 * CASES, products_are_taken_through_relus),
+    ("cross_layers_are_made_on_the_way", 4 * CASES, cross_layers_are_made_on_the_way),
+    ("timed_algorithms_can_be_recorded", 1, timed_algorithms_can_be_recorded),
     ("large_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
 ];
 
@@ -166,5 +169,93 @@ fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome
     if results.windows(2).any(|pair| pair[0] != pair[1]) {
         return Err("results differ from run to run".into());
     }
+    Ok(())
+}
+
+fn cross_layers_are_made_on_the_way(bench: &Bench, words: &mut Words) -> Outcome {
+    cross_layers_in::<f32>(bench, words, Compute::F32)?;
+    cross_layers_in::<bf16>(bench, words, Compute::Bf16)
+}
+
+fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 8 * (1 + words.below(60)) as usize;
+    let (n, k) = (size(), size());
+    // x0 within a wider matrix, as the vectors are.
+    let stride = n + 8;
+    let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k));
+    let (first, input) = (words.numbers::<T>(m * stride), words.numbers::<T>(m * n));
+    let bias = words.numbers::<f32>(n);
+    let buffers = [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&first)?, bench.buffer(&input)?];
+    let bias_buffer = bench.buffer(&bias)?;
+    let (out, product) = (bench.poison::<T>(m * n)?, bench.poison::<T>(m * n)?);
+    let matrix = |buffer: &Buffer<T>, rows, columns, stride| Matrix {
+        pointer: buffer.pointer(),
+        rows,
+        columns,
+        stride,
+    };
+    let epilogue = Epilogue::Cross {
+        first: matrix(&buffers[2], m, n, stride),
+        input: matrix(&buffers[3], m, n, n),
+        bias: bias_buffer.pointer(),
+        product: matrix(&product, m, n, n),
+    };
+    let (x_of, y_of) = (matrix(&buffers[0], m, k, k), matrix(&buffers[1], n, k, k));
+    let whole = Product::by_transposed(&blas, compute, x_of, y_of, matrix(&out, m, n, n), epilogue)?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe { whole.enqueue(&blas, &bench.lane) }?;
+    let (out, product) = (out.read(&bench.lane)?, product.read(&bench.lane)?);
+    for i in 0..m * n {
+        let (row, column) = (i / n, i % n);
+        let pairs = x[row * k..][..k].iter().zip(&y[column * k..][..k]);
+        let terms = pairs.map(|(x, y)| f64::from(x.value()) * f64::from(y.value()));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let tolerance = size * k as f64 * F32_ROUNDING + F32_ROUNDING;
+        let tolerance = tolerance + rounding::<T>() * (sum.abs() + tolerance);
+        let u = f64::from(product[i].value());
+        close("product", i, u, sum, tolerance)?;
+        let [x0, x, b] =
+            [first[row * stride + column].value(), input[i].value(), bias[column]].map(f64::from);
+        let expected = x0 * (u + b) + x;
+        let size = x0.abs() * (u.abs() + b.abs()) + x.abs();
+        let tolerance = 3.0 * size * F32_ROUNDING + rounding::<T>() * expected.abs();
+        close("cross layer", i, f64::from(out[i].value()), expected, tolerance)?;
+    }
+    Ok(())
+}
+
+fn timed_algorithms_can_be_recorded(bench: &Bench, words: &mut Words) -> Outcome {
+    let (m, n, k) = (8 * (100 + words.below(400)) as usize, 256, 128);
+    let numbers = bench.buffer(&words.numbers::<bf16>(m * k + n * k))?;
+    let bits = |algorithms: Algorithms| -> Result<_, Failed> {
+        let blas = Blas::new(&bench.device, algorithms)?;
+        let out = bench.poison::<bf16>(m * n)?;
+        let matrix = |pointer, rows, columns| Matrix { pointer, rows, columns, stride: columns };
+        let (x, y) = (matrix(numbers.pointer(), m, k), matrix(numbers.pointer().element(m * k), n, k));
+        let place = matrix(out.pointer(), m, n);
+        let product = Product::by_transposed(&blas, Compute::Bf16, x, y, place, Epilogue::None)?;
+        // SAFETY: all buffers live until the lane has been waited for by reading.
+        unsafe { product.enqueue(&blas, &bench.lane) }?;
+        let bits: Vec<_> = out.read(&bench.lane)?.iter().map(|element| element.to_bits()).collect();
+        Ok((bits, blas.tuning()))
+    };
+    let (timed, record) = bits(Algorithms::Timed)?;
+    if record.algorithms.len() != 1 {
+        return Err(format!("of one product there are {} in the record", record.algorithms.len()).into());
+    }
+    if bits(Algorithms::Recorded(record.clone()))? != (timed, record.clone()) {
+        return Err("with the record the product is another one".into());
+    }
+    let elsewhere = Tuning { gpu: "another GPU".into(), ..record.clone() };
+    let refused = |tuning, words: &str| match bits(Algorithms::Recorded(tuning)) {
+        Err(failed) if failed.message().is_some_and(|message| message.contains(words)) => Ok(()),
+        other => Err(format!("a record with {words} is not refused as it should be: {other:?}")),
+    };
+    refused(elsewhere, "another GPU")?;
+    let mut unknown = record;
+    unknown.algorithms.values_mut().for_each(|words| *words = "ffff 0 0 0 0 0 0 0".into());
+    refused(unknown, "does not take its algorithm")?;
     Ok(())
 }

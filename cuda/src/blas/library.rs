@@ -8,10 +8,10 @@ use std::sync::Arc;
 use cudarc::cublaslt::sys as lt;
 
 use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::kernels::Element;
+use crate::kernels::{Element, ElementKind};
 use crate::lane::{Lane, Moment};
 
 /// What a product may work in. Products on lanes that run side by side must not share it.
@@ -30,6 +30,8 @@ pub struct Blas {
     device: Arc<Device>,
     handle: lt::cublasLtHandle_t,
     workspace: Buffer<u8>,
+    /// Where the workspace does not suffice for the parts of sums.
+    parts: RefCell<Vec<Buffer<f32>>>,
     algorithms: Algorithms,
     known: Tuning,
     /// Of the products that were planned so far.
@@ -43,7 +45,8 @@ impl Blas {
     /// cuBLASLt for products on one lane of the GPU, which must be the current one of this thread.
     ///
     /// # Errors
-    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not fit.
+    /// Where the library is not found or does not start, and where the algorithms are those of a record that does not
+    /// fit.
     pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
         // The bindings panic where the library is missing: so it is asked for first.
         // SAFETY: loading the library runs its initializers, which it allows at any time.
@@ -58,16 +61,36 @@ impl Blas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
         named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
+        let _workspaces = device.purpose("workspaces");
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
         let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
-        Ok(Self { device: Arc::clone(device), handle, workspace, algorithms, known, taken })
+        Ok(Self {
+            device: Arc::clone(device),
+            handle,
+            workspace,
+            parts: RefCell::default(),
+            algorithms,
+            known,
+            taken,
+        })
     }
 
     /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
     /// alike.
     pub fn tuning(&self) -> Tuning {
         self.taken.borrow().clone()
+    }
+
+    /// Room for the parts of sums, for as long as this value lives, while one product is computed.
+    pub(super) fn parts(&self, len: usize) -> Result<Pointer<f32>> {
+        if len * size_of::<f32>() <= self.workspace.len() {
+            return Ok(self.workspace.pointer().cast());
+        }
+        let room = Buffer::uninitialized(&self.device, len)?;
+        let pointer = room.pointer();
+        self.parts.borrow_mut().push(room);
+        Ok(pointer)
     }
 
     /// The GPU.
@@ -104,7 +127,7 @@ impl Library {
     /// `out` is the product of the left and the right factor, of which either may be transposed.
     ///
     /// # Panics
-    /// At [`Epilogue::ReluGradient`], which the library does not do on the way.
+    /// At epilogues that the library does not do on the way.
     ///
     /// # Errors
     /// Where the library has no algorithm for it.
@@ -127,7 +150,9 @@ impl Library {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
-            Epilogue::ReluGradient { .. } => panic!("cuBLASLt has no ReLU gradients on the way"),
+            Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => {
+                unreachable!("the products that the library is asked for have no such epilogue")
+            }
         }
         let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
         let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
@@ -143,10 +168,8 @@ impl Library {
         let algorithm = match (taken, &blas.algorithms) {
             (Some(algorithm), _) => algorithm,
             (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
-            (None, Algorithms::Recorded(tuning)) => {
-                product.from_records(blas, &name, &[tuning, &blas.known])?
-            }
-            (None, Algorithms::Known) => product.from_records(blas, &name, &[&blas.known])?,
+            (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, &[tuning, &blas.known])?,
+            (None, Algorithms::Known) => product.recorded(blas, &name, &[&blas.known])?,
         };
         blas.taken.borrow_mut().set(name, &algorithm);
         Ok(Self { algorithm, ..product })
@@ -205,7 +228,7 @@ impl Library {
 
     /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
     /// none, what the heuristics put first.
-    fn from_records(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
+    fn recorded(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
         let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
         let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
@@ -316,12 +339,16 @@ fn name<T: Element, O: Element>(
         format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
     };
     let epilogue = match epilogue {
-        Epilogue::None | Epilogue::ReluGradient { .. } => "",
+        Epilogue::None | Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => "",
         Epilogue::Add => ", added",
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };
     let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
-    let kind = if O::BF16 { "bf16" } else { "f32" };
+    let kind = match O::KIND {
+        ElementKind::F32 => "f32",
+        ElementKind::Bf16 => "bf16",
+        ElementKind::F16 => "f16",
+    };
     format!("{compute:?}: {x} by {y} to {kind} of {}{epilogue}", out.stride)
 }
 
@@ -344,7 +371,7 @@ impl Description {
     fn new(compute: Compute) -> Result<Self> {
         use lt::cublasComputeType_t as Type;
         let compute = match compute {
-            Compute::F32 | Compute::Bf16 => Type::CUBLAS_COMPUTE_32F,
+            Compute::F32 | Compute::Bf16 | Compute::F16 => Type::CUBLAS_COMPUTE_32F,
             Compute::Tf32 => Type::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
         let mut description = std::ptr::null_mut();
@@ -377,7 +404,11 @@ impl Layout {
     /// A row of ours is a column of the library's.
     fn new<T: Element>(matrix: Matrix<T>) -> Result<Self> {
         use lt::cudaDataType_t as Type;
-        let kind = if T::BF16 { Type::CUDA_R_16BF } else { Type::CUDA_R_32F };
+        let kind = match T::KIND {
+            ElementKind::F32 => Type::CUDA_R_32F,
+            ElementKind::Bf16 => Type::CUDA_R_16BF,
+            ElementKind::F16 => Type::CUDA_R_16F,
+        };
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.

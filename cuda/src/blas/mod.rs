@@ -1,8 +1,9 @@
 //! Products of matrices, with what is done to their elements before they are written.
 //!
-//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back through
-//! a ReLU, and the sums for a bias: it has kernels of its own run behind the product, three times as long as
-//! `columns.cu`) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and by `columns.cu` elsewhere.
+//! cuBLASLt multiplies, and adds biases and applies ReLUs on the way. What it does not do on the way (the way back
+//! through a ReLU with the sums for a bias, for which it has kernels of its own run behind the product, three times as
+//! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
+//! elsewhere by kernels behind the product.
 
 mod library;
 mod tuning;
@@ -12,9 +13,11 @@ use std::fmt;
 
 use half::bf16;
 
-use crate::buffer::{Buffer, Pointer};
+use crate::buffer::Pointer;
 use crate::error::Result;
-use crate::kernels::{Columns, Element, Kernel, MatmulReluGradient, Matrices, Total};
+use crate::kernels::{
+    Columns, Cross, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
+};
 use crate::lane::Lane;
 
 pub use library::Blas;
@@ -30,6 +33,19 @@ pub enum Compute {
     Tf32,
     /// bf16.
     Bf16,
+    /// f16.
+    F16,
+}
+
+impl Compute {
+    /// What is multiplied.
+    fn elements(self) -> ElementKind {
+        match self {
+            Self::F32 | Self::Tf32 => ElementKind::F32,
+            Self::Bf16 => ElementKind::Bf16,
+            Self::F16 => ElementKind::F16,
+        }
+    }
 }
 
 /// A matrix, row by row in memory.
@@ -81,6 +97,18 @@ pub enum Epilogue<T> {
         /// One a column.
         sums: Pointer<f32>,
     },
+    /// A cross layer: the output becomes `first * (product + bias) + input`, and the product is kept. All are as large
+    /// as the output.
+    Cross {
+        /// What the product is multiplied with.
+        first: Matrix<T>,
+        /// What is added.
+        input: Matrix<T>,
+        /// One a column.
+        bias: Pointer<f32>,
+        /// Where the product goes; its rows lie one behind the other, as those of the output do.
+        product: Matrix<T>,
+    },
 }
 
 impl<T> Clone for Epilogue<T> {
@@ -98,8 +126,6 @@ pub struct Product {
     library: Option<Library>,
     /// What is done by kernels of ours, in their order.
     kernels: Vec<Box<dyn Launch>>,
-    /// Sums over pieces of the rows.
-    _parts: Option<Buffer<f32>>,
 }
 
 /// A kernel that is always launched alike.
@@ -176,36 +202,86 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
-        let Epilogue::ReluGradient { outputs, sums } = epilogue else {
-            let library = Library::new(blas, compute, factors, out, epilogue)?;
-            return Ok(Self { library: Some(library), kernels: Vec::new(), _parts: None });
-        };
+        assert_eq!(T::KIND, compute.elements(), "elements are of the type that is computed with");
+        match epilogue {
+            Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
+                let library = Library::new(blas, compute, factors, out, epilogue)?;
+                Ok(Self { library: Some(library), kernels: Vec::new() })
+            }
+            Epilogue::ReluGradient { outputs, sums } => {
+                Self::relu_gradient(blas, compute, factors, same(out), (outputs, sums))
+            }
+            Epilogue::Cross { first, input, bias, product } => {
+                Self::cross(blas, compute, factors, [first, input, product, same(out)], bias)
+            }
+        }
+    }
+
+    fn relu_gradient<T: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        out: Matrix<T>,
+        (outputs, sums): (Matrix<T>, Pointer<f32>),
+    ) -> Result<Self> {
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
-        assert_eq!(TypeId::of::<T>(), TypeId::of::<O>(), "gradients have the outputs' type");
-        let (device, out) = (blas.device(), out.cast::<T>());
-        if let Some(matrices) = for_hopper(blas, factors, out, outputs) {
+        let device = blas.device();
+        if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
             let pieces = MatmulReluGradient::pieces(out.rows);
-            let parts = Buffer::uninitialized(device, pieces * out.columns)?;
-            let own = MatmulReluGradient::new(&matrices, outputs.cast(), parts.pointer())?;
+            let parts = blas.parts(pieces * out.columns)?;
+            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), parts)?;
             let grid = own.grid(device.multiprocessors());
-            let kernels = vec![launcher(own, grid), total(&parts, sums, pieces, out.columns)];
-            return Ok(Self { library: None, kernels, _parts: Some(parts) });
+            let kernels = vec![launcher(own, grid), total(parts, sums, pieces, out.columns)];
+            return Ok(Self { library: None, kernels });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
-        let parts = Buffer::uninitialized(device, pieces * out.columns)?;
+        let parts = blas.parts(pieces * out.columns)?;
         let columns = Columns {
             gradients: out.pointer,
             outputs: outputs.pointer,
-            parts: parts.pointer(),
+            parts,
             samples: out.rows as u32,
             columns: out.columns as u32,
             stride: out.stride as u32,
             outputs_stride: outputs.stride as u32,
         };
-        let kernels = vec![launcher(columns, columns.grid()), total(&parts, sums, pieces, out.columns)];
-        Ok(Self { library: Some(library), kernels, _parts: Some(parts) })
+        let kernels = vec![launcher(columns, columns.grid()), total(parts, sums, pieces, out.columns)];
+        Ok(Self { library: Some(library), kernels })
+    }
+
+    fn cross<T: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        matrices: [Matrix<T>; 4],
+        bias: Pointer<f32>,
+    ) -> Result<Self> {
+        let [first, input, product, out] = matrices;
+        for matrix in matrices {
+            assert_eq!((matrix.rows, matrix.columns), (out.rows, out.columns));
+        }
+        assert_eq!([product.stride, out.stride], [out.columns; 2], "rows lie one behind the other");
+        if let Some(factors) = for_hopper(blas, factors, true, &matrices) {
+            let inputs = [first.cast(), input.cast()];
+            let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
+            let grid = own.grid(blas.device().multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)] });
+        }
+        let library = Library::new(blas, compute, factors, product, Epilogue::None)?;
+        let cross = Cross {
+            first: first.pointer,
+            input: input.pointer,
+            product: product.pointer,
+            bias,
+            output: out.pointer,
+            samples: out.rows as u32,
+            columns: out.columns as u32,
+            first_stride: first.stride as u32,
+            input_stride: input.stride as u32,
+        };
+        let kernels = vec![launcher(cross, cross.grid())];
+        Ok(Self { library: Some(library), kernels })
     }
 
     /// Enqueues the product.
@@ -217,7 +293,7 @@ impl Product {
     /// # Errors
     /// Where library or driver refuse.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        // SAFETY: the caller vouches for the matrices; the parts are this value's, as many as the kernels are told.
+        // SAFETY: the caller vouches for the matrices; parts lie in the memory of `blas`, as many as kernels are told.
         unsafe {
             self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
             self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
@@ -230,26 +306,29 @@ fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u3
 }
 
 /// Adds up parts, `[piece][column]`.
-fn total(parts: &Buffer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
-    let total = Total { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 };
+fn total(parts: Pointer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
+    let total = Total { parts, sums, pieces: pieces as u32, columns: columns as u32 };
     launcher(total, total.grid())
 }
 
-/// The matrices of a product that `matmul.cu` can take: `x y` in bf16, on a Hopper, with rows that begin at multiples of
-/// 16 bytes.
+/// A matrix of the type that is computed with, as which it is known.
+fn same<T: Element, O: Element>(matrix: Matrix<O>) -> Matrix<T> {
+    assert_eq!(TypeId::of::<T>(), TypeId::of::<O>(), "the output has the type of what it is combined with");
+    matrix.cast()
+}
+
+/// The factors of a product that `matmul.cu` can take: `x y` or, where `transposed`, `x yᵀ`; in bf16, on a Hopper, of
+/// matrices with rows that begin at multiples of 16 bytes.
 fn for_hopper<T: Element>(
     blas: &Blas,
     [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
-    out: Matrix<T>,
-    outputs: Matrix<T>,
-) -> Option<Matrices> {
-    if TypeId::of::<T>() != TypeId::of::<bf16>()
-        || x_transposed
-        || y_transposed
-        || !blas.device().kernels().hopper()
-    {
-        return None;
-    }
-    let matrices = Matrices { samples: x.cast(), weights: y.cast(), out: out.cast() };
-    (matrices.tiled() && Matrices::is_tiled(&outputs.cast())).then_some(matrices)
+    transposed: bool,
+    others: &[Matrix<T>],
+) -> Option<Factors> {
+    let tiled = |matrix: &Matrix<T>| is_tiled(&matrix.cast());
+    let fits = TypeId::of::<T>() == TypeId::of::<bf16>()
+        && blas.device().kernels().hopper()
+        && (x_transposed, y_transposed) == (false, transposed)
+        && [x, y].iter().chain(others).all(tiled);
+    fits.then(|| Factors { samples: x.cast(), weights: y.cast() })
 }

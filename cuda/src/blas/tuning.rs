@@ -16,8 +16,8 @@ pub enum Algorithms {
     Known,
     /// Those of a record, and the known ones for products that it does not name.
     Recorded(Tuning),
-    /// The fastest: those that the heuristics name are timed when a product is planned. Two trainings may take different
-    /// ones, and round differently.
+    /// The fastest: those that the heuristics name are timed when a product is planned. Two trainings may take
+    /// different ones, and round differently.
     Timed,
 }
 

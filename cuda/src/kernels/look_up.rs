@@ -23,7 +23,7 @@ impl LookUpTask {
     /// Threads of a block.
     const THREADS: u32 = 256;
     /// Look-ups that a group of lanes takes, where a sample has no more.
-    const LOOK_UPS: u32 = 8;
+    const LOOK_UPS: u32 = 16;
 
     /// The blocks that look up all samples of a feature with bags of `hotness` ids at most and rows of `dim` elements.
     pub fn of_feature(feature: u32, samples: u32, hotness: u32, dim: u32) -> impl Iterator<Item = Self> {
@@ -67,7 +67,7 @@ const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() 
 
 // SAFETY: `look_up.cu` has the same struct.
 unsafe impl<T: Element> Kernel for LookUp<T> {
-    const ID: Id = if T::BF16 { Id::LookUpBf16 } else { Id::LookUpF32 };
+    const ID: Id = Id::of::<T>([Id::LookUpF32, Id::LookUpBf16, Id::LookUpF16]);
     const NAME: &'static str = "look_up";
     const THREADS: u32 = LookUpTask::THREADS;
 }

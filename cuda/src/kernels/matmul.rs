@@ -17,10 +17,10 @@ const COLUMNS: usize = 128;
 const SAMPLES: usize = 160;
 /// How much of the depth is multiplied at a time, and elements of a row of a tile in shared memory.
 const DEPTH: usize = 64;
-const STAGES: usize = 5;
-/// The stages, a tile of the output, and barriers.
+const STAGES: usize = 4;
+/// The stages, two tiles of elements, and barriers.
 pub(super) const SHARED_BYTES: u32 =
-    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + COLUMNS * SAMPLES) + 8 * (2 * STAGES + 5)) as u32;
+    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 6)) as u32;
 
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
@@ -63,57 +63,60 @@ impl TensorMap {
 struct Matmul {
     weights: TensorMap,
     samples: TensorMap,
-    out: TensorMap,
-    outputs: TensorMap,
+    inputs: [TensorMap; 2],
+    outputs: [TensorMap; 2],
     parts: Pointer<f32>,
+    bias: Pointer<f32>,
     count: u32,
     columns: u32,
     depth: u32,
-    reserved: [u32; 11],
+    reserved: [u32; 9],
 }
 
-const _: () = assert!(size_of::<Matmul>() == 576);
+const _: () = assert!(size_of::<Matmul>() == 832);
 
-/// A product's matrices: `out = samples weights`.
+/// The factors of a product: `[sample][depth]` and either `[depth][column]` or `[column][depth]`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Matrices {
-    /// `[sample][depth]`
+pub(crate) struct Factors {
     pub samples: Matrix<bf16>,
-    /// `[depth][column]`
     pub weights: Matrix<bf16>,
-    /// `[sample][column]`
-    pub out: Matrix<bf16>,
 }
 
-impl Matrices {
-    /// Whether the GPU can read and write the matrices tile by tile: rows begin at multiples of 16 bytes.
-    pub(crate) fn tiled(&self) -> bool {
-        [&self.samples, &self.weights, &self.out].into_iter().all(Self::is_tiled)
-    }
-
-    /// The same, of one matrix.
-    pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
-        matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
-    }
-
-    fn matmul(&self, outputs: TensorMap, parts: Pointer<f32>) -> Result<Matmul> {
-        let Self { samples, weights, out } = *self;
-        Ok(Matmul {
-            // Two blocks fetch half of the samples' tiles each.
-            samples: TensorMap::new(samples, SAMPLES / 2)?,
-            weights: TensorMap::new(weights, DEPTH)?,
-            out: TensorMap::new(out, SAMPLES)?,
-            outputs,
-            parts,
-            count: out.rows as u32,
-            columns: out.columns as u32,
-            depth: samples.columns as u32,
-            reserved: [0; 11],
-        })
-    }
+/// Whether the GPU can read and write a matrix tile by tile: rows begin at multiples of 16 bytes.
+pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
+    matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
 }
 
 impl Matmul {
+    /// Tiles of so many rows of the weights.
+    fn new(
+        Factors { samples, weights }: Factors,
+        weight_rows: usize,
+        inputs: &[Matrix<bf16>],
+        outputs: &[Matrix<bf16>],
+    ) -> Result<Self> {
+        let tiles = |matrices: &[Matrix<bf16>]| -> Result<_> {
+            let mut maps = [TensorMap([0; 16]); 2];
+            for (map, &matrix) in maps.iter_mut().zip(matrices) {
+                *map = TensorMap::new(matrix, SAMPLES)?;
+            }
+            Ok(maps)
+        };
+        Ok(Self {
+            weights: TensorMap::new(weights, weight_rows)?,
+            // Two blocks fetch half of the samples' tiles each.
+            samples: TensorMap::new(samples, SAMPLES / 2)?,
+            inputs: tiles(inputs)?,
+            outputs: tiles(outputs)?,
+            parts: Pointer::NULL,
+            bias: Pointer::NULL,
+            count: outputs[0].rows as u32,
+            columns: outputs[0].columns as u32,
+            depth: samples.columns as u32,
+            reserved: [0; 9],
+        })
+    }
+
     /// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
     fn grid(&self, multiprocessors: u32) -> (u32, u32) {
         let pairs = self.count.div_ceil(SAMPLES as u32) * self.columns.div_ceil(2 * COLUMNS as u32);
@@ -121,39 +124,76 @@ impl Matmul {
     }
 }
 
-/// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its columns
-/// are summed over tiles of the samples.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MatmulReluGradient(Matmul);
+macro_rules! matmul {
+    ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
+        $(#[$words])+
+        #[repr(transparent)]
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) struct $name(Matmul);
+
+        impl $name {
+            /// Blocks for a GPU of so many multiprocessors.
+            pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
+                self.0.grid(multiprocessors)
+            }
+        }
+
+        // SAFETY: `matmul.cu` has the same struct.
+        unsafe impl Kernel for $name {
+            const ID: Id = Id::$name;
+            const NAME: &'static str = $kernel;
+            const THREADS: u32 = 384;
+
+            fn shared_bytes(&self) -> u32 {
+                SHARED_BYTES
+            }
+        }
+    };
+}
+
+matmul! {
+    /// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its
+    /// columns are summed over tiles of the samples.
+    MatmulReluGradient, "matmul_relu_gradient"
+}
 
 impl MatmulReluGradient {
-    /// `outputs` are the ReLU's, `[sample][column]`; `parts` has [`MatmulReluGradient::pieces`] of them, `[piece][column]`.
+    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`MatmulReluGradient::pieces`] of them,
+    /// `[piece][column]`.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.
-    pub(crate) fn new(matrices: &Matrices, outputs: Matrix<bf16>, parts: Pointer<f32>) -> Result<Self> {
-        Ok(Self(matrices.matmul(TensorMap::new(outputs, SAMPLES)?, parts)?))
+    pub(crate) fn new(
+        factors: Factors,
+        out: Matrix<bf16>,
+        outputs: Matrix<bf16>,
+        parts: Pointer<f32>,
+    ) -> Result<Self> {
+        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, &[outputs], &[out])? }))
     }
 
     /// Pieces that so many samples are summed in.
     pub(crate) const fn pieces(samples: usize) -> usize {
         samples.div_ceil(SAMPLES)
     }
-
-    /// Blocks for a GPU of so many multiprocessors.
-    pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-        self.0.grid(multiprocessors)
-    }
 }
 
-// SAFETY: `matmul.cu` has the same struct.
-unsafe impl Kernel for MatmulReluGradient {
-    const ID: Id = Id::MatmulReluGradient;
-    const NAME: &'static str = "matmul_relu_gradient";
-    const THREADS: u32 = 384;
+matmul! {
+    /// A cross layer: `out = first * (product + bias) + input`.
+    MatmulCross, "matmul_cross"
+}
 
-    fn shared_bytes(&self) -> u32 {
-        SHARED_BYTES
+impl MatmulCross {
+    /// Weights are `[column][depth]`; all others `[sample][column]`, and the bias one a column.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        factors: Factors,
+        inputs: [Matrix<bf16>; 2],
+        [product, out]: [Matrix<bf16>; 2],
+        bias: Pointer<f32>,
+    ) -> Result<Self> {
+        Ok(Self(Matmul { bias, ..Matmul::new(factors, COLUMNS, &inputs, &[product, out])? }))
     }
 }

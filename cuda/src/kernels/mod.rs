@@ -23,10 +23,8 @@ mod guard;
 mod head;
 mod initialize;
 mod judge;
-mod locate;
 mod look_up;
 mod machine;
-mod mark;
 mod matmul;
 mod merge;
 mod number;
@@ -34,9 +32,9 @@ mod optimizer;
 mod reduce;
 mod route;
 mod rows;
-mod sort;
 mod sparse_update;
 mod totals;
+mod unpack;
 mod update;
 
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
@@ -46,33 +44,33 @@ pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use dot::{Dot, DotBackward, DotForward};
-pub use element::{Element, Rate, Step};
+pub use dot::Dot;
+pub use element::{Element, ElementKind, Rate, Step};
 pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
 pub use initialize::{Initialize, Table};
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
-pub use locate::Locate;
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
-pub use mark::Mark;
-pub(crate) use matmul::{MatmulReluGradient, Matrices};
+pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
 pub use reduce::{Parts, Reduce, Runs};
-pub use route::{Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
+pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::{Fetch, Send, Vectors};
-pub use sort::{Count, DIGIT_BITS_MAX, Pair, Scatter, Sum, TILE};
 pub use sparse_update::{SparseUpdate, TableRule};
 pub use totals::Totals;
+pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
 
 use crate::buffer::Pointer;
 
 /// Ranks that access each other's memory, at most.
 pub const RANKS_MAX: usize = 8;
+/// Bytes of shared memory that a launcher asks for, at most.
+const SHARED_BYTES_MAX: i32 = 144 << 10;
 /// Keys of a group: the span of an owner is a multiple of it.
 pub const GROUP_KEYS: usize = 65536;
 /// Keys of a line, of which [`KeySet::lines`] has one number each.
@@ -179,7 +177,8 @@ macro_rules! kernels {
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?;
+                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
+                    && allow_matmul(functions[Id::MatmulCross as usize])?;
                 Ok(Self { functions, hopper })
             }
         }
@@ -199,33 +198,44 @@ kernels! {
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
     "begin_state": BeginState = c"begin_state";
-    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
-    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
-    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
-    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
-    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
-        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
+    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",
+        Total = c"columns_total";
+    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
+        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16",
+        CrossBackF16 = c"cross_back_f16";
+    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16",
+        DenseInputF16 = c"dense_input_f16";
+    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
+        DenseUpdateF16 = c"dense_update_f16";
+    "dot": DotForwardBf16 = c"dot_forward_bf16", DotForwardF16 = c"dot_forward_f16",
+        DotBackwardBf16 = c"dot_backward_bf16", DotBackwardF16 = c"dot_backward_f16",
+        DotForwardByBlocksF32 = c"dot_forward_by_blocks_f32",
+        DotForwardByBlocksBf16 = c"dot_forward_by_blocks_bf16",
+        DotForwardByBlocksF16 = c"dot_forward_by_blocks_f16",
+        DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
+        DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
+        DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
     "gather": Gather = c"gather";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
-        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16";
-    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
+        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
+    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
-    "locate": Locate = c"locate";
-    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
+    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16", LookUpF16 = c"look_up_f16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
-        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
-    "mark": Mark = c"mark";
-    "matmul": MatmulReluGradient = c"matmul_relu_gradient";
+        MachineForwardF16 = c"machine_forward_f16",
+        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
+        MachineBackwardF16 = c"machine_backward_f16";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
     "route": RouteBegin = c"route_begin", RouteCount = c"route_count", RouteSort = c"route_sort",
         RouteNumber = c"route_number";
     "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
-    "sort": Count = c"sort_count", Sum = c"sort_sum", Scatter = c"sort_scatter";
     "totals": Totals = c"totals";
+    "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
+        UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
     "sparse_update":
         SparseUpdateF32By4x1 = c"sparse_update_f32_4x1",
         SparseUpdateF32By16x1 = c"sparse_update_f32_16x1",
@@ -237,10 +247,15 @@ kernels! {
         SparseUpdateBf16By32x1 = c"sparse_update_bf16_32x1",
         SparseUpdateBf16By32x2 = c"sparse_update_bf16_32x2",
         SparseUpdateBf16By32x8 = c"sparse_update_bf16_32x8",
+        SparseUpdateF16By4x1 = c"sparse_update_f16_4x1",
         SparsePartsBy4x1 = c"sparse_parts_4x1",
+        SparseUpdateF16By16x1 = c"sparse_update_f16_16x1",
         SparsePartsBy16x1 = c"sparse_parts_16x1",
+        SparseUpdateF16By32x1 = c"sparse_update_f16_32x1",
         SparsePartsBy32x1 = c"sparse_parts_32x1",
+        SparseUpdateF16By32x2 = c"sparse_update_f16_32x2",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
+        SparseUpdateF16By32x8 = c"sparse_update_f16_32x8",
         SparsePartsBy32x8 = c"sparse_parts_32x8";
     "update": UpdateSgd = c"update_sgd";
 }
@@ -280,7 +295,7 @@ fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction> {
         unsafe { result::module::get_function(module, name.to_owned()) }.named("cuModuleGetFunction")?;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just got from the module.
-    unsafe { result::function::set_function_attribute(function, attribute, sort::SHARED_BYTES_MAX) }
+    unsafe { result::function::set_function_attribute(function, attribute, SHARED_BYTES_MAX) }
         .named("cuFuncSetAttribute")?;
     Ok(function)
 }

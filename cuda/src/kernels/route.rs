@@ -2,40 +2,46 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Feature, Id, Kernel, Pair};
+use super::{Feature, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// A table that is looked up.
+/// A look-up's slot and bag.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Pair {
+    /// The number of its row among the distinct ones.
+    pub slot: u32,
+    /// Its feature and sample.
+    pub bag: u32,
+}
+
+/// Look-ups that are sorted by themselves.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
 pub struct Segment {
-    /// The place of its first feature in the order of tables.
+    /// The place of their first feature in the order of segments.
     pub first: u32,
-    /// Its features.
+    /// Their features.
     pub features: u32,
-    /// Where its rows begin among those of all tables.
+    /// No key is below it.
     pub base: u32,
-    /// Its rows.
-    pub rows: u32,
-    /// Its first tile.
+    /// Their first tile.
     pub tile: u32,
-    /// Passes that sort its look-ups, [`Route::PASSES_MAX`] at most.
+    /// Passes that sort them, [`Route::PASSES_MAX`] at most.
     pub passes: u32,
-    /// Bits of a row that a pass sorts by, [`Route::DIGIT_BITS`] at most.
+    /// Bits of a key that a pass sorts by, [`Route::DIGIT_BITS`] at most.
     pub digit_bits: u32,
-    /// 0.
-    pub reserved: u32,
 }
 
-/// What the kernels take that sort a batch's look-ups by row and number the distinct rows.
+/// What the kernels take that sort a batch's look-ups by key and number the distinct keys.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Route {
     /// All features, [`Route::FEATURES_MAX`] at most.
     pub features: Pointer<Feature>,
-    /// The features' numbers in the order of tables.
+    /// The features' numbers in the order of segments.
     pub order: Pointer<u32>,
-    /// The tables that are looked up, in their order.
+    /// In the order of their bases.
     pub segments: Pointer<Segment>,
     /// Of each tile: its segment.
     pub tile_segments: Pointer<u32>,
@@ -57,15 +63,19 @@ pub struct Route {
     pub tickets: Pointer<u32>,
     /// Counts ids that are not below their table's rows, which are taken for the last row.
     pub faults: Pointer<u32>,
-    /// Room for all look-ups.
+    /// Room for all look-ups: their keys and bags.
     pub pairs: Pointer<Pair>,
     /// Of each look-up its slot and its bag, ascending. A bag is a feature's number above `sample_bits`, and a sample's
     /// below.
     pub sorted: Pointer<Pair>,
-    /// Of each slot: the row of all tables.
+    /// Of each slot: the row at its owner.
     pub rows: Pointer<u32>,
-    /// Of each slot: where its bags begin; behind the last one, where they end.
+    /// Null, or of each slot: where its bags begin; behind the last one, where they end.
     pub starts: Pointer<u32>,
+    /// Null, or of each owner: its first slot; behind the last one, how many there are.
+    pub owner_starts: Pointer<u32>,
+    /// Null, or `[feature][sample]`: the slots of bags of one id.
+    pub slots: Pointer<u32>,
     /// Look-ups, and distinct rows.
     pub counts: Pointer<u32>,
     /// Features.
@@ -78,11 +88,15 @@ pub struct Route {
     pub pass: u32,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Samples that there is room for.
+    pub samples: u32,
+    /// All ranks: row `id` of a table belongs to rank `id % ranks`.
+    pub ranks: u32,
+    /// Keys of an owner: its rows' keys are those from `owner * span` on.
+    pub span: u32,
 }
 
-const _: () = assert!(size_of::<Segment>() == 32 && size_of::<Route>() == 168);
+const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 192);
 
 impl Route {
     /// Look-ups of a tile, which one block sorts.

@@ -2,11 +2,11 @@
 
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{
-    self, GROUP_KEYS, LookUpTask, RANKS_MAX, Route, Segment, SparseUpdate, TILE, TableRule,
+    self, GROUP_KEYS, LookUpTask, RANKS_MAX, Route, Segment, SparseUpdate, TableRule,
 };
 
 use super::error::{Error, Result};
-use super::local_route::tiles;
+use super::router::tiles;
 use crate::dtype::Dtype;
 use crate::optimizer::Optimizer;
 #[cfg(doc)]
@@ -146,8 +146,8 @@ impl Layout {
         }
     }
 
-    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without, tables
-    /// learn by plain gradient descent.
+    /// The same with the optimizers of its tables, one each, whose state lies behind each row's weights. Without,
+    /// tables learn by plain gradient descent.
     ///
     /// # Panics
     /// Where there are not as many optimizers as tables.
@@ -317,40 +317,46 @@ impl Layout {
     }
 }
 
-/// What tables on one GPU have of a layout.
+/// What look-ups and routes have of a layout.
 impl Layout {
-    /// The features' numbers in the order of tables.
-    pub(super) fn features_by_table(&self) -> Vec<u32> {
+    /// The features' numbers in the order of segments.
+    pub(super) fn segment_features(&self) -> Vec<u32> {
         let mut order: Vec<_> = (0..self.features.len() as u32).collect();
-        order.sort_by_key(|&feature| self.features[feature as usize].table);
+        order.sort_by_key(|&feature| self.segment(feature));
         order
     }
 
-    /// The tables that are looked up, as the kernels have them that sort look-ups.
+    /// What a feature's look-ups are sorted with: on one GPU with those of the same table, and else with all, since
+    /// keys go by owner first.
+    fn segment(&self, feature: u32) -> Option<usize> {
+        (self.ranks == 1).then(|| self.features[feature as usize].table)
+    }
+
+    /// The segments, as the kernels have them that sort look-ups.
     pub(super) fn segments(&self) -> Vec<Segment> {
         let (mut first, mut tile) = (0, 0);
-        let of = |of_table: &[u32]| {
-            let table = self.features[of_table[0] as usize].table;
-            let rows = self.tables[table].rows;
-            let bits = (u64::BITS - (rows - 1).leading_zeros()).max(1);
+        let of = |features: &[u32]| {
+            let (base, keys) = match self.segment(features[0]) {
+                Some(table) => (self.bases[table], self.tables[table].rows),
+                None => (0, (self.span * self.ranks) as u64),
+            };
+            let bits = (u64::BITS - (keys - 1).leading_zeros()).max(1);
             let passes = bits.div_ceil(Route::DIGIT_BITS);
             let segment = Segment {
                 first,
-                features: of_table.len() as u32,
-                base: self.bases[table] as u32,
-                rows: rows as u32,
+                features: features.len() as u32,
+                base: base as u32,
                 tile,
                 passes,
                 digit_bits: bits.div_ceil(passes),
-                reserved: 0,
             };
             first += segment.features;
-            let look_ups = of_table.iter().map(|&feature| self.feature_look_ups(feature as usize)).sum();
+            let look_ups = features.iter().map(|&feature| self.feature_look_ups(feature as usize)).sum();
             tile += tiles(look_ups) as u32;
             segment
         };
-        let table = |feature: &u32| self.features[*feature as usize].table;
-        self.features_by_table().chunk_by(|one, other| table(one) == table(other)).map(of).collect()
+        let together = |one: &u32, other: &u32| self.segment(*one) == self.segment(*other);
+        self.segment_features().chunk_by(together).map(of).collect()
     }
 
     /// Blocks that look up all features' samples.
@@ -396,29 +402,17 @@ impl Layout {
         if self.tables.iter().any(|table| table.dtype != Dtype::Fp32) {
             return Err(Error::NotExchanged("tables of other types than fp32"));
         }
-        let (have, most) = (self.ids() as u64, 1 << (2 * kernels::DIGIT_BITS_MAX));
-        if have > most {
-            return Err(Error::TooLarge { what: "ids of a rank's batch", have, most });
-        }
         let have = self.dim();
-        if have % VECTOR != 0 { Err(Error::NotByFour { what: "the dim of a table", have }) } else { Ok(()) }
+        if have.is_multiple_of(VECTOR) {
+            Ok(())
+        } else {
+            Err(Error::NotByFour { what: "the dim of a table", have })
+        }
     }
 
     /// Elements of a row.
     pub(super) fn dim(&self) -> usize {
         self.tables[0].dim
-    }
-
-    /// The bag of each id: they are the same in every batch.
-    pub(super) fn bags(&self) -> Vec<u32> {
-        let bits = self.sample_bits();
-        let of_feature = |feature: u32| (0..self.samples as u32).map(move |sample| feature << bits | sample);
-        (0..self.features.len() as u32).flat_map(of_feature).collect()
-    }
-
-    /// Tiles of a batch's ids.
-    pub(super) fn tiles(&self) -> usize {
-        self.ids().div_ceil(TILE as usize)
     }
 
     /// Distinct rows that a rank can look up at one owner.

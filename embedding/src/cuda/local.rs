@@ -6,10 +6,11 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, Step, TableRule};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
+use super::POISON;
 use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
-use super::local_route::{LocalRoute, LocalRouter, LocalSnapshot};
-use super::route::Bits;
+use super::local_route::{LocalRoute, LocalSnapshot};
+use super::router::Router;
 use crate::dtype::Dtype;
 
 /// Bytes of rows that come to the host at a time.
@@ -23,7 +24,7 @@ pub struct LocalTables {
     /// All tables, one behind the other.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
-    router: LocalRouter,
+    router: Router,
     route: LocalRoute,
     /// How each table's rows learn.
     rules: Buffer<TableRule>,
@@ -57,10 +58,10 @@ impl LocalTables {
         let tables = Self {
             table,
             look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
-            router: LocalRouter::new(device, &layout)?,
+            router: Router::new(device, &layout)?,
             route: LocalRoute::new(device, &layout)?,
             rules: Buffer::of(device, &layout.kernel_rules())?,
-            parts: Buffer::filled(device, parts, Bits::POISON)?,
+            parts: Buffer::filled(device, parts, POISON)?,
             seed,
             layout,
         };
@@ -137,7 +138,7 @@ impl LocalTables {
     /// Where the driver refuses.
     pub unsafe fn route(&self, lane: &Lane, ids: Ids) -> Result<()> {
         // SAFETY: router and route were made for the layout; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids, &self.route) }
+        unsafe { self.router.route(lane, &self.layout, ids, self.route.places()) }
     }
 
     /// The route of the batch that was routed last, once it is made.
@@ -153,8 +154,8 @@ impl LocalTables {
     /// rounded at random.
     ///
     /// # Safety
-    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples, and
-    /// `rates` one for each table; see [`Lane::launch`].
+    /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
+    /// and `rates` one for each table; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -165,7 +166,7 @@ impl LocalTables {
         gradients: Pointer<T>,
         rates: Pointer<Rate>,
         step: Pointer<Step>,
-        stop: Pointer<u32>,
+        (scale, stop): (Pointer<f32>, Pointer<u32>),
     ) -> Result<()> {
         let layout = &self.layout;
         let update = SparseUpdate {
@@ -177,6 +178,7 @@ impl LocalTables {
             tables: self.rules.pointer(),
             rates,
             gradients,
+            scale,
             stop,
             storage: self.table.pointer(),
             step,
@@ -207,10 +209,7 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        match self.router.faults.read(lane)?[0] {
-            0 => Ok(()),
-            count => Err(Error::Ids { count }),
-        }
+        self.router.check(lane)
     }
 
     /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was

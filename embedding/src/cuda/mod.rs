@@ -30,6 +30,7 @@ mod node;
 mod optimizer;
 mod rank;
 mod route;
+mod router;
 mod schedule;
 
 use std::sync::Arc;
@@ -46,8 +47,8 @@ pub use rank::{Rank, Routing};
 pub use route::Snapshot;
 pub use schedule::Schedule;
 
-/// Threads of the kernels whose grids follow from lengths.
-const THREADS: u32 = 256;
+/// What fills memory at first: an index that would be far out of any buffer.
+const POISON: u8 = 0xff;
 
 /// Blocks of kernels that loop: as many as the GPU holds, with 256 threads each.
 fn blocks(device: &Device) -> u32 {

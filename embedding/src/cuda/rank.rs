@@ -10,9 +10,10 @@ use rankine_cuda::kernels::{
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::error::{Error, Result};
-use super::layout::Layout;
+use super::layout::{Ids, Layout};
 use super::node::{Node, Shared};
-use super::route::{Bits, OwnRoute, RoutePlaces, Router, Snapshot};
+use super::route::{Bits, OwnRoute, Snapshot};
+use super::router::{RoutePlaces, Router};
 
 /// Which batch's ids make which route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Rank {
     device: Arc<Device>,
     rank: usize,
     router: Router,
+    /// How many samples a batch has: all that there is room for.
+    samples: Buffer<u32>,
     routes: Vec<OwnRoute>,
     union: Bits,
     parts: Buffer<f32>,
@@ -47,6 +50,7 @@ impl Rank {
         let routes = node.shared[rank].routes.iter().map(|_| OwnRoute::new(device, layout));
         Ok(Self {
             router: Router::new(device, layout)?,
+            samples: Buffer::of(device, &[layout.samples as u32])?,
             routes: routes.collect::<Result<_>>()?,
             union: Bits::new(device, layout.span)?,
             parts: Buffer::filled(device, runs * 2 * layout.dim(), 0xff)?,
@@ -145,11 +149,17 @@ impl Rank {
         let (own, shared) = (&self.routes[routing.route], &self.shared().routes[routing.route]);
         let to = RoutePlaces {
             rows: shared.list.pointer(),
-            starts: shared.starts.pointer(),
+            starts: Pointer::NULL,
+            owner_starts: shared.starts.pointer(),
             slots: own.slots.pointer(),
             sorted: own.sorted.pointer(),
+            counts: own.looked_up.pointer(),
         };
-        let ids = self.shared().ids[routing.batch].pointer();
+        let ids = Ids {
+            ids: self.shared().ids[routing.batch].pointer(),
+            offsets: Pointer::NULL,
+            samples: self.samples.pointer(),
+        };
         // SAFETY: ids and route are of this rank's buffers, whose lengths follow from the layout, which the router was
         // made for.
         unsafe { self.router.route(lane, self.layout(), ids, to) }

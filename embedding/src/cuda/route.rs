@@ -1,14 +1,12 @@
-//! A batch's route on the GPUs: which rows each rank looks up, and which bags want them.
+//! A batch's route over ranks: which rows each looks up of which owner, and which bags want them.
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{
-    Count, Feature, Groups, KeySet, LINE_KEYS, Locate, Mark, Number, Pair, Scatter, Sum,
-};
-use rankine_cuda::{Buffer, Device, Lane, PeerBuffer, Pointer};
+use rankine_cuda::kernels::{KeySet, LINE_KEYS, Pair};
+use rankine_cuda::{Buffer, Device, Lane, PeerBuffer};
 
-use super::THREADS;
-use super::error::{Error, Result};
+use super::POISON;
+use super::error::Result;
 use super::layout::Layout;
 
 /// What peers read of a rank's route.
@@ -23,7 +21,7 @@ pub(super) struct SharedRoute {
 
 impl SharedRoute {
     pub(super) fn new(device: &Arc<Device>, peers: &[Arc<Device>], layout: &Layout) -> Result<Self> {
-        let words = |len| PeerBuffer::filled(device, peers, len, Bits::POISON);
+        let words = |len| PeerBuffer::filled(device, peers, len, POISON);
         Ok(Self { list: words(layout.ids())?, starts: words(layout.ranks + 1)? })
     }
 }
@@ -36,6 +34,8 @@ pub(super) struct OwnRoute {
     pub(super) slots: Buffer<u32>,
     /// The ids' slots with their bags, ascending.
     pub(super) sorted: Buffer<Pair>,
+    /// How many they are, and how many slots.
+    pub(super) looked_up: Buffer<u32>,
 
     // As an owner:
     /// `[rank][entries_max]`: the rows that each rank looks up here.
@@ -54,10 +54,11 @@ pub(super) struct OwnRoute {
 
 impl OwnRoute {
     pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
-        let words = |len| Buffer::filled(device, len, Bits::POISON);
+        let words = |len| Buffer::filled(device, len, POISON);
         Ok(Self {
             slots: words(layout.ids())?,
-            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
+            sorted: Buffer::filled(device, layout.ids(), POISON)?,
+            looked_up: words(2)?,
             entries: words(layout.ranks * layout.entries_max())?,
             firsts: words(layout.ranks)?,
             counts: words(layout.ranks)?,
@@ -65,131 +66,6 @@ impl OwnRoute {
             union_starts: words(2)?,
             sources: words(layout.union_max() * layout.ranks)?,
         })
-    }
-}
-
-/// Makes a GPU's routes: the distinct rows that a batch looks up, and the bags of each.
-#[derive(Debug)]
-pub(super) struct Router {
-    pub(super) features: Buffer<Feature>,
-    /// Of each id, in the order of ids.
-    bags: Buffer<u32>,
-    faults: Buffer<u32>,
-
-    // What a route is made in:
-    set: Bits,
-    keys: Buffer<u32>,
-    counts: Buffer<u32>,
-    totals: Buffer<u32>,
-    sorted: Buffer<Pair>,
-}
-
-/// Where a route goes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RoutePlaces {
-    /// The distinct rows, by owner, and ascending within an owner: one an id at most.
-    pub(super) rows: Pointer<u32>,
-    /// Where the rows of each owner begin, and how many there are.
-    pub(super) starts: Pointer<u32>,
-    /// One an id.
-    pub(super) slots: Pointer<u32>,
-    /// One an id: the ids' slots with their bags, ascending.
-    pub(super) sorted: Pointer<Pair>,
-}
-
-impl Router {
-    pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
-        let words = |len| Buffer::filled(device, len, Bits::POISON);
-        let digits = Sum::digits(layout.ids() as u32);
-        Ok(Self {
-            features: Buffer::of(device, &layout.kernel_features())?,
-            bags: Buffer::of(device, &layout.bags())?,
-            faults: Buffer::filled(device, 1, 0)?,
-            set: Bits::new(device, layout.span * layout.ranks)?,
-            keys: words(layout.ids())?,
-            counts: words(digits * layout.tiles())?,
-            totals: words(digits)?,
-            sorted: Buffer::filled(device, layout.ids(), Bits::POISON)?,
-        })
-    }
-
-    /// Enqueues making a batch's route.
-    ///
-    /// # Safety
-    /// The layout must be the one that this was made for, with as many ids behind `ids_of_batch`, and with room in `to`
-    /// for as much as it says; see [`Lane::launch`].
-    pub(super) unsafe fn route(
-        &self,
-        lane: &Lane,
-        layout: &Layout,
-        ids_of_batch: Pointer<u32>,
-        to: RoutePlaces,
-    ) -> Result<()> {
-        let (ids, tiles) = (layout.ids() as u32, layout.tiles() as u32);
-        let slots_count = to.starts.element(layout.ranks);
-        let (set, keys, slots) = (self.set.set(), self.keys.pointer(), to.slots);
-        let (counts, totals) = (self.counts.pointer(), self.totals.pointer());
-        let mark = Mark {
-            ids: ids_of_batch,
-            features: self.features.pointer(),
-            keys,
-            set,
-            faults: self.faults.pointer(),
-            samples: layout.samples as u32,
-            ranks: layout.ranks as u32,
-            span: layout.span as u32,
-            reserved: 0,
-        };
-        let number = Number {
-            set,
-            rows: to.rows,
-            starts: to.starts,
-            sources: Pointer::NULL,
-            owners: layout.ranks as u32,
-            span: layout.span as u32,
-            sources_width: 0,
-            reserved: 0,
-        };
-        let locate = Locate { keys, set, slots_count, slots, counts, ids, reserved: 0 };
-        let sum = Sum { slots_count, counts, totals, tiles, reserved: 0 };
-        let low = Scatter {
-            slots,
-            bags: self.bags.pointer(),
-            slots_count,
-            counts,
-            totals,
-            pairs: Pointer::NULL,
-            sorted: self.sorted.pointer(),
-            ids,
-            pass: 0,
-        };
-        let count = Count { pairs: low.sorted, slots_count, counts, ids, reserved: 0 };
-        let high = Scatter { pairs: low.sorted, sorted: to.sorted, pass: 1, ..low };
-        let mark_blocks = (mark.samples.div_ceil(THREADS), layout.features.len() as u32);
-        let groups = (self.set.groups.len() as u32, 1);
-        // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the same layout
-        // as the counts here; the caller vouches for its own.
-        unsafe {
-            self.set.clear(lane)?;
-            lane.launch(&mark, mark_blocks)?;
-            lane.launch(&Groups(number), groups)?;
-            lane.launch(&number, groups)?;
-            lane.launch(&locate, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&low, (tiles, 1))?;
-            lane.launch(&count, (tiles, 1))?;
-            lane.launch(&sum, Sum::grid(ids))?;
-            lane.launch(&high, (tiles, 1))?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the lane, and tells whether ids were out of range.
-    pub(super) fn check(&self, lane: &Lane) -> Result<()> {
-        match self.faults.read(lane)?[0] {
-            0 => Ok(()),
-            count => Err(Error::Ids { count }),
-        }
     }
 }
 
@@ -241,9 +117,6 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// What fills memory at first: an index that would be far out of any buffer.
-    pub(super) const POISON: u8 = 0xff;
-
     pub(super) fn new(device: &Arc<Device>, keys: usize) -> Result<Self> {
         let words = |len| Buffer::filled(device, len, 0);
         let (bits, groups) = (words(keys / 32)?, words(keys / rankine_cuda::kernels::GROUP_KEYS)?);

@@ -5,6 +5,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
+use rankine_embedding::random::UniformField;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec};
 
 use super::{Bench, Body, CASES, Outcome, Words};
@@ -13,9 +14,11 @@ pub(crate) const BODIES: &[Body] = &[
     ("first_weights_are_the_cpus_or_zeros", CASES, first_weights_are_the_cpus_or_zeros),
     ("vectors_are_the_pooled_rows_in_f32", 2 * CASES, vectors_are_the_pooled_rows::<f32>),
     ("vectors_are_the_pooled_rows_in_bf16", 2 * CASES, vectors_are_the_pooled_rows::<bf16>),
+    ("rows_past_two_to_the_31_elements_are_found", 1, rows_past_two_to_the_31_elements_are_found),
     ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
     ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
     ("routes_of_many_look_ups_are_sorted", 2, routes_of_many_look_ups_are_sorted),
+    ("models_without_features_look_nothing_up", 1, models_without_features_look_nothing_up),
     ("ids_out_of_range_are_told", CASES, ids_out_of_range_are_told),
 ];
 
@@ -150,13 +153,18 @@ impl DeviceIds {
         Ok(Self {
             ids: Buffer::of(&bench.device, &all_ids)?,
             offsets: Buffer::of(&bench.device, &all_offsets)?,
-            samples: Buffer::of(&bench.device, &[columns[0].offsets.len() as u32 - 1])?,
+            samples: Buffer::of(&bench.device, &[samples_of(columns) as u32])?,
         })
     }
 
     pub(crate) fn ids(&self) -> Ids {
         Ids { ids: self.ids.pointer(), offsets: self.offsets.pointer(), samples: self.samples.pointer() }
     }
+}
+
+/// Samples of a batch that has columns.
+fn samples_of(columns: &[Column]) -> usize {
+    columns.first().map_or(0, |column| column.offsets.len() - 1)
 }
 
 /// Samples of a batch: sometimes all that there is room for.
@@ -193,7 +201,7 @@ fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outc
 fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize) -> Vec<T> {
     let stride = case.layout.elements() / case.layout.samples();
     let mut expected = vec![poison::<T>(); samples * stride];
-    let there = (columns[0].offsets.len() - 1).min(samples);
+    let there = samples_of(columns).min(samples);
     let tables = case.cpu_tables(Optimizer::sgd(0.1));
     for feature in case.layout.features() {
         let table = &tables[feature.table];
@@ -249,6 +257,43 @@ fn fewer_samples_can_be_looked_up(bench: &Bench, words: &mut Words) -> Outcome {
     let columns = case.batch(words, samples);
     let wanted = 1 + words.below(case.layout.samples() as u64) as usize;
     check_vectors::<f32>(bench, &case, &columns, wanted)
+}
+
+fn rows_past_two_to_the_31_elements_are_found(bench: &Bench, words: &mut Words) -> Outcome {
+    let table = |rows, dim| TableSpec { name: String::new(), rows, dim, dtype: Dtype::Fp32 };
+    let tables = [table(10_000_000, 256), table(1_000, 256)];
+    let budget = bench.device.budget()?;
+    if budget.free_bytes < 12 << 30 {
+        eprintln!(
+            "skipped: {:.1} GB of the GPU's memory are free, and 12 are needed",
+            budget.free_bytes as f64 / 1e9
+        );
+        return Ok(());
+    }
+    let feature =
+        |number| Feature { column: number, table: number, place: 256 * number, pooling: Pooling::Sum };
+    let columns = [Hotness::Fixed(1), Hotness::Fixed(1)];
+    let layout = Layout::new(1, 1_000, 512, &tables, &columns, &[feature(0), feature(1)])?;
+    let case = Case { layout, seed: words.below(1 << 60), drawn: 2 };
+    let on_gpu = case.tables(bench)?;
+    let mut batch = case.batch(words, 1_000);
+    batch[0].ids[0] = tables[0].rows - 1;
+    let ids = DeviceIds::new(bench, &case.layout, &batch)?;
+    let vectors = Buffer::<f32>::filled(&bench.device, 1_000 * 512, 0xff)?;
+    // SAFETY: the ids are the layout's, and there are as many vectors.
+    unsafe { on_gpu.look_up(&bench.lane, ids.ids(), 1_000, vectors.pointer()) }?;
+    let found = vectors.read(&bench.lane)?;
+    for (number, (table, column)) in tables.iter().zip(&batch).enumerate() {
+        let field = UniformField::new(case.seed, number as u32);
+        for (sample, &id) in column.ids.iter().enumerate() {
+            let mut expected = [0.0; 256];
+            field.fill_row(id, table.initial_bound(), &mut expected);
+            if found[sample * 512 + number * 256..][..256] != expected {
+                return Err(format!("row {id} of table {number} is another").into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The route that a batch must have.
@@ -326,6 +371,21 @@ fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outco
         check_route(&tables.snapshot(&bench.lane)?, &expected)?;
     }
     Ok(())
+}
+
+fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Words) -> Outcome {
+    let layout = Layout::new(1, 3, 8, &[], &[], &[])?;
+    let case = Case { layout, seed: 1, drawn: 0 };
+    let tables = case.tables(bench)?;
+    let ids = DeviceIds::new(bench, &case.layout, &[])?;
+    let vectors = Buffer::<f32>::filled(&bench.device, 24, 0)?;
+    // SAFETY: there are no ids, and as many vectors as samples.
+    unsafe {
+        tables.look_up(&bench.lane, ids.ids(), 3, vectors.pointer())?;
+        tables.route(&bench.lane, ids.ids())?;
+    }
+    tables.check(&bench.lane)?;
+    check_route(&tables.snapshot(&bench.lane)?, &expected_route(&case, &[]))
 }
 
 fn ids_out_of_range_are_told(bench: &Bench, words: &mut Words) -> Outcome {

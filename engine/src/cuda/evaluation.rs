@@ -75,6 +75,7 @@ impl CudaEvaluation {
     pub fn new(device: &Arc<Device>, heads: &[HeadSpec], capacity: usize) -> Result<Self> {
         assert!(capacity > 0 && Self::fits(capacity as u64), "{capacity} samples cannot be judged");
         let count = capacity as u32;
+        let _evaluation = device.purpose("evaluation");
         Ok(Self {
             heads: heads.to_vec(),
             capacity,

@@ -7,20 +7,24 @@ use std::sync::Arc;
 use rankine_cuda::kernels::{Rate, Step, Totals};
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned, Pointer};
 use rankine_embedding::cuda::{Hotness, Ids, Layout, Result};
-use rankine_reader::{Bags, Samples};
+use rankine_reader::{Bags, Samples, Schema};
 use rayon::prelude::*;
 
+use super::feed::FedBatch;
+use super::unpack::Unpacker;
 use crate::model::ModelSpec;
 
-/// Where the parts of a batch lie in a slot, counted in words of four bytes: first what the step is told.
+/// Where the parts of a batch lie in a slot, counted in words of four bytes: first what the step is told, then the rows
+/// of packed blocks that a batch is made of where the GPU unpacks it, then the batch.
 #[derive(Debug, Clone)]
-pub(super) struct InputLayout {
+pub struct InputLayout {
     /// Of categorical columns, and samples that there is room for.
     ids_layout: Layout,
     /// Of each head: the number of its label column.
     labels_of: Vec<usize>,
     dense_columns: usize,
     rates: usize,
+    rows: usize,
     totals: usize,
     labels: usize,
     weights: usize,
@@ -39,7 +43,7 @@ const ALIGNMENT: usize = 64;
 
 impl InputLayout {
     /// For a model's batches, whose ids lie as the tables' layout says.
-    pub(super) fn new(spec: &ModelSpec, layout: &Layout) -> Self {
+    pub fn new(spec: &ModelSpec, layout: &Layout) -> Self {
         let mut end = STEP_WORDS;
         let mut part = |words: usize| {
             let begin = end.next_multiple_of(ALIGNMENT);
@@ -51,6 +55,7 @@ impl InputLayout {
             labels_of: spec.heads.iter().map(|head| head.label_number).collect(),
             dense_columns: spec.dense_columns,
             rates: part(2 * layout.tables().len()),
+            rows: part(2 * samples),
             totals: part(2 * heads),
             labels: part(samples * heads),
             weights: part(samples),
@@ -86,19 +91,27 @@ pub(super) struct Input {
 
 /// Room for a batch in the host's memory and in the GPU's.
 #[derive(Debug)]
-pub(super) struct InputSlot {
+pub struct InputSlot {
     layout: InputLayout,
-    staging: Pinned<u32>,
+    /// What the step is told, and rows.
+    told: Pinned<u32>,
+    /// The batch, where it comes unpacked.
+    staged: Option<Pinned<u32>>,
     words: Buffer<u32>,
-    copied: Moment,
+    ready: Moment,
 }
 
 impl InputSlot {
-    pub(super) fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
+    /// A slot on the GPU, which must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice, or the host's.
+    pub fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
         Ok(Self {
-            staging: Pinned::zeroed(device, layout.words)?,
+            told: Pinned::zeroed(device, layout.totals)?,
+            staged: None,
             words: Buffer::filled(device, layout.words, 0)?,
-            copied: Moment::new(device)?,
+            ready: Moment::new(device)?,
             layout,
         })
     }
@@ -120,53 +133,85 @@ impl InputSlot {
         }
     }
 
-    /// Puts samples of a batch where copies start from; no copy must be under way.
+    /// What batches of a schema are unpacked into such slots with.
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice.
+    pub fn unpacker(&self, device: &Arc<Device>, schema: &Schema) -> Result<Unpacker> {
+        Unpacker::new(device, schema, &self.layout.labels_of, &self.layout.ids_layout)
+    }
+
+    /// Enqueues copying samples of a batch, with what the step is told, on a lane, and lets `reader` wait for it.
+    /// Nothing that was enqueued for the slot before may be under way.
     ///
     /// # Panics
     /// Where there are more samples than room, or their columns are not the layout's.
-    pub(super) fn stage(&mut self, batch: &Samples, samples: Range<usize>, step: Step, rates: &[Rate]) {
-        let layout = &self.layout;
-        let (count, room) = (samples.len(), layout.samples());
-        let (tables, hotness) = (layout.ids_layout.tables().len(), layout.ids_layout.columns());
-        assert!(count <= room && rates.len() == tables);
-        assert_eq!((batch.dense_columns, batch.categorical.len()), (layout.dense_columns, hotness.len()));
-        let words = self.staging.elements_mut();
-        let step = Step { samples: count as u32, ..step };
-        words[..STEP_WORDS].copy_from_slice(bytemuck::cast_slice(&[step]));
-        words[layout.rates..][..2 * tables].copy_from_slice(bytemuck::cast_slice(rates));
-        for (head, &number) in layout.labels_of.iter().enumerate() {
-            let labels: &mut [f32] =
-                bytemuck::cast_slice_mut(&mut words[layout.labels + head * room..][..room]);
-            labels[..count].copy_from_slice(&batch.labels[number][samples.clone()]);
-            labels[count..].fill(f32::NAN);
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn send(
+        &mut self,
+        (lane, reader): (&Lane, &Lane),
+        batch: &Samples,
+        samples: Range<usize>,
+        told: (Step, &[Rate]),
+    ) -> Result<()> {
+        self.tell(samples.len(), told);
+        let (layout, told_words) = (&self.layout, self.layout.rows);
+        let staged = match &mut self.staged {
+            Some(staged) => staged,
+            none => none.insert(Pinned::zeroed(lane.device(), layout.words - layout.totals)?),
+        };
+        layout.stage(batch, samples, staged.elements_mut());
+        // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has
+        // been waited for.
+        unsafe {
+            lane.upload_first(&self.told, told_words, self.words.pointer())?;
+            lane.upload(staged, self.words.pointer().element(layout.totals))?;
         }
-        let weights: &mut [f32] = bytemuck::cast_slice_mut(&mut words[layout.weights..][..room]);
-        match batch.weights.get(samples.clone()) {
-            Some(given) => weights[..count].copy_from_slice(given),
-            None => weights[..count].fill(1.0),
-        }
-        weights[count..].fill(0.0);
-        let (before_ids, mut ids) = words.split_at_mut(layout.ids);
-        let (dense, mut offsets) = before_ids[layout.dense..].split_at_mut(layout.offsets - layout.dense);
-        let columns = layout.dense_columns;
-        let dense: &mut [f32] = bytemuck::cast_slice_mut(&mut dense[..room * columns]);
-        dense[..count * columns]
-            .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
-        dense[count * columns..].fill(0.0);
-        let mut columns = Vec::with_capacity(hotness.len());
-        for (hotness, bags) in hotness.iter().zip(&batch.categorical) {
-            let has_offsets = matches!(hotness, Hotness::Ragged { .. });
-            let column_offsets = if has_offsets { room + 1 } else { 0 };
-            let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
-            let own_offsets = offsets.split_off_mut(..column_offsets).expect("as for ids");
-            columns.push((bags, own, own_offsets));
-        }
-        let put = |(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets);
-        columns.into_par_iter().for_each(put);
+        self.complete(lane, reader)
     }
 
-    /// Enqueues the copy on its lane with what follows from the batch, and lets `reader` wait for it.
-    pub(super) fn send(&self, lane: &Lane, reader: &Lane) -> Result<()> {
+    /// The same for a batch whose blocks lie on the GPU, or are copied there: it is unpacked there.
+    ///
+    /// # Panics
+    /// Where there are more samples than room.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub fn unpack(
+        &mut self,
+        (lane, reader): (&Lane, &Lane),
+        batch: &FedBatch,
+        (unpacker, faults): (&Unpacker, Pointer<u32>),
+        told: (Step, &[Rate]),
+    ) -> Result<()> {
+        self.tell(batch.len(), told);
+        let rows = self.layout.rows;
+        let to = self.told.elements_mut()[rows..].chunks_exact_mut(2);
+        to.zip(batch.rows()).for_each(|(to, row)| to.copy_from_slice(&row));
+        lane.wait(batch.copied())?;
+        let rows_at = self.words.pointer().element(rows).cast();
+        // SAFETY: the pinned memory has these words, and is not written before the reader has been waited for; until
+        // then the batch is kept, and with it its blocks, for which the lane has just waited.
+        unsafe {
+            lane.upload_first(&self.told, rows + 2 * batch.len(), self.words.pointer())?;
+            unpacker.enqueue(lane, batch.ring(), rows_at, self.input(), faults)?;
+        }
+        self.complete(lane, reader)
+    }
+
+    fn tell(&mut self, samples: usize, (step, rates): (Step, &[Rate])) {
+        let layout = &self.layout;
+        assert!(samples <= layout.samples() && rates.len() == layout.ids_layout.tables().len());
+        let words = self.told.elements_mut();
+        let step = Step { samples: samples as u32, ..step };
+        words[..STEP_WORDS].copy_from_slice(bytemuck::cast_slice(&[step]));
+        words[layout.rates..][..2 * rates.len()].copy_from_slice(bytemuck::cast_slice(rates));
+    }
+
+    /// Enqueues what follows from the batch.
+    fn complete(&self, lane: &Lane, reader: &Lane) -> Result<()> {
         let (layout, input) = (&self.layout, self.input());
         let totals = Totals {
             labels: input.labels,
@@ -175,14 +220,81 @@ impl InputSlot {
             samples: layout.samples() as u32,
             reserved: 0,
         };
-        // SAFETY: staging and words have the layout's words, in which all these addresses lie; `stage` is not called
-        // before the reader has been waited for.
-        unsafe {
-            lane.upload(&self.staging, self.words.pointer())?;
-            lane.launch(&totals, (layout.labels_of.len() as u32, 1))?;
+        // SAFETY: all these addresses lie in the slot's words, as the layout says.
+        unsafe { lane.launch(&totals, (layout.labels_of.len() as u32, 1)) }?;
+        lane.record(&self.ready)?;
+        Ok(reader.wait(&self.ready)?)
+    }
+}
+
+/// A batch for whoever wants to look at one.
+impl InputSlot {
+    /// The batch that was sent last, once the lane has done all that was enqueued on it; labels are those of the heads.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn samples(&self, lane: &Lane) -> Result<Samples> {
+        let (layout, words) = (&self.layout, self.words.read(lane)?);
+        let (len, room) = (words[STEP_SAMPLES] as usize, layout.samples());
+        let floats = |begin: usize, count: usize| bytemuck::cast_slice(&words[begin..][..count]).to_vec();
+        let (ids, hotness) = (&layout.ids_layout, layout.ids_layout.columns());
+        let bags = |(column, hotness): (usize, &Hotness)| {
+            let offsets = match hotness {
+                Hotness::Fixed(ids) => (0..=len).map(|sample| (sample * ids) as u32).collect(),
+                Hotness::Ragged { .. } => {
+                    words[layout.offsets + ids.offsets_begin(column)..][..=len].to_vec()
+                }
+            };
+            let ids = &words[layout.ids + ids.ids_begin(column)..][..offsets[len] as usize];
+            Bags { ids: ids.iter().map(|&id| u64::from(id)).collect(), offsets }
+        };
+        Ok(Samples {
+            len,
+            labels: (0..layout.labels_of.len())
+                .map(|head| floats(layout.labels + head * room, len))
+                .collect(),
+            weights: floats(layout.weights, len),
+            dense: floats(layout.dense, len * layout.dense_columns),
+            dense_columns: layout.dense_columns,
+            categorical: hotness.iter().enumerate().map(bags).collect(),
+        })
+    }
+}
+
+impl InputLayout {
+    /// Puts samples of a batch into words that begin where the batch does.
+    fn stage(&self, batch: &Samples, samples: Range<usize>, words: &mut [u32]) {
+        let (count, room, hotness) = (samples.len(), self.samples(), self.ids_layout.columns());
+        assert_eq!((batch.dense_columns, batch.categorical.len()), (self.dense_columns, hotness.len()));
+        let begin = |part: usize| part - self.totals;
+        for (head, &number) in self.labels_of.iter().enumerate() {
+            let labels = &mut words[begin(self.labels) + head * room..][..room];
+            let labels: &mut [f32] = bytemuck::cast_slice_mut(labels);
+            labels[..count].copy_from_slice(&batch.labels[number][samples.clone()]);
+            labels[count..].fill(f32::NAN);
         }
-        lane.record(&self.copied)?;
-        Ok(reader.wait(&self.copied)?)
+        let weights: &mut [f32] = bytemuck::cast_slice_mut(&mut words[begin(self.weights)..][..room]);
+        match batch.weights.get(samples.clone()) {
+            Some(given) => weights[..count].copy_from_slice(given),
+            None => weights[..count].fill(1.0),
+        }
+        weights[count..].fill(0.0);
+        let columns = self.dense_columns;
+        let dense: &mut [f32] = bytemuck::cast_slice_mut(&mut words[begin(self.dense)..][..room * columns]);
+        dense[..count * columns]
+            .copy_from_slice(&batch.dense[samples.start * columns..samples.end * columns]);
+        dense[count * columns..].fill(0.0);
+        let (before_ids, mut ids) = words.split_at_mut(begin(self.ids));
+        let mut offsets = &mut before_ids[begin(self.offsets)..];
+        let mut jobs = Vec::with_capacity(hotness.len());
+        for (hotness, bags) in hotness.iter().zip(&batch.categorical) {
+            let of_ragged = if matches!(hotness, Hotness::Ragged { .. }) { room + 1 } else { 0 };
+            let own = ids.split_off_mut(..room * hotness.max()).expect("the layout has room for all columns");
+            let own_offsets = offsets.split_off_mut(..of_ragged).expect("as for ids");
+            jobs.push((bags, own, own_offsets));
+        }
+        let put = |(bags, ids, offsets)| put_bags(bags, samples.clone(), ids, offsets);
+        jobs.into_par_iter().for_each(put);
     }
 }
 

@@ -1,20 +1,25 @@
 //! A model in a GPU's memory: training steps, and scores.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Optimizer;
-use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Result};
+use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
-use super::input::{InputLayout, InputSlot};
+use super::error::Result;
+use super::evaluation::{CudaEvaluation, Judgement, Scored};
+use super::feed::FedBatch;
+use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
-use super::network::{Network, Places};
+use super::network::{Forward, Network, Places};
+use super::unpack::Unpacker;
 use super::work::{Sizes, Work, ceilings, time};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
@@ -49,6 +54,7 @@ pub struct CudaModel {
 enum Machine {
     F32(Box<Trainer<f32>>),
     Bf16(Box<Trainer<bf16>>),
+    F16(Box<Trainer<f16>>),
 }
 
 /// Does the same with a trainer of either kind.
@@ -57,6 +63,7 @@ macro_rules! with_trainer {
         match $machine {
             Machine::F32($trainer) => $do,
             Machine::Bf16($trainer) => $do,
+            Machine::F16($trainer) => $do,
         }
     };
 }
@@ -76,16 +83,24 @@ impl CudaModel {
     ) -> Result<Self> {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
+        let parts = (&spec, rules);
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(
-                Trainer::new(device, (Compute::F32, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
-            Precision::Tf32 => Machine::F32(
-                Trainer::new(device, (Compute::Tf32, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
-            Precision::Bf16 => Machine::Bf16(
-                Trainer::new(device, (Compute::Bf16, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
+            Precision::Fp32 => {
+                let compute = (Compute::F32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Tf32 => {
+                let compute = (Compute::Tf32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Bf16 => {
+                let compute = (Compute::Bf16, algorithms);
+                Machine::Bf16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Fp16 => {
+                let compute = (Compute::F16, algorithms);
+                Machine::F16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Ok(Self { spec, rules: rules.clone(), optimizers, machine })
@@ -115,7 +130,22 @@ impl CudaModel {
     /// # Errors
     /// Where something of the GPU's failed.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
-        assert!(batch.len > 0, "a batch has at least one sample");
+        self.step(Batch::Unpacked(batch, 0..batch.len), rate_factor)
+    }
+
+    /// The same on a batch that the GPU unpacks. It is kept until the step is done.
+    ///
+    /// # Panics
+    /// As [`CudaModel::train_step`].
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed, or a batch before has values that its schema does not admit.
+    pub fn train_fed(&mut self, batch: Arc<FedBatch>, rate_factor: f64) -> Result<()> {
+        self.step(Batch::Packed(batch), rate_factor)
+    }
+
+    fn step(&mut self, batch: Batch<'_>, rate_factor: f64) -> Result<()> {
+        assert!(batch.len() > 0, "a batch has at least one sample");
         let Self { rules, optimizers, machine, .. } = self;
         with_trainer!(machine, trainer => {
             let number = trainer.steps + 1;
@@ -141,6 +171,15 @@ impl CudaModel {
         Ok(())
     }
 
+    /// Steps that were left out so far since gradients were beyond the range of f16, once all steps are done; none in
+    /// other precisions, in which such a step is the last one.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn skipped_steps(&self) -> Result<Option<u64>> {
+        with_trainer!(&self.machine, trainer => Ok(trainer.network.skipped_steps(&trainer.main)?))
+    }
+
     /// The moment at which the steps that were begun will be done.
     ///
     /// # Errors
@@ -149,8 +188,8 @@ impl CudaModel {
         with_trainer!(&self.machine, trainer => trainer.mark())
     }
 
-    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps must
-    /// have been done as there are places. Their losses are not told.
+    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps
+    /// must have been done as there are places. Their losses are not told.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
@@ -198,13 +237,81 @@ impl CudaModel {
         })
     }
 
-    /// Appends the logit of each sample.
+    /// Appends the logits of each sample, one a head.
+    ///
+    /// # Panics
+    /// Where the columns are not the model's.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed, and where ids were out of range.
+    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            for samples in parts(batch, trainer.score_size) {
+                let count = samples.len();
+                trainer.score(Batch::Unpacked(batch, samples), None)?;
+                out.extend(trainer.network.logits(&trainer.main, count)?);
+            }
+            trainer.finish()
+        })
+    }
+
+    /// Enqueues scoring samples and judging the scores.
+    ///
+    /// # Panics
+    /// Where the columns are not the model's.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
-    pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => trainer.logits(batch, out))
+    pub fn judge(&mut self, batch: &Samples, evaluation: &CudaEvaluation) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            parts(batch, trainer.score_size)
+                .try_for_each(|samples| trainer.score(Batch::Unpacked(batch, samples), Some(evaluation)))
+        })
     }
+
+    /// The same of a batch that the GPU unpacks. It is kept until its scores are judged.
+    ///
+    /// # Panics
+    /// Where there are more samples than [`CudaModel::score_size`].
+    ///
+    /// # Errors
+    /// As [`CudaModel::train_fed`].
+    pub fn judge_fed(&mut self, batch: Arc<FedBatch>, evaluation: &CudaEvaluation) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => trainer.score(Batch::Packed(batch), Some(evaluation)))
+    }
+
+    /// Begins an evaluation, once all that was begun before is done.
+    ///
+    /// # Errors
+    /// As [`CudaModel::take_losses`].
+    pub fn begin_judging(&mut self, evaluation: &CudaEvaluation) -> Result<()> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            Ok(evaluation.begin(&trainer.main)?)
+        })
+    }
+
+    /// What an evaluation has come to.
+    ///
+    /// # Errors
+    /// As [`CudaModel::train_fed`], and where ids were out of range.
+    pub fn finish_judging(&mut self, evaluation: &CudaEvaluation) -> Result<Judgement> {
+        with_trainer!(&mut self.machine, trainer => {
+            trainer.finish()?;
+            Ok(evaluation.finish(&trainer.main)?)
+        })
+    }
+
+    /// Samples that are scored at a time, at most.
+    pub fn score_size(&self) -> usize {
+        with_trainer!(&self.machine, trainer => trainer.score_size)
+    }
+}
+
+/// Samples by so many at a time.
+fn parts(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let len = batch.len;
+    (0..len).step_by(size).map(move |first| first..len.min(first + size))
 }
 
 impl Weights for CudaModel {
@@ -216,7 +323,7 @@ impl Weights for CudaModel {
         &self,
         tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
-        let failed = |error: Error| SavedModelError::Gpu(error.to_string());
+        let failed = |error: rankine_embedding::cuda::Error| SavedModelError::Gpu(error.to_string());
         with_trainer!(&self.machine, trainer => {
             let Trainer { tables, main, network, .. } = &**trainer;
             tables.check(main).map_err(failed)?;
@@ -235,15 +342,20 @@ struct Trainer<T> {
     main: Lane,
     copies: Lane,
     slots: Vec<TrainSlot>,
-    scores: Scores,
+    /// Samples that are scored at a time.
+    score_size: usize,
     /// One a slot.
     losses: Pinned<f64>,
+    /// One a slot: not 0 where the batch there has values that its schema does not admit.
+    faults: Pinned<u32>,
+    /// From the first batch on that is unpacked on the GPU.
+    unpacker: Option<Unpacker>,
     /// Steps that were begun.
     steps: u64,
     /// The slot of the next step.
     place: usize,
-    /// The slots of the steps that were begun and are not known to be done.
-    under_way: VecDeque<usize>,
+    /// The steps that were begun and are not known to be done.
+    under_way: VecDeque<UnderWay>,
     finished: Vec<f64>,
 }
 
@@ -252,14 +364,35 @@ struct Trainer<T> {
 struct TrainSlot {
     input: InputSlot,
     iteration: Graph,
+    /// Scores the samples that lie there.
+    pass: Graph,
     done: Moment,
 }
 
+/// A step that is not known to be done.
 #[derive(Debug)]
-struct Scores {
-    samples: usize,
-    input: InputSlot,
-    pass: Graph,
+struct UnderWay {
+    /// Its slot.
+    place: usize,
+    /// Whether it is one of training, which has a loss.
+    trains: bool,
+    /// Its batch, whose blocks the GPU may not have read yet.
+    fed: Option<Arc<FedBatch>>,
+}
+
+/// A batch of either kind.
+enum Batch<'a> {
+    Unpacked(&'a Samples, Range<usize>),
+    Packed(Arc<FedBatch>),
+}
+
+impl Batch<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Unpacked(_, samples) => samples.len(),
+            Self::Packed(batch) => batch.len(),
+        }
+    }
 }
 
 impl<T: Element> Trainer<T> {
@@ -283,15 +416,26 @@ impl<T: Element> Trainer<T> {
             Network::new(device, (compute, algorithms), (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
         let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
+        let scoring = network.plan_forward(score_size)?;
         let lanes = Lanes::new(&main)?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
         for _ in 0..SLOTS {
-            let input = InputSlot::new(device, layout.clone())?;
+            let input = {
+                let _input = device.purpose("input");
+                InputSlot::new(device, layout.clone())?
+            };
             let (forward, backward) = (&forward, &backward);
             let losses = losses.device_pointer()?;
-            let (network, tables, input_at) = (&network, &tables, input.input());
-            let iteration = Iteration { network, tables, forward, backward, input: input_at, losses };
+            let (of_network, of_tables, input_at) = (&network, &tables, input.input());
+            let iteration = Iteration {
+                network: of_network,
+                tables: of_tables,
+                forward,
+                backward,
+                input: input_at,
+                losses,
+            };
             // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
             let iteration = || unsafe { iteration.enqueue_all(&lanes) };
             if slots.is_empty() {
@@ -300,25 +444,15 @@ impl<T: Element> Trainer<T> {
                 iteration()?;
                 network.hold(&main, false)?;
             }
-            let graph = Graph::capture(&main, iteration)?;
-            slots.push(TrainSlot { iteration: graph, done: Moment::new(device)?, input });
-        }
-        let input = InputSlot::new(device, layout)?;
-        let plan = network.plan_forward(score_size)?;
-        let score = || -> Result<()> {
-            // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
-            unsafe {
-                network.bottom_forward(&main, input.input(), &plan)?;
-                network.look_up(&main, &tables, input.input(), score_size)?;
-                network.interact(&main, &plan)?;
-                network.hidden_forward(&main, &plan)?;
-                network.head(&main, input.input(), score_size, false)
+            let pass = || enqueue_pass(&network, &tables, &main, &input, &scoring);
+            if slots.is_empty() {
+                pass()?;
+                main.synchronize()?;
             }
-        };
-        score()?;
-        main.synchronize()?;
-        let pass = Graph::capture(&main, score)?;
-        let scores = Scores { samples: score_size, input, pass };
+            let iteration = Graph::capture(&main, iteration)?;
+            let pass = Graph::capture(&main, pass)?;
+            slots.push(TrainSlot { iteration, pass, done: Moment::new(device)?, input });
+        }
         let copies = Lane::new(device)?;
         drop(lanes);
         Ok(Self {
@@ -328,7 +462,9 @@ impl<T: Element> Trainer<T> {
             main,
             copies,
             slots,
-            scores,
+            score_size,
+            faults: Pinned::zeroed(device, SLOTS)?,
+            unpacker: None,
             losses,
             steps: 0,
             place: 0,
@@ -337,21 +473,44 @@ impl<T: Element> Trainer<T> {
         })
     }
 
-    fn step(&mut self, batch: &Samples, step: Step, rates: &[Rate]) -> Result<()> {
-        if self.under_way.len() == SLOTS {
-            self.finish_first()?;
-        }
-        let place = self.place;
-        let TrainSlot { input, iteration, done } = &mut self.slots[place];
-        input.stage(batch, 0..batch.len, Step { loss_place: place as u32, ..step }, rates);
-        input.send(&self.copies, &self.main)?;
+    fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
+        let place = self.send(batch, step, rates)?;
+        let TrainSlot { iteration, done, .. } = &mut self.slots[place];
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { iteration.replay(&self.main) }?;
         self.main.record(done)?;
         self.steps += 1;
-        self.place = (place + 1) % SLOTS;
-        self.under_way.push_back(place);
         Ok(())
+    }
+
+    /// Sends a batch to the next slot, which becomes one under way, once there is one.
+    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
+        if self.under_way.len() == SLOTS {
+            self.finish_first()?;
+        }
+        let (place, trains) = (self.place, step.number > 0);
+        let input = &mut self.slots[place].input;
+        let told = (Step { loss_place: place as u32, ..step }, rates);
+        let lanes = (&self.copies, &self.main);
+        let fed = match batch {
+            Batch::Unpacked(batch, samples) => {
+                input.send(lanes, batch, samples, told)?;
+                None
+            }
+            Batch::Packed(batch) => {
+                self.faults.elements_mut()[place] = 0;
+                let faults = self.faults.device_pointer()?;
+                let unpacker = match &mut self.unpacker {
+                    Some(unpacker) => unpacker,
+                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
+                };
+                input.unpack(lanes, &batch, (unpacker, faults), told)?;
+                Some(batch)
+            }
+        };
+        self.place = (place + 1) % SLOTS;
+        self.under_way.push_back(UnderWay { place, trains, fed });
+        Ok(place)
     }
 
     /// How long each phase of an iteration takes alone, in milliseconds, over the batch that lies in the first slot,
@@ -420,9 +579,16 @@ impl<T: Element> Trainer<T> {
 
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
-        let Some(place) = self.under_way.pop_front() else { return Ok(()) };
+        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
         self.slots[place].done.synchronize()?;
-        self.finished.push(self.losses.elements()[place]);
+        if let Some(batch) = fed
+            && self.faults.elements()[place] != 0
+        {
+            return Err(batch.what_is_wrong().into());
+        }
+        if trains {
+            self.finished.push(self.losses.elements()[place]);
+        }
         Ok(())
     }
 
@@ -430,22 +596,53 @@ impl<T: Element> Trainer<T> {
         while !self.under_way.is_empty() {
             self.finish_first()?;
         }
-        self.tables.check(&self.main)
+        Ok(self.tables.check(&self.main)?)
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        let Scores { samples, input, pass } = &mut self.scores;
+    /// Scores samples that fit a slot, and lets them be judged.
+    fn score(&mut self, batch: Batch<'_>, evaluation: Option<&CudaEvaluation>) -> Result<()> {
+        assert!(batch.len() <= self.score_size, "as many as are scored at a time");
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
-        for first in (0..batch.len).step_by(*samples) {
-            let count = (batch.len - first).min(*samples);
-            input.stage(batch, first..first + count, Step::default(), &rates);
-            input.send(&self.copies, &self.main)?;
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { pass.replay(&self.main) }?;
-            out.extend(self.network.logits(&self.main, count)?);
+        let place = self.send(batch, Step::default(), &rates)?;
+        let TrainSlot { input, pass, done, .. } = &mut self.slots[place];
+        let Input { labels, weights, ids, .. } = input.input();
+        let scored = Scored {
+            logits: self.network.logits_pointer(),
+            labels,
+            labels_stride: self.tables.layout().samples(),
+            weights,
+            samples: ids.samples,
+        };
+        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
+        // for as many samples as a slot has.
+        unsafe {
+            pass.replay(&self.main)?;
+            if let Some(evaluation) = evaluation {
+                evaluation.add(&self.main, scored)?;
+            }
         }
-        Ok(())
+        Ok(self.main.record(done)?)
     }
+}
+
+/// Enqueues scoring the samples of a slot.
+fn enqueue_pass<T: Element>(
+    network: &Network<T>,
+    tables: &LocalTables,
+    main: &Lane,
+    slot: &InputSlot,
+    plan: &Forward,
+) -> Result<()> {
+    let (input, samples) = (slot.input(), plan.samples());
+    // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
+    unsafe {
+        network.bottom_forward(main, input, plan)?;
+        network.look_up(main, tables, input, samples)?;
+        network.interact(main, plan)?;
+        network.hidden_forward(main, plan)?;
+        network.head(main, input, samples, false)?;
+    }
+    Ok(())
 }
 
 /// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model

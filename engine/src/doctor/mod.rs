@@ -38,6 +38,8 @@ pub struct Report {
     pub reading: Option<Reading>,
     /// The GPU libraries and the GPUs.
     pub gpu: Probe,
+    /// What the CUDA back end makes of each GPU, in their order; empty in builds without it.
+    pub backends: Vec<Backend>,
     /// What a training would compute with.
     pub training: Training,
 }
@@ -60,6 +62,15 @@ pub struct ReadingMode {
     pub refused: Option<String>,
 }
 
+/// A GPU, as the CUDA back end finds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Backend {
+    /// Bytes of its memory that are free; `None` where it cannot be used.
+    pub free_bytes: Option<u64>,
+    /// Why it cannot be used; `None` where the kernels are loaded onto it.
+    pub refused: Option<String>,
+}
+
 /// What a training would compute with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Training {
@@ -74,6 +85,7 @@ pub struct Training {
 /// Collects what the machine offers. Takes a moment: GPUs are woken and files are read.
 pub fn doctor(options: &Options<'_>) -> Report {
     let threads = thread::available_parallelism().map_or(1, usize::from);
+    let backends = backends();
     let reading = options.read_probe.map(|probe| {
         let modes = probe(options.dir).into_iter();
         let modes = modes.map(|(name, result)| ReadingMode { name, refused: result.err() }).collect();
@@ -86,21 +98,40 @@ pub fn doctor(options: &Options<'_>) -> Report {
         locked_memory: system::locked_memory(),
         reading,
         gpu: rankine_cuda::probe::probe(),
-        training: training(threads),
+        training: training(threads, &backends),
+        backends,
     }
 }
 
-/// What `device.kind = "auto"` chooses, for the jobs that it can choose for.
-fn training(threads: usize) -> Training {
+/// Opens each GPU, which loads the kernels onto it.
+fn backends() -> Vec<Backend> {
     #[cfg(feature = "cuda")]
-    return match rankine_cuda::Device::count() {
-        Ok(1..) => Training {
+    let open = |ordinal| {
+        let free = rankine_cuda::Device::open(ordinal).and_then(|device| Ok(device.budget()?.free_bytes));
+        match free {
+            Ok(free) => Backend { free_bytes: Some(free), refused: None },
+            Err(error) => Backend { free_bytes: None, refused: Some(error.to_string()) },
+        }
+    };
+    #[cfg(feature = "cuda")]
+    return (0..rankine_cuda::Device::count().unwrap_or(0)).map(open).collect();
+    #[cfg(not(feature = "cuda"))]
+    Vec::new()
+}
+
+/// What `device.kind = "auto"` chooses, for the jobs that it can choose for.
+fn training(threads: usize, backends: &[Backend]) -> Training {
+    #[cfg(feature = "cuda")]
+    return match backends.first() {
+        Some(Backend { refused: None, .. }) => Training {
             device: "cuda",
             threads,
-            why: "one GPU, for jobs of the kind dlrm with sgd; others are trained on the CPU",
+            why: "GPU 0; a job that GPUs do not do is trained on the CPU, and `rankine train` says why",
         },
         _ => Training { device: "cpu", threads, why: "there is no GPU that can be used" },
     };
+    #[cfg(not(feature = "cuda"))]
+    let _ = backends;
     #[cfg(not(feature = "cuda"))]
     Training {
         device: "cpu",
@@ -134,7 +165,7 @@ impl fmt::Display for Report {
         if let Some(reading) = &self.reading {
             write_reading(f, reading)?;
         }
-        write_gpu(f, &self.gpu)?;
+        write_gpu(f, &self.gpu, &self.backends)?;
         let Training { device, threads, why } = &self.training;
         line(f, "training", format_args!("{device}, {threads} threads: {why}"))
     }
@@ -151,7 +182,7 @@ fn write_reading(f: &mut fmt::Formatter<'_>, reading: &Reading) -> fmt::Result {
     Ok(())
 }
 
-fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe) -> fmt::Result {
+fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> fmt::Result {
     match &gpu.driver {
         Presence::Found(Driver { library, devices }) => {
             write_library(f, "driver", library, "CUDA ")?;
@@ -166,6 +197,15 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe) -> fmt::Result {
                             "",
                             format_args!("GPU {i}: {name}, {memory}, compute capability {major}.{minor}"),
                         )?;
+                        match backends.get(i) {
+                            Some(Backend { refused: Some(why), .. }) => {
+                                line(f, "", format_args!("  is not used: {why}"))?;
+                            }
+                            Some(Backend { free_bytes: Some(free), .. }) => {
+                                line(f, "", format_args!("  {} are free; kernels load", size(*free)))?;
+                            }
+                            _ => {}
+                        }
                     }
                 }
                 Err(why) => line(f, "", format_args!("no GPU: {why}"))?,
@@ -173,7 +213,7 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe) -> fmt::Result {
         }
         Presence::Missing(attempts) => write_missing(f, "driver", attempts)?,
     }
-    for (name, presence) in [("cublasLt", &gpu.cublas_lt), ("nccl", &gpu.nccl)] {
+    for (name, presence) in [("cublasLt", &gpu.cublas_lt), ("nccl", &gpu.nccl), ("cupti", &gpu.cupti)] {
         match presence {
             Presence::Found(library) => write_library(f, name, library, "")?,
             Presence::Missing(attempts) => write_missing(f, name, attempts)?,

@@ -26,7 +26,8 @@ impl Job {
         if self.device.tune && self.device.tuning.is_some() {
             found.push(Conflict::new(
                 "device.tuning",
-                "device.tune asks for algorithms to be timed, and device.tuning for those of a record: keep one of them",
+                "device.tune asks for algorithms to be timed, and device.tuning for those of a record: keep one \
+                 of them",
             ));
         }
         if self.eval.target_auc.is_some() && self.eval.every_steps.is_none() {

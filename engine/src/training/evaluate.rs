@@ -1,8 +1,9 @@
 //! One pass of a model over a part of a dataset.
 
+use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples};
+use rankine_reader::{Dataset, Part};
 
 use super::{Event, Observer, TrainError};
 use crate::cpu::CpuModel;
@@ -14,11 +15,17 @@ pub trait Scorer {
     /// What the model is.
     fn spec(&self) -> &ModelSpec;
 
-    /// Appends the logits of each sample, one a head.
+    /// Scores every sample that a stream over a part yields; the metrics of each head, in the model's order, or `None`
+    /// where a score is no number. `progress` hears how many samples are scored.
     ///
     /// # Errors
-    /// [`TrainError::Gpu`].
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError>;
+    /// [`TrainError::Data`], [`TrainError::Gpu`].
+    fn judge(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError>;
 }
 
 impl Scorer for CpuModel {
@@ -26,9 +33,25 @@ impl Scorer for CpuModel {
         self.spec()
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
-        self.logits(batch, out);
-        Ok(())
+    fn judge(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
+        let mut evaluation = Evaluation::new(&self.spec().heads);
+        let mut logits = Vec::new();
+        for batch in BatchStream::open(part, options)? {
+            let samples = &batch?.samples;
+            logits.clear();
+            self.logits(samples, &mut logits);
+            if logits.iter().any(|logit| logit.is_nan()) {
+                return Ok(None);
+            }
+            evaluation.add(samples, &logits);
+            progress(evaluation.samples());
+        }
+        Ok(Some(evaluation.metrics()))
     }
 }
 
@@ -56,20 +79,11 @@ pub fn evaluate(
 ) -> Result<Vec<HeadMetrics>, TrainError> {
     let total = dataset.samples(part);
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let mut evaluation = Evaluation::new(&model.spec().heads);
-    let mut logits = Vec::new();
-    for batch in BatchStream::open(dataset.part(part)?, &stream)? {
-        let samples = &batch?.samples;
-        logits.clear();
-        model.logits(samples, &mut logits)?;
-        if logits.iter().any(|logit| logit.is_nan()) {
-            return Err(TrainError::NotFinite(format!(
-                "the model's predictions on {} are not numbers",
-                dataset.dir().display()
-            )));
-        }
-        evaluation.add(samples, &logits);
-        observer.observe(Event::Evaluating { samples: evaluation.samples(), total });
-    }
-    Ok(evaluation.metrics())
+    let heads = model.judge(dataset.part(part)?, &stream, &mut |samples| {
+        observer.observe(Event::Evaluating { samples, total });
+    })?;
+    heads.ok_or_else(|| {
+        let dir = dataset.dir().display();
+        TrainError::NotFinite(format!("the model's predictions on {dir} are not numbers"))
+    })
 }

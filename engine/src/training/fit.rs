@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
 use rankine_reader::io::IoOptions;
-use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::stream::{Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
+use super::batches::Batches;
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::learner::{Choice, Learner, Losses};
@@ -55,11 +56,10 @@ pub fn train(
     let run = RunDir::create(options.run_dir, job)?;
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    // Opened first: while tables are initialized, the first window is read and shuffled.
-    let batches = BatchStream::open(dataset.part(Part::Train)?, &train_options(job, io))?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
         learner.tuning().iter().try_for_each(|record| run.write_tuning(record))?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
@@ -132,7 +132,7 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self, mut batches: BatchStream) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: Batches) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -156,19 +156,19 @@ impl Fit<'_> {
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
             let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-            self.learner.train_step(&batch.samples, rate_factor)?;
-            losses.began(batch.samples.len);
+            self.learner.train_step(&batch, rate_factor)?;
+            losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.is_empty();
             self.learner.take_losses(waits, |loss| losses.known(loss))?;
             losses.check()?;
-            let (samples, time) = (batch.samples.len as u64, began.elapsed());
+            let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
                 tally.add(samples, time, waited);
             }
             let progress = Progress {
                 step,
-                epoch: batch.start.epoch,
+                epoch: batch.start().epoch,
                 samples: total.samples,
                 loss: losses.mean(),
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
@@ -217,7 +217,8 @@ impl Fit<'_> {
         };
         saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
         let traffic = self.learner.traffic();
-        let summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        let mut summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        summary.train.skipped_steps = self.learner.skipped_steps()?;
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
     }
@@ -291,6 +292,7 @@ impl Fit<'_> {
                 seconds,
                 samples_per_second: total.samples_per_second(),
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
+                skipped_steps: None,
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,

@@ -1,16 +1,22 @@
 //! What learns: a model on the device that a job names.
 
 use std::collections::VecDeque;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_embedding::EmbeddingPlan;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
+use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
+use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::planning;
@@ -20,9 +26,9 @@ use crate::saved::{SavedModelError, Weights};
 pub(super) enum Learner {
     /// In the host's memory, and the losses that were not taken yet.
     Cpu(Box<CpuModel>, Vec<f64>),
-    /// In a GPU's memory.
+    /// In a GPU's memory, with what judges it there.
     #[cfg(feature = "cuda")]
-    Cuda(Box<crate::cuda::CudaModel>),
+    Cuda(Box<crate::cuda::CudaModel>, gpu::Judge),
 }
 
 /// A moment in a GPU's work.
@@ -38,7 +44,7 @@ pub(super) enum Choice {
     Cpu(Option<EmbeddingPlan>, String),
     /// A GPU.
     #[cfg(feature = "cuda")]
-    Cuda(std::sync::Arc<rankine_cuda::Device>),
+    Cuda(Arc<rankine_cuda::Device>),
 }
 
 impl Choice {
@@ -53,7 +59,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec)? {
+        let why = match gpu::device(job, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -69,6 +75,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
     pub(super) fn initialize(
         self,
         job: &Job,
@@ -81,7 +88,9 @@ impl Choice {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
             Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
-                Ok((model, name)) => return Ok((Learner::Cuda(Box::new(model)), name)),
+                Ok((model, name)) => {
+                    return Ok((Learner::Cuda(Box::new(model), gpu::Judge::default()), name));
+                }
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
                     (None, why)
@@ -109,7 +118,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => "cpu",
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => "cuda",
+            Self::Cuda(..) => "cuda",
         }
     }
 
@@ -118,7 +127,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => {
+            Self::Cuda(model, _) => {
                 Some(serde_json::to_string_pretty(&model.tuning()).expect("a record is plain data") + "\n")
             }
         }
@@ -134,10 +143,19 @@ impl Learner {
         match self {
             Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => {
-                let budget = model.device().budget().map_err(|error| gpu::failed(error.into()))?;
+            Self::Cuda(model, _) => {
+                let budget = model.device().budget().map_err(crate::cuda::Error::from)?;
                 Ok(Some(budget.into()))
             }
+        }
+    }
+
+    /// Steps that were left out since gradients were beyond the range of what is computed in, where that is so narrow.
+    pub(super) fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Ok(model.skipped_steps()?),
         }
     }
 
@@ -146,7 +164,7 @@ impl Learner {
         match self {
             Self::Cpu(model, _) => model.diverged_ranks(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => Vec::new(),
+            Self::Cuda(..) => Vec::new(),
         }
     }
 
@@ -155,16 +173,38 @@ impl Learner {
         match self {
             Self::Cpu(model, _) => model.traffic(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => RankTraffic::default(),
+            Self::Cuda(..) => RankTraffic::default(),
+        }
+    }
+
+    /// Starts to read batches of a part.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`], [`TrainError::Gpu`].
+    pub(super) fn open(&self, part: DatasetPart, options: &StreamOptions) -> Result<Batches, TrainError> {
+        match self {
+            Self::Cpu(..) => Batches::unpacked(part, options),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Batches::for_gpu(model.device(), part, options, false),
         }
     }
 
     /// Begins a step; see [`CpuModel::train_step`].
-    pub(super) fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<(), TrainError> {
-        match self {
-            Self::Cpu(model, losses) => losses.push(model.train_step(batch, rate_factor)),
+    pub(super) fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError> {
+        match (self, batch) {
+            (Self::Cpu(model, losses), Batch::Unpacked(batch)) => {
+                losses.push(model.train_step(&batch.samples, rate_factor));
+            }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.train_step(batch, rate_factor).map_err(gpu::failed)?,
+            (Self::Cuda(model, _), Batch::Unpacked(batch)) => {
+                model.train_step(&batch.samples, rate_factor)?
+            }
+            #[cfg(feature = "cuda")]
+            (Self::Cuda(model, _), Batch::Packed(batch)) => {
+                model.train_fed(Arc::clone(batch), rate_factor)?
+            }
+            #[cfg(feature = "cuda")]
+            (Self::Cpu(..), Batch::Packed(_)) => unreachable!("batches are opened for the learner"),
         }
         Ok(())
     }
@@ -187,9 +227,9 @@ impl Learner {
                 Ok(batches.iter().cycle().take(count).map(step).collect())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => {
+            Self::Cuda(model, _) => {
                 let most = crate::cuda::CudaModel::RESIDENT_BATCHES.min(batches.len());
-                model.time_steps(&batches[..most], rate_factor, count).map_err(gpu::failed)
+                Ok(model.time_steps(&batches[..most], rate_factor, count)?)
             }
         }
     }
@@ -199,19 +239,20 @@ impl Learner {
         match self {
             Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => Ok(Some(model.mark().map_err(gpu::failed)?)),
+            Self::Cuda(model, _) => Ok(Some(model.mark()?)),
         }
     }
 
     /// Milliseconds from each moment to the next, once all steps are done.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "without GPUs there are no marks"))]
     pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Cuda(_) => {
+            Self::Cuda(..) => {
                 let ms = |pair: &[Mark]| pair[1].synchronize().and_then(|()| pair[1].ms_since(&pair[0]));
                 let all = marks.windows(2).map(ms).collect::<Result<_, _>>();
-                Ok(Some(all.map_err(|error| gpu::failed(error.into()))?))
+                Ok(Some(all.map_err(crate::cuda::Error::from)?))
             }
         }
     }
@@ -222,8 +263,8 @@ impl Learner {
         match self {
             Self::Cpu(..) => Ok((Vec::new(), None)),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => {
-                let (phases, (bytes, flops)) = model.time_phases().map_err(gpu::failed)?;
+            Self::Cuda(model, _) => {
+                let (phases, (bytes, flops)) = model.time_phases()?;
                 let ceilings = Ceilings { gb_per_s: bytes / 1e9, tflop_per_s: flops / 1e12 };
                 let phase = |(phase, ms, work): (crate::cuda::Phase, f64, crate::cuda::Work)| {
                     Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
@@ -233,14 +274,27 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there.
-    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// Trains so many steps on the batches that lie on a GPU, and waits for them; none on a CPU.
+    pub(super) fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError> {
         match self {
-            Self::Cpu(..) => Err(TrainError::Device(format!(
-                "a trace of {steps} steps is taken on GPUs alone: leave --trace out"
-            ))),
+            Self::Cpu(..) => {
+                let _ = steps;
+                Ok(())
+            }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => gpu::trace(model, steps),
+            Self::Cuda(model, _) => Ok(model.repeat_steps(steps)?),
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, while `run` does something and waits for it; nothing on a CPU.
+    pub(super) fn trace(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<(), TrainError>,
+    ) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => run(self).map(|()| Vec::new()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(..) => gpu::trace(|| run(self)),
         }
     }
 
@@ -252,7 +306,7 @@ impl Learner {
             Self::Cpu(_, losses) if all || !losses.is_empty() => losses.drain(..).for_each(tell),
             Self::Cpu(..) => {}
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.take_losses(all, tell).map_err(gpu::failed)?,
+            Self::Cuda(model, _) => model.take_losses(all, tell)?,
         }
         Ok(())
     }
@@ -263,17 +317,21 @@ impl Scorer for Learner {
         match self {
             Self::Cpu(model, _) => model.spec(),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.spec(),
+            Self::Cuda(model, _) => model.spec(),
         }
     }
 
-    fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<(), TrainError> {
+    fn judge(
+        &mut self,
+        part: DatasetPart,
+        options: &StreamOptions,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         match self {
-            Self::Cpu(model, _) => model.logits(batch, out),
+            Self::Cpu(model, _) => model.judge(part, options, progress),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.logits(batch, out).map_err(gpu::failed)?,
+            Self::Cuda(model, judge) => judge.judge(model, part, options, progress),
         }
-        Ok(())
     }
 }
 
@@ -289,7 +347,7 @@ impl Weights for Learner {
         match self {
             Self::Cpu(model, _) => model.try_for_each_run(tell),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model) => model.try_for_each_run(tell),
+            Self::Cuda(model, _) => model.try_for_each_run(tell),
         }
     }
 }
@@ -351,14 +409,19 @@ mod gpu {
 
     use std::sync::Arc;
 
+    use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
-    use rankine_embedding::cuda::Error;
+    use rankine_embedding::cuda::Error as GpuError;
     use rankine_reader::Dataset;
+    use rankine_reader::dataset::DatasetPart;
+    use rankine_reader::stream::StreamOptions;
 
     use super::super::TrainError;
+    use super::super::batches::{Batch, Batches};
     use super::Activity;
-    use crate::cuda::{BatchShape, CudaModel, refusals};
+    use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
+    use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job};
     use crate::model::{ModelSpec, TrainingRules};
 
@@ -369,22 +432,22 @@ mod gpu {
                            counts";
 
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
-    pub(super) fn device(
-        job: &Job,
-        dataset: &Dataset,
-        spec: &ModelSpec,
-    ) -> Result<Result<Arc<Device>, String>, TrainError> {
+    pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec);
+        let refused = refusals(job, spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
             (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
-            (Err(_), _) => Ok(Err(", since there is no GPU that can be used".into())),
+            (Err(NoDriver(_) | NoDevice { .. }), _) => {
+                Ok(Err(", since there is no GPU that can be used".into()))
+            }
+            // One that is there, and cannot be used: whoever has it wants to know why.
+            (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
             (Ok(device), None) => Ok(Ok(device)),
         }
@@ -415,12 +478,14 @@ mod gpu {
             device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
         match made {
             Ok(model) => {
-                let name = device.name().map_err(|error| failed(error.into()))?;
+                let name = device.name().map_err(Error::from)?;
                 Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
             }
-            Err(Error::Cuda(error @ rankine_cuda::Error::Tuning(_))) => Err(TrainError::Device(format!(
-                "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
-            ))),
+            Err(Error::Gpu(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_)))) => {
+                Err(TrainError::Device(format!(
+                    "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+                )))
+            }
             Err(error) if job.device.kind == DeviceKind::Cuda => {
                 Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
             }
@@ -428,11 +493,72 @@ mod gpu {
         }
     }
 
-    /// What the GPU does in so many steps over the batches that lie there.
-    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that
+    /// only the first evaluation reads.
+    #[derive(Default)]
+    pub(in super::super) struct Judge {
+        evaluation: Option<CudaEvaluation>,
+        resident: Vec<Arc<FedBatch>>,
+    }
+
+    impl Judge {
+        /// As [`Scorer::judge`]: of one part, each time the same.
+        pub(super) fn judge(
+            &mut self,
+            model: &mut CudaModel,
+            part: DatasetPart,
+            options: &StreamOptions,
+            progress: &mut dyn FnMut(u64),
+        ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
+            if !CudaEvaluation::fits(part.samples) {
+                let samples = part.samples;
+                return Err(TrainError::Device(format!("a GPU does not judge {samples} samples at once")));
+            }
+            let options =
+                StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
+            let evaluation = match &mut self.evaluation {
+                Some(evaluation) => evaluation,
+                none => {
+                    let samples = part.samples as usize;
+                    let made = CudaEvaluation::new(model.device(), &model.spec().heads, samples);
+                    none.insert(made.map_err(Error::from)?)
+                }
+            };
+            model.begin_judging(evaluation)?;
+            let mut samples = 0;
+            let mut count = |batch: usize| {
+                samples += batch as u64;
+                progress(samples);
+            };
+            if self.resident.is_empty() {
+                let stay = Feed::fits(model.device(), &part, &options)?;
+                for batch in Batches::for_gpu(model.device(), part, &options, stay)? {
+                    let batch = batch?;
+                    match &batch {
+                        Batch::Unpacked(batch) => model.judge(&batch.samples, evaluation)?,
+                        Batch::Packed(batch) => {
+                            model.judge_fed(Arc::clone(batch), evaluation)?;
+                            self.resident.extend(stay.then(|| Arc::clone(batch)));
+                        }
+                    }
+                    count(batch.len());
+                }
+            } else {
+                for batch in &self.resident {
+                    model.judge_fed(Arc::clone(batch), evaluation)?;
+                    count(batch.len());
+                }
+            }
+            let Judgement { heads, not_numbers } = model.finish_judging(evaluation)?;
+            Ok((not_numbers == 0).then_some(heads))
+        }
+    }
+
+    /// What GPUs do while `run` does something and waits for it.
+    pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<Activity>, TrainError> {
         let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
         let trace = Trace::begin().map_err(refused)?;
-        model.repeat_steps(steps).map_err(failed)?;
+        run()?;
         let activities = trace.end().map_err(refused)?.into_iter();
         let shown = |activity: rankine_cuda::Activity| Activity {
             name: activity.name,
@@ -457,9 +583,5 @@ mod gpu {
         record.map(Algorithms::Recorded).map_err(|error| {
             unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
         })
-    }
-
-    pub(super) fn failed(error: Error) -> TrainError {
-        TrainError::Gpu(error.to_string())
     }
 }

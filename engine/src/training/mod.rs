@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod batches;
 mod bench;
 mod data;
 mod evaluate;
@@ -132,10 +133,10 @@ pub enum TrainError {
         /// The operating system's words.
         source: std::io::Error,
     },
-    /// The loss is no longer a number.
+    /// The loss is no longer a number, or a gradient is none.
     #[error(
-        "the loss at step {step} is {loss}: training diverged. The usual cause is a learning rate that is too high; \
-         the model was not saved"
+        "the loss at step {step}, or a gradient there, is {loss}: training diverged. The usual cause is a learning \
+         rate that is too high; the model was not saved"
     )]
     Diverged {
         /// The step.
@@ -158,6 +159,16 @@ pub enum TrainError {
     /// Something of the GPU's failed.
     #[error("the GPU failed: {0}; the model was not saved")]
     Gpu(String),
+}
+
+#[cfg(feature = "cuda")]
+impl From<crate::cuda::Error> for TrainError {
+    fn from(error: crate::cuda::Error) -> Self {
+        match error {
+            crate::cuda::Error::Data(error) => Self::Data(error),
+            crate::cuda::Error::Gpu(error) => Self::Gpu(error.to_string()),
+        }
+    }
 }
 
 fn list(conflicts: &[Conflict]) -> String {

@@ -1,14 +1,16 @@
 //! From a part of a dataset to batches of samples: which blocks and rows come when, checked and unpacked.
 //!
 //! Three layers, each of use by itself. A [`Plan`] is arithmetic: it names the blocks of every window and the order of
-//! their rows, and can begin anywhere. A [`BlockStream`] reads what a plan names and yields checked, packed blocks:
-//! what a GPU that unpacks by itself takes. A [`BatchStream`] unpacks them into batches of any size.
+//! their rows, and can begin anywhere. A [`BlockStream`] reads what a plan names and yields checked, packed blocks. A
+//! [`BatchStream`] unpacks them into batches of any size; a [`PackedStream`] cuts the same batches and leaves them
+//! packed, for a GPU that unpacks by itself.
 //!
 //! A *window* is what rows are shuffled within: some blocks that follow each other in the order of reading. In file
 //! order each block is a window and its rows stay as they are.
 
 mod batches;
 mod blocks;
+mod packed;
 mod plan;
 mod window;
 
@@ -17,6 +19,7 @@ use crate::io::IoOptions;
 pub use batches::{Batch, BatchStream};
 pub use blocks::{BlockStream, PackedBlock};
 pub(crate) use blocks::{bytes_before, check_block, decode_records};
+pub use packed::{BlockRow, Packed, PackedBatch, PackedStream};
 pub use plan::{Plan, Window};
 
 /// The order of samples in an epoch. Either way every sample comes exactly once.
@@ -32,6 +35,16 @@ pub enum Order {
         /// other. More mixes better and takes more memory: that many blocks, unpacked.
         window_blocks: u32,
     },
+}
+
+impl Order {
+    /// Blocks of a window.
+    pub(crate) fn window_blocks(self) -> usize {
+        match self {
+            Self::File => 1,
+            Self::Shuffled { window_blocks, .. } => window_blocks as usize,
+        }
+    }
 }
 
 /// A place in a stream: what comes next there. It says all that is needed to go on, with the stream's order.

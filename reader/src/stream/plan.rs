@@ -156,10 +156,7 @@ impl Plan {
 
     /// The places, in the epoch's order of blocks, of those of the window that comes next.
     fn window_places(&self) -> std::ops::Range<u64> {
-        let window_blocks = match self.order {
-            Order::File => 1,
-            Order::Shuffled { window_blocks, .. } => u64::from(window_blocks),
-        };
+        let window_blocks = self.order.window_blocks() as u64;
         let first = self.window * window_blocks;
         first..(first + window_blocks).min(u64::from(self.sizes.blocks))
     }

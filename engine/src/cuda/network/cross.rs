@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Epilogue, Matrix, Product};
-use rankine_cuda::kernels::{Cross, CrossBack, Element, Total};
+use rankine_cuda::kernels::{CrossBack, Element, Total};
 use rankine_cuda::{Buffer, Device, Lane};
 use rankine_embedding::cuda::Result;
 
@@ -37,10 +37,7 @@ struct CrossLayer<T> {
 
 /// The products of a pass forward over some samples, of each layer in their order.
 #[derive(Debug)]
-pub(super) struct Forward {
-    samples: usize,
-    layers: Vec<Vec<Product>>,
-}
+pub(super) struct Forward(Vec<Vec<Product>>);
 
 /// The products of a pass back over a batch, of each layer in their order.
 #[derive(Debug)]
@@ -79,22 +76,32 @@ impl<T: Element> CrossNetwork<T> {
     }
 
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
-        let product = |layer: &Layer, x: Matrix<T>, out: Matrix<T>| {
+        let rows = |matrix| first_rows(matrix, samples);
+        let product = |layer: &Layer, x: Matrix<T>, out: Matrix<T>, epilogue| {
             let weights = dense(shared.dense.weights().element(layer.offset), layer.outputs, layer.inputs);
-            let (x, out) = (first_rows(x, samples), first_rows(out, samples));
-            Product::by_transposed(&shared.blas, shared.compute, x, weights, out, Epilogue::None)
+            Product::by_transposed(&shared.blas, shared.compute, rows(x), weights, rows(out), epilogue)
         };
         let products = |cross: &CrossLayer<T>| {
-            let out = self.matrix(&cross.product);
+            let epilogue = Epilogue::Cross {
+                first: rows(self.first.values),
+                input: rows(cross.input),
+                bias: shared.dense.parameters.pointer().element(cross.layer.bias().start),
+                product: rows(self.matrix(&cross.product)),
+            };
+            let out = self.matrix(&cross.output);
             match &cross.low_rank {
-                None => Ok(vec![product(&cross.layer, cross.input, out)?]),
+                None => Ok(vec![product(&cross.layer, cross.input, out, epilogue)?]),
                 Some((v, low)) => {
                     let low = low.both().values;
-                    Ok(vec![product(v, cross.input, low)?, product(&cross.layer, low, out)?])
+                    let products = [
+                        product(v, cross.input, low, Epilogue::None)?,
+                        product(&cross.layer, low, out, epilogue)?,
+                    ];
+                    Ok(products.into())
                 }
             }
         };
-        Ok(Forward { samples, layers: self.layers.iter().map(products).collect::<Result<_>>()? })
+        Ok(Forward(self.layers.iter().map(products).collect::<Result<_>>()?))
     }
 
     pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
@@ -136,25 +143,8 @@ impl<T: Element> CrossNetwork<T> {
     /// # Safety
     /// The plan must be of this, and of as many samples as lie ready; see [`Lane::launch`].
     pub(super) unsafe fn forward(&self, lane: &Lane, shared: &Shared<T>, plan: &Forward) -> Result<()> {
-        let Matrix { columns, stride, pointer: first, .. } = self.first.values;
-        for (layer, products) in self.layers.iter().zip(&plan.layers) {
-            let cross = Cross {
-                first,
-                input: layer.input.pointer,
-                product: layer.product.pointer(),
-                bias: shared.dense.parameters.pointer().element(layer.layer.bias().start),
-                output: layer.output.pointer(),
-                samples: plan.samples as u32,
-                columns: columns as u32,
-                first_stride: stride as u32,
-                input_stride: layer.input.stride as u32,
-            };
-            // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
-            unsafe {
-                products.iter().try_for_each(|product| product.enqueue(&shared.blas, lane))?;
-                lane.launch(&cross, cross.grid())?;
-            }
-        }
+        // SAFETY: the matrices are this value's, or those that it was made for; the caller vouches for the order.
+        unsafe { plan.0.iter().flatten().try_for_each(|product| product.enqueue(&shared.blas, lane)) }?;
         Ok(())
     }
 

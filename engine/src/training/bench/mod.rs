@@ -53,8 +53,8 @@ impl Default for TrainBenchOptions {
 /// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is wanted
-/// and cannot be taken.
+/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
+/// wanted and cannot be taken.
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
@@ -73,13 +73,17 @@ pub fn bench_train(
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        if options.trace.is_some() && !learner.is_on_gpu() {
+            return Err(TrainError::Device(format!(
+                "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
+            )));
+        }
         let measured = if options.resident {
             resident(job, &dataset, options, &mut learner)?
         } else {
             reading(job, &dataset, options, &mut learner)?
         };
-        let Measured { input, samples, host_ms, device_ms, losses, seconds } = measured;
-        let trace = options.trace.as_ref().map(|path| trace::take(&mut learner, TRACED_STEPS, path));
+        let Measured { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
         let (phases, ceilings) = learner.time_phases()?;
         let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -102,7 +106,7 @@ pub fn bench_train(
             memory: learner.memory()?,
             ceilings,
             phases,
-            trace: trace.transpose()?,
+            trace,
         })
     })
 }
@@ -115,6 +119,8 @@ struct Measured {
     device_ms: Option<Vec<f64>>,
     losses: Vec<f64>,
     seconds: f64,
+    /// Of steps after those.
+    trace: Option<TraceSummary>,
 }
 
 /// Steps over batches that lie ready.
@@ -137,6 +143,8 @@ fn resident(
     let began = Instant::now();
     let times = learner.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
+    let repeat = |learner: &mut Learner| learner.repeat_steps(TRACED_STEPS);
+    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, repeat));
     Ok(Measured {
         input: Input::Resident { batches: batches.len() },
         samples: (times.len() * batch_size) as u64,
@@ -144,6 +152,7 @@ fn resident(
         host_ms: times,
         losses: Vec::new(),
         seconds,
+        trace: trace.transpose()?,
     })
 }
 
@@ -157,7 +166,7 @@ fn reading(
     let steps = options.steps.max(1);
     let mut stream = train_options(job, job.reader.io_options());
     stream.epochs = None;
-    let mut batches = BatchStream::open(dataset.part(Part::Train)?, &stream)?;
+    let mut batches = learner.open(dataset.part(Part::Train)?, &stream)?;
     let rung = batches.rung();
     let (mut losses, mut samples, mut waited) = (Vec::new(), 0, Duration::ZERO);
     let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
@@ -172,17 +181,26 @@ fn reading(
         let began = Instant::now();
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
-        learner.train_step(&batch.samples, job.optimizer.schedule.factor(step as u64))?;
+        learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
         learner.take_losses(false, |loss| losses.push(loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
             marks.extend(learner.mark()?);
             waited += wait;
-            samples += batch.samples.len as u64;
+            samples += batch.len() as u64;
         }
     }
     learner.take_losses(true, |loss| losses.push(loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
+    let more = |learner: &mut Learner| {
+        for step in 1..=TRACED_STEPS {
+            let Some(batch) = batches.next().transpose()? else { break };
+            let number = options.warm_up + steps + step;
+            learner.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
+        }
+        learner.take_losses(true, |_| ())
+    };
+    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
     let reading = Reading {
         rung: rung.to_string(),
@@ -196,5 +214,6 @@ fn reading(
         device_ms: learner.ms_between(&marks)?,
         losses,
         seconds,
+        trace: trace.transpose()?,
     })
 }

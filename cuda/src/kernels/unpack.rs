@@ -1,0 +1,198 @@
+//! `unpack.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Id, Kernel, Step};
+use crate::buffer::Pointer;
+
+/// Packed blocks on a GPU, each in a slot, with what was made of them when they came.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    /// `[slot][block_bytes]`
+    pub blocks: Pointer<u8>,
+    /// `[slot][ragged column][begins_column]`: where each sample's bag begins among the column's ids, and where the
+    /// last one's ends.
+    pub begins: Pointer<u32>,
+    /// `[slot]`: becomes 1 where bags are not what the schema admits.
+    pub wrong: Pointer<u32>,
+    /// Bytes from one slot to the next.
+    pub block_bytes: u64,
+    /// Begins of a slot.
+    pub begins_slot: u32,
+    /// Begins of a column, one more than samples of a block.
+    pub begins_column: u32,
+}
+
+const _: () = assert!(size_of::<Ring>() == 40);
+
+/// A categorical column, in blocks and in batches.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct IdColumn {
+    /// Ids are below it.
+    pub rows: u64,
+    /// The number of the first of its streams: sizes, starts, ids.
+    pub stream: u32,
+    /// Ids of a bag, or the most of one.
+    pub hotness: u32,
+    /// Where its ids begin in a batch.
+    pub ids: u32,
+    /// Where its offsets begin, where it is ragged.
+    pub offsets: u32,
+    /// Its number among ragged columns; of one of fixed hotness, the number of its first tile.
+    pub place: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<IdColumn>() == 32);
+
+/// Finds where the bags of a block begin that has come. Grid: see [`Index::grid`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Index {
+    /// Where the block lies.
+    pub ring: Ring,
+    /// The ragged columns.
+    pub columns: Pointer<IdColumn>,
+    /// The block's slot.
+    pub slot: u32,
+    /// The block's samples.
+    pub samples: u32,
+}
+
+const _: () = assert!(size_of::<Index>() == 56);
+
+impl Index {
+    /// Blocks, where there are so many ragged columns.
+    pub fn grid(&self, columns: u32) -> (u32, u32) {
+        (self.samples.div_ceil(UNPACK_THREADS), columns)
+    }
+}
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for Index {
+    const ID: Id = Id::UnpackIndex;
+    const NAME: &'static str = "unpack_index";
+    const THREADS: u32 = UNPACK_THREADS;
+}
+
+/// What all kernels take that unpack a batch.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Unpack {
+    /// Blocks.
+    pub ring: Ring,
+    /// Of each sample: the slot of its block, and its row there.
+    pub rows: Pointer<[u32; 2]>,
+    /// Says how many samples there are, and where faults go.
+    pub step: Pointer<Step>,
+    /// Of each head: the number of its label's stream.
+    pub label_streams: Pointer<u32>,
+    /// The columns of fixed hotness.
+    pub fixed: Pointer<IdColumn>,
+    /// The ragged ones.
+    pub ragged: Pointer<IdColumn>,
+    /// `[head][sample]`: becomes NaN where there is none.
+    pub labels: Pointer<f32>,
+    /// One a sample.
+    pub weights: Pointer<f32>,
+    /// `[sample][column]`
+    pub dense: Pointer<f32>,
+    /// Where ids go.
+    pub ids: Pointer<u32>,
+    /// Where offsets of ragged columns go.
+    pub offsets: Pointer<u32>,
+    /// `[ragged column][tile]`: see [`Unpack::tiles`].
+    pub sums: Pointer<u32>,
+    /// One a place of losses: becomes 1 where a value is not what the schema admits.
+    pub faults: Pointer<u32>,
+    /// Samples that there is room for.
+    pub samples: u32,
+    /// Heads.
+    pub heads: u32,
+    /// Dense columns.
+    pub dense_columns: u32,
+    /// Columns of fixed hotness.
+    pub fixed_columns: u32,
+    /// The number of the weights' stream, or [`Unpack::NO_STREAM`].
+    pub weight_stream: u32,
+    /// The number of the first dense column's stream.
+    pub dense_stream: u32,
+    /// 1 where dense columns are f16, 0 where they are f32.
+    pub dense_f16: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Unpack>() == 168);
+
+const UNPACK_THREADS: u32 = 256;
+
+impl Unpack {
+    /// Ids of a tile of a column of fixed hotness.
+    pub const TILE: u32 = 2048;
+    /// In place of a stream's number, where there is none.
+    pub const NO_STREAM: u32 = u32::MAX;
+
+    /// Tiles of samples of a ragged column.
+    pub const fn tiles(samples: u32) -> u32 {
+        samples.div_ceil(UNPACK_THREADS)
+    }
+}
+
+/// Unpacks labels, weights and dense columns.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct UnpackValues(pub Unpack);
+
+impl UnpackValues {
+    /// Blocks.
+    pub fn grid(&self) -> (u32, u32) {
+        (Unpack::tiles(self.0.samples), self.0.heads + 1 + self.0.dense_columns)
+    }
+}
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for UnpackValues {
+    const ID: Id = Id::UnpackValues;
+    const NAME: &'static str = "unpack_values";
+    const THREADS: u32 = UNPACK_THREADS;
+}
+
+/// Unpacks ids of columns of fixed hotness. Grid: one block a tile of any of them.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct UnpackFixed(pub Unpack);
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for UnpackFixed {
+    const ID: Id = Id::UnpackFixed;
+    const NAME: &'static str = "unpack_fixed";
+    const THREADS: u32 = UNPACK_THREADS;
+}
+
+/// Counts the ids of each tile of samples. Grid: tiles times ragged columns.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct UnpackSizes(pub Unpack);
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for UnpackSizes {
+    const ID: Id = Id::UnpackSizes;
+    const NAME: &'static str = "unpack_sizes";
+    const THREADS: u32 = UNPACK_THREADS;
+}
+
+/// Unpacks offsets and ids of ragged columns, once they are counted. Grid: tiles times ragged columns.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct UnpackBags(pub Unpack);
+
+// SAFETY: `unpack.cu` has the same struct.
+unsafe impl Kernel for UnpackBags {
+    const ID: Id = Id::UnpackBags;
+    const NAME: &'static str = "unpack_bags";
+    const THREADS: u32 = UNPACK_THREADS;
+}

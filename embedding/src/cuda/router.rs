@@ -1,0 +1,154 @@
+//! From a batch's ids to its look-ups sorted by key, and the distinct keys: the same for tables on one GPU and for
+//! those that ranks exchange.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{self, Feature, Pair, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+
+use super::POISON;
+use super::error::{Error, Result};
+use super::layout::{Ids, Layout};
+
+/// Where a route goes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RoutePlaces {
+    /// The distinct rows, by owner, and ascending within an owner. A row's place in this list is its *slot*.
+    pub(super) rows: Pointer<u32>,
+    /// Null, or of each slot: where its bags begin in `sorted`; behind the last one, where they end.
+    pub(super) starts: Pointer<u32>,
+    /// Null, or where the slots of each owner begin, and how many slots there are.
+    pub(super) owner_starts: Pointer<u32>,
+    /// Null, or of each id where bags have one: its slot.
+    pub(super) slots: Pointer<u32>,
+    /// Of each look-up its slot and its bag, ascending.
+    pub(super) sorted: Pointer<Pair>,
+    /// Look-ups, and distinct rows.
+    pub(super) counts: Pointer<u32>,
+}
+
+/// Makes routes, one after the other.
+#[derive(Debug)]
+pub(super) struct Router {
+    pub(super) features: Buffer<Feature>,
+    order: Buffer<u32>,
+    segments: Buffer<Segment>,
+    tile_segments: Buffer<u32>,
+    begins: Buffer<u32>,
+    /// What is zero when a route begins: histograms, states, and tickets.
+    zeros: Buffer<u32>,
+    pairs: Buffer<Pair>,
+    faults: Buffer<u32>,
+    passes: u32,
+    /// Tiles of all look-ups that there is room for.
+    number_tiles: usize,
+}
+
+impl Router {
+    pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
+        let (order, segments) = (layout.segment_features(), layout.segments());
+        let tiles_of = |segment: &Segment| {
+            let features = &order[segment.first as usize..][..segment.features as usize];
+            tiles(features.iter().map(|&feature| layout.feature_look_ups(feature as usize)).sum())
+        };
+        let of_tile = |(number, segment)| std::iter::repeat_n(number, tiles_of(segment));
+        let tile_segments: Vec<u32> = (0..).zip(&segments).flat_map(of_tile).collect();
+        let passes = segments.iter().map(|segment| segment.passes).max().unwrap_or(1);
+        let number_tiles = tiles(layout.look_ups());
+        let zeros = Places::new(segments.len(), tile_segments.len(), passes, number_tiles).end;
+        Ok(Self {
+            features: Buffer::of(device, &layout.kernel_features())?,
+            order: Buffer::of(device, &order)?,
+            segments: Buffer::of(device, &segments)?,
+            tile_segments: Buffer::of(device, &tile_segments)?,
+            begins: Buffer::filled(device, order.len() + 1, POISON)?,
+            zeros: Buffer::filled(device, zeros, POISON)?,
+            pairs: Buffer::filled(device, layout.look_ups(), POISON)?,
+            faults: Buffer::filled(device, 1, 0)?,
+            passes,
+            number_tiles,
+        })
+    }
+
+    /// Enqueues making a batch's route.
+    ///
+    /// # Safety
+    /// The layout must be the one that this was made for and that the ids are of, with room in `to` for as much as it
+    /// says; see [`Lane::launch`].
+    pub(super) unsafe fn route(&self, lane: &Lane, layout: &Layout, ids: Ids, to: RoutePlaces) -> Result<()> {
+        let (tiles, zeros) = (self.tile_segments.len(), self.zeros.pointer());
+        let places = Places::new(self.segments.len(), tiles, self.passes, self.number_tiles);
+        let route = kernels::Route {
+            features: self.features.pointer(),
+            order: self.order.pointer(),
+            segments: self.segments.pointer(),
+            tile_segments: self.tile_segments.pointer(),
+            ids: ids.ids,
+            offsets: ids.offsets,
+            samples_count: ids.samples,
+            begins: self.begins.pointer(),
+            histograms: zeros,
+            states: zeros.element(places.states),
+            tile_states: zeros.element(places.tile_states),
+            tickets: zeros.element(places.tickets),
+            faults: self.faults.pointer(),
+            pairs: self.pairs.pointer(),
+            sorted: to.sorted,
+            rows: to.rows,
+            starts: to.starts,
+            owner_starts: to.owner_starts,
+            slots: to.slots,
+            counts: to.counts,
+            features_count: self.order.len() as u32,
+            tiles: tiles as u32,
+            passes: self.passes,
+            pass: 0,
+            sample_bits: layout.sample_bits(),
+            samples: layout.samples as u32,
+            ranks: layout.ranks as u32,
+            span: layout.span as u32,
+        };
+        // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout; the
+        // caller vouches for its own.
+        unsafe {
+            lane.fill(zeros, 0, self.zeros.len())?;
+            lane.launch(&RouteBegin(route), (1, 1))?;
+            lane.launch(&RouteCount(route), route.count_grid())?;
+            for pass in 0..self.passes {
+                lane.launch(&RouteSort(kernels::Route { pass, ..route }), (route.tiles, 1))?;
+            }
+            lane.launch(&RouteNumber(route), (self.number_tiles as u32, 1))?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the lane, and tells whether ids were out of range.
+    pub(super) fn check(&self, lane: &Lane) -> Result<()> {
+        match self.faults.read(lane)?[0] {
+            0 => Ok(()),
+            count => Err(Error::Ids { count }),
+        }
+    }
+}
+
+/// Tiles of so many look-ups.
+pub(super) fn tiles(look_ups: usize) -> usize {
+    look_ups.div_ceil(kernels::Route::TILE)
+}
+
+/// Where the parts lie of what is zero when a route begins.
+struct Places {
+    states: usize,
+    tile_states: usize,
+    tickets: usize,
+    end: usize,
+}
+
+impl Places {
+    fn new(segments: usize, tiles: usize, passes: u32, number_tiles: usize) -> Self {
+        let states = kernels::Route::histogram_words(segments);
+        let tile_states = states + kernels::Route::state_words(tiles, passes);
+        let tickets = tile_states + number_tiles;
+        Self { states, tile_states, tickets, end: tickets + passes as usize + 1 }
+    }
+}

@@ -1,0 +1,154 @@
+//! Batches out of packed blocks, on the GPU.
+
+use std::sync::Arc;
+
+use rankine_cuda::kernels::{IdColumn, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_embedding::cuda::{Layout, Result};
+use rankine_reader::Schema;
+use rankine_reader::schema::{DenseDtype, Hotness};
+
+use super::feed::BlockRing;
+use super::input::Input;
+
+/// What the kernels know of a schema's columns, and of where batches want them.
+#[derive(Debug)]
+pub struct Unpacker {
+    label_streams: Buffer<u32>,
+    fixed: Buffer<IdColumn>,
+    /// Of all columns of fixed hotness.
+    tiles: u32,
+    ragged: Buffer<IdColumn>,
+    sums: Buffer<u32>,
+    samples: u32,
+    dense_columns: u32,
+    weight_stream: u32,
+    dense_stream: u32,
+    dense_f16: bool,
+}
+
+impl Unpacker {
+    /// For batches of the layout's columns, whose heads predict the label columns of these numbers.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        schema: &Schema,
+        label_numbers: &[usize],
+        layout: &Layout,
+    ) -> Result<Self> {
+        let samples = layout.samples() as u32;
+        let place = |(number, column): (usize, IdColumn)| IdColumn {
+            ids: layout.ids_begin(number) as u32,
+            offsets: layout.offsets_begin(number) as u32,
+            ..column
+        };
+        let mut tiles = 0;
+        let fixed = fixed_columns(schema).map(place).map(|column| {
+            let first = tiles;
+            tiles += (samples * column.hotness).div_ceil(Unpack::TILE);
+            IdColumn { place: first, ..column }
+        });
+        let fixed = Buffer::of(device, &fixed.collect::<Vec<_>>())?;
+        let ragged = Buffer::of(device, &ragged_columns(schema).map(place).collect::<Vec<_>>())?;
+        let label_streams: Vec<_> = label_numbers.iter().map(|&number| number as u32).collect();
+        let labels = schema.labels.len() as u32;
+        let weights = schema.weight.iter().len() as u32;
+        Ok(Self {
+            label_streams: Buffer::of(device, &label_streams)?,
+            sums: Buffer::filled(device, ragged.len() * Unpack::tiles(samples) as usize, 0)?,
+            fixed,
+            tiles,
+            ragged,
+            samples,
+            dense_columns: schema.dense.len() as u32,
+            weight_stream: if weights > 0 { labels } else { Unpack::NO_STREAM },
+            dense_stream: labels + weights,
+            dense_f16: schema.dense_dtype == DenseDtype::F16,
+        })
+    }
+
+    /// Enqueues unpacking a batch, whose rows and step lie ready. A value that the schema does not admit is told in
+    /// `faults`, at the step's place of losses.
+    ///
+    /// # Safety
+    /// The rows must name blocks that lie in the ring, of the schema that this was made for; the input must be of the
+    /// layout; see [`Lane::launch`].
+    pub(super) unsafe fn enqueue(
+        &self,
+        lane: &Lane,
+        ring: &BlockRing,
+        rows: Pointer<[u32; 2]>,
+        input: Input,
+        faults: Pointer<u32>,
+    ) -> Result<()> {
+        let unpack = Unpack {
+            ring: ring.addresses(),
+            rows,
+            step: input.step,
+            label_streams: self.label_streams.pointer(),
+            fixed: self.fixed.pointer(),
+            ragged: self.ragged.pointer(),
+            labels: input.labels,
+            weights: input.weights,
+            dense: input.dense,
+            ids: input.ids.ids,
+            offsets: input.ids.offsets,
+            sums: self.sums.pointer(),
+            faults,
+            samples: self.samples,
+            heads: self.label_streams.len() as u32,
+            dense_columns: self.dense_columns,
+            fixed_columns: self.fixed.len() as u32,
+            weight_stream: self.weight_stream,
+            dense_stream: self.dense_stream,
+            dense_f16: u32::from(self.dense_f16),
+            reserved: 0,
+        };
+        let ragged = (Unpack::tiles(self.samples), self.ragged.len() as u32);
+        let values = UnpackValues(unpack);
+        // SAFETY: what is this value's was made for the schema and the layout; the caller vouches for the rest.
+        unsafe {
+            lane.launch(&values, values.grid())?;
+            if self.tiles > 0 {
+                lane.launch(&UnpackFixed(unpack), (self.tiles, 1))?;
+            }
+            if ragged.1 > 0 {
+                lane.launch(&UnpackSizes(unpack), ragged)?;
+                lane.launch(&UnpackBags(unpack), ragged)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The columns of fixed hotness, with their numbers among all. Where they lie in a batch is not said.
+fn fixed_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
+    columns(schema).filter_map(|(number, hotness, column)| match hotness {
+        Hotness::Fixed(_) => Some((number, column)),
+        Hotness::Ragged { .. } => None,
+    })
+}
+
+/// The ragged columns, likewise.
+pub(super) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
+    let ragged = columns(schema).filter(|(_, hotness, _)| matches!(hotness, Hotness::Ragged { .. }));
+    ragged
+        .enumerate()
+        .map(|(place, (number, _, column))| (number, IdColumn { place: place as u32, ..column }))
+}
+
+fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
+    let first = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
+    schema.categorical.iter().enumerate().map(move |(number, column)| {
+        let stream = (first + 3 * number) as u32;
+        let known = IdColumn {
+            rows: column.rows,
+            stream,
+            hotness: column.hotness.max(),
+            ids: 0,
+            offsets: 0,
+            place: 0,
+            reserved: 0,
+        };
+        (number, column.hotness, known)
+    })
+}

@@ -1,0 +1,107 @@
+//! Batches on their way to a learner: unpacked here, or packed, for a GPU that unpacks them.
+
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+use rankine_reader::dataset::BlockCoding;
+use rankine_reader::dataset::DatasetPart;
+use rankine_reader::io::Rung;
+use rankine_reader::stream::{self, BatchStream, Position, StreamOptions};
+
+use super::TrainError;
+
+/// Batches, made ahead of whoever takes them.
+pub(super) enum Batches {
+    Unpacked(BatchStream),
+    #[cfg(feature = "cuda")]
+    Packed(crate::cuda::Feed),
+}
+
+/// Samples to learn from together.
+pub(super) enum Batch {
+    Unpacked(stream::Batch),
+    #[cfg(feature = "cuda")]
+    Packed(Arc<crate::cuda::FedBatch>),
+}
+
+impl Batches {
+    /// Starts to read a part for a learner in the host's memory.
+    ///
+    /// # Errors
+    /// As [`BatchStream::open`].
+    pub(super) fn unpacked(
+        part: impl Into<Arc<DatasetPart>>,
+        options: &StreamOptions,
+    ) -> Result<Self, TrainError> {
+        Ok(Self::Unpacked(BatchStream::open(part, options)?))
+    }
+
+    /// Starts to read a part for a GPU. Raw records are unpacked here, and blocks there, where they stay if that is
+    /// wanted.
+    ///
+    /// # Errors
+    /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
+    #[cfg(feature = "cuda")]
+    pub(super) fn for_gpu(
+        device: &Arc<rankine_cuda::Device>,
+        part: impl Into<Arc<DatasetPart>>,
+        options: &StreamOptions,
+        stay: bool,
+    ) -> Result<Self, TrainError> {
+        let part = part.into();
+        match part.coding {
+            BlockCoding::Records(_) => Self::unpacked(part, options),
+            BlockCoding::Packed { .. } => match crate::cuda::Feed::open(device, part, options, stay) {
+                Ok(feed) => Ok(Self::Packed(feed)),
+                Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
+                    "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
+                     train.shuffle_window_blocks or train.batch_size"
+                ))),
+                Err(error) => Err(error.into()),
+            },
+        }
+    }
+
+    /// How blocks are read.
+    pub(super) fn rung(&self) -> Rung {
+        match self {
+            Self::Unpacked(stream) => stream.rung(),
+            #[cfg(feature = "cuda")]
+            Self::Packed(feed) => feed.rung(),
+        }
+    }
+}
+
+impl Iterator for Batches {
+    type Item = Result<Batch, TrainError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::Unpacked(stream) => Some(stream.next()?.map(Batch::Unpacked).map_err(TrainError::from)),
+            #[cfg(feature = "cuda")]
+            Self::Packed(feed) => {
+                Some(feed.next()?.map(|batch| Batch::Packed(Arc::new(batch))).map_err(TrainError::from))
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Samples.
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Unpacked(batch) => batch.samples.len,
+            #[cfg(feature = "cuda")]
+            Self::Packed(batch) => batch.len(),
+        }
+    }
+
+    /// Where it begins.
+    pub(super) fn start(&self) -> Position {
+        match self {
+            Self::Unpacked(batch) => batch.start,
+            #[cfg(feature = "cuda")]
+            Self::Packed(batch) => batch.start(),
+        }
+    }
+}

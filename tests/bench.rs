@@ -1,0 +1,70 @@
+//! `rankine bench train`: what it tells, on a CPU.
+
+use support::{Place, SUCCESS, USAGE, run};
+
+mod support;
+
+fn job(place: &Place) -> String {
+    let data = place.path("data");
+    let text = format!(
+        r#"
+        name = "small"
+        data.dir = "{}"
+        data.generate = {{ shape = "dlrm", rows_cap = 100, samples = 1000, eval_samples = 0, alpha = 1.1, seed = 1 }}
+        model = {{ kind = "dlrm", embedding_dim = 4, bottom_mlp = [4], top_mlp = [8] }}
+        optimizer.dense = {{ kind = "sgd", learning_rate = 0.1 }}
+        optimizer.sparse = {{ kind = "sgd", learning_rate = 0.1 }}
+        train.batch_size = 300
+        device.kind = "cpu"
+        "#,
+        data.display()
+    );
+    place.file("job.toml", &text)
+}
+
+#[test]
+fn batches_are_read_as_training_reads_them() {
+    let place = Place::new();
+    let job = job(&place);
+    // Nine steps go through the dataset's three whole batches and its last, shorter one, again and again.
+    let bench =
+        run(["bench", "train", &job, "--warm-up", "2", "--steps", "9", "--json"]).with(SUCCESS).json();
+    assert_eq!(
+        (&bench["name"], &bench["batch_size"], &bench["steps"]),
+        (&"small".into(), &300.into(), &9.into())
+    );
+    let number = |key: &str| bench[key].as_f64().unwrap_or_else(|| panic!("{key} of {bench}"));
+    assert!(number("ms_p10") > 0.0 && number("ms_p10") <= number("ms_per_iteration"), "{bench}");
+    assert!(number("ms_per_iteration") <= number("ms_p99"), "{bench}");
+    // Steps 3 to 11, of which 4 and 8 are short.
+    let samples = number("samples_per_second") * number("seconds");
+    assert!((samples - (7.0 * 300.0 + 2.0 * 100.0)).abs() < 1e-6, "{samples} samples");
+    for loss in ["loss_at_begin", "loss_at_end"] {
+        assert!((0.1..2.0).contains(&number(loss)), "{bench}");
+    }
+    let read = &bench["input"]["read"];
+    assert_eq!(read["samples"], 1000);
+    assert!((0.0..=1.0).contains(&read["reader_wait_share"].as_f64().unwrap()), "{bench}");
+    assert!(bench["on_device"].is_null() && bench["memory"].is_null() && bench["trace"].is_null(), "{bench}");
+    assert_eq!(bench["phases"].as_array().map(Vec::len), Some(0));
+
+    let text = run(["bench", "train", &job, "--warm-up", "0", "--steps", "2"]).with(SUCCESS).stdout;
+    for words in ["1000 samples read with ", "ms/iteration ", ", 2 steps\n", "loss "] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+}
+
+#[test]
+fn batches_that_lie_ready_take_turns() {
+    let place = Place::new();
+    let job = job(&place);
+    let args = ["bench", "train", &job, "--resident", "--warm-up", "1", "--steps", "5", "--json"];
+    let bench = run(args).with(SUCCESS).json();
+    assert_eq!((&bench["input"]["resident"]["batches"], &bench["steps"]), (&3.into(), &5.into()));
+    assert!(bench["loss_at_begin"].is_null(), "{bench}");
+
+    let too_large = run(["bench", "train", &job, "--set", "train.batch_size=2000"]).with(USAGE);
+    too_large.says(&["the training part has 1000 samples, and not one batch of 2000"]);
+    let traced = run(["bench", "train", &job, "--trace", "trace.json"]).with(USAGE);
+    traced.says(&["a trace is taken on GPUs alone"]);
+}

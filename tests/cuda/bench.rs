@@ -1,0 +1,97 @@
+//! What a benchmark of training tells of a GPU.
+
+use std::fs;
+
+use rankine::job::JobFile;
+use rankine::training::{TrainBenchOptions, bench_train};
+
+use super::{Bench, Body, Outcome, Words};
+
+pub(crate) const BODIES: &[Body] =
+    &[("a_benchmark_tells_where_the_time_goes", 1, a_benchmark_tells_where_the_time_goes)];
+
+const JOB: &str = r#"
+name = "small"
+[data]
+dir = "DIR/data"
+[data.generate]
+shape = "dlrm"
+rows_cap = 10000
+samples = 100000
+eval_samples = 0
+alpha = 1.1
+seed = 1
+[model]
+kind = "dlrm"
+embedding_dim = 32
+bottom_mlp = [64, 32]
+top_mlp = [128, 64]
+[optimizer.dense]
+kind = "sgd"
+learning_rate = 0.1
+[optimizer.sparse]
+kind = "sgd"
+learning_rate = 0.1
+[train]
+batch_size = 8192
+[device]
+kind = "cuda"
+precision = "bf16"
+"#;
+
+fn a_benchmark_tells_where_the_time_goes(_: &Bench, _: &mut Words) -> Outcome {
+    let place = tempfile::tempdir()?;
+    let path = place.path().join("job.toml");
+    fs::write(&path, JOB.replace("DIR", &place.path().display().to_string()))?;
+    let job = JobFile::read(&path, &["seed=1"])?.job()?;
+    let trace = place.path().join("trace.json");
+    let options = TrainBenchOptions { warm_up: 20, steps: 200, resident: false, trace: Some(trace.clone()) };
+    let bench = match bench_train(&job, &options, &mut ()) {
+        // CUPTI is the toolkit's, and training needs no toolkit.
+        Err(error) if error.to_string().contains("(libcupti.so.13)") => {
+            bench_train(&job, &TrainBenchOptions { trace: None, ..options }, &mut ())?
+        }
+        outcome => outcome?,
+    };
+    let complain = |what: String| Err(format!("{what}: {bench:?}").into());
+    let Some(on_device) = bench.on_device else { return complain("the GPU's clock told nothing".into()) };
+    // Over 200 steps the two clocks agree on how long a step takes.
+    let (host, device) = (bench.seconds * 1e3 / 200.0, on_device.ms_per_iteration);
+    if !(device > 0.0 && device < 2.0 * host) {
+        return complain(format!("{device} ms on the GPU, and {host} ms here"));
+    }
+    match (bench.loss_at_begin, bench.loss_at_end) {
+        (Some(begin), Some(end)) if end < begin => {}
+        _ => return complain("the loss does not fall".into()),
+    }
+    let Some(memory) = &bench.memory else { return complain("no memory is told".into()) };
+    // The tables' weights, and what sgd keeps of them: nothing.
+    let tables = memory.parts.iter().find(|part| part.purpose == "tables").map_or(0, |part| part.bytes);
+    if tables < 4 * bench.embedding_parameters || tables > 5 * bench.embedding_parameters {
+        return complain(format!("{tables} bytes of tables"));
+    }
+    let names: Vec<_> = bench.phases.iter().map(|phase| phase.name).collect();
+    for name in ["bottom MLP", "look-ups", "interaction", "top MLP back", "route", "update of tables"] {
+        if !names.contains(&name) {
+            return complain(format!("no phase is called {name}"));
+        }
+    }
+    if bench.phases.iter().any(|phase| !(phase.ms > 0.0 && phase.roofline_share > 0.0)) {
+        return complain("a phase took no time, or did nothing".into());
+    }
+    let Some(summary) = &bench.trace else { return Ok(()) };
+    if !(0.0..1.0).contains(&summary.kernel_free_share) || summary.kernels_per_iteration < 10.0 {
+        return complain("the trace is empty".into());
+    }
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(&trace)?)?;
+    let kernels =
+        json["traceEvents"].as_array().into_iter().flatten().filter(|event| event["cat"] == "kernel");
+    let lanes: std::collections::BTreeSet<_> =
+        kernels.clone().filter_map(|event| event["tid"].as_u64()).collect();
+    let named =
+        kernels.filter(|event| event["name"].as_str().is_some_and(|name| name.contains("dot_forward")));
+    if lanes.len() < 2 || named.count() != summary.iterations {
+        return complain(format!("the trace has lanes {lanes:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! Batches that the GPU unpacks, against those that the processor does.
+
+use std::sync::Arc;
+
+use libtest_mimic::Failed;
+use rankine::cuda::{BatchShape, CudaEvaluation, CudaModel, Feed, InputLayout, InputSlot};
+use rankine::evaluation::{Evaluation, HeadMetrics};
+use rankine::job::Precision;
+use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine_cuda::blas::Algorithms;
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Lane, Pinned};
+use rankine_embedding::cuda::{Hotness, Layout};
+use rankine_embedding::{Dtype, Pooling, TableSpec};
+use rankine_reader::block::{self, BlockId};
+use rankine_reader::dataset::{BlockCoding, BlockLocation, DatasetPart, Manifest};
+use rankine_reader::io::IoOptions;
+use rankine_reader::schema::{
+    self, Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Label, VocabularyKind,
+};
+use rankine_reader::stream::{BatchStream, Order, Position, StreamOptions};
+use rankine_reader::{Part, Samples, Schema};
+
+use super::{Bench, Body, Outcome, Words};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("batches_are_unpacked_as_on_the_cpu", 12, batches_are_unpacked_as_on_the_cpu),
+    ("batches_are_staged_as_they_are", 4, batches_are_staged_as_they_are),
+    ("training_is_the_same_however_it_is_fed", 4, training_is_the_same_however_it_is_fed),
+    ("what_the_schema_does_not_admit_is_named", 4, what_the_schema_does_not_admit_is_named),
+];
+
+/// A part of a dataset in a temporary folder.
+pub(crate) struct Dataset {
+    _home: tempfile::TempDir,
+    pub(crate) part: DatasetPart,
+    /// Of each categorical column: bits that its ids differ in, at most.
+    bits: Vec<u64>,
+}
+
+impl Dataset {
+    /// Labels with gaps, weights or none, dense columns of either type, and ids of all widths, of which blocks of a
+    /// column may take fewer than others.
+    fn random(words: &mut Words) -> Result<Self, Failed> {
+        Self::with_rows(words, 58)
+    }
+
+    /// Tables have fewer than 2 to the power of `row_bits` rows.
+    fn with_rows(words: &mut Words, row_bits: u64) -> Result<Self, Failed> {
+        let labels = 1 + words.below(3);
+        let column = |number: u64, words: &mut Words| {
+            let most = 1 + words.below(12) as u32;
+            let ragged = words.below(2) == 0;
+            Categorical {
+                name: format!("C{number}"),
+                rows: 1 << words.below(row_bits),
+                hotness: match ragged {
+                    true => schema::Hotness::Ragged { max: most },
+                    false => schema::Hotness::Fixed(words.one_of(&[1, 1, most])),
+                },
+                pooling: schema::Pooling::Sum,
+                vocabulary: VocabularyKind::Identity,
+                shares: None,
+            }
+        };
+        let dense = |number| Dense {
+            name: format!("I{number}"),
+            transform: DenseTransform::plain(DenseFunction::None),
+        };
+        let schema = Schema {
+            labels: (0..labels).map(|number| Label { name: format!("L{number}") }).collect(),
+            weight: (words.below(2) == 0).then(|| "weight".into()),
+            dense: (0..words.below(15)).map(dense).collect(),
+            dense_dtype: words.one_of(&[DenseDtype::F16, DenseDtype::F32]),
+            categorical: (0..words.below(8)).map(|number| column(number, words)).collect(),
+        };
+        let block_samples = words.one_of(&[1, 100, 256, 700, 2000]);
+        let blocks = 1 + words.below(9);
+        Self::of(schema, block_samples, blocks, words)
+    }
+
+    pub(crate) fn of(
+        schema: Schema,
+        block_samples: u32,
+        blocks: u64,
+        words: &mut Words,
+    ) -> Result<Self, Failed> {
+        let home = tempfile::tempdir()?;
+        let path = home.path().join("00000.blocks");
+        let tag = Manifest::tag(&schema);
+        let (mut bytes, mut locations, mut samples) = (Vec::new(), Vec::new(), 0);
+        for index in 0..blocks {
+            let last = index + 1 == blocks;
+            let len = if last { 1 + words.below(u64::from(block_samples)) as u32 } else { block_samples };
+            let id = BlockId { dataset: tag, part: Part::Train, index };
+            let block = block::encode(&schema, id, &samples_of(&schema, len as usize, words))?;
+            locations.push(BlockLocation {
+                file: 0,
+                offset: bytes.len() as u64,
+                bytes: block.len() as u32,
+                samples: len,
+                checksum: block::stated_checksum(&block).ok_or("a block has a checksum")?,
+            });
+            bytes.extend(block);
+            samples += u64::from(len);
+        }
+        std::fs::write(&path, bytes)?;
+        let bits = schema.categorical.iter().map(|column| column.rows.ilog2().into()).collect();
+        let part = DatasetPart {
+            part: Part::Train,
+            files: vec![path],
+            blocks: locations,
+            samples,
+            block_samples,
+            schema: Arc::new(schema),
+            coding: BlockCoding::Packed { tag },
+        };
+        Ok(Self { _home: home, part, bits })
+    }
+}
+
+fn samples_of(schema: &Schema, len: usize, words: &mut Words) -> Samples {
+    let mut samples = Samples::new(schema);
+    samples.len = len;
+    for labels in &mut samples.labels {
+        let gaps = words.below(2) == 0;
+        labels.extend((0..len).map(|_| match words.below(if gaps { 5 } else { 4 }) {
+            4 => f32::NAN,
+            number => (number & 1) as f32,
+        }));
+    }
+    if schema.weight.is_some() {
+        samples.weights.extend((0..len).map(|_| words.number() + 1.0));
+    }
+    // What either type holds.
+    samples.dense.extend((0..len * schema.dense.len()).map(|_| words.below(2001) as f32 - 1000.0));
+    for (column, bags) in schema.categorical.iter().zip(&mut samples.categorical) {
+        let range = 1 << words.below(u64::from(column.rows.ilog2()) + 1);
+        let first = words.below(column.rows - range + 1);
+        let most = column.hotness.max();
+        let most = if words.below(4) == 0 { most.min(1) } else { most };
+        for _ in 0..len {
+            let size = match column.hotness {
+                schema::Hotness::Fixed(size) => size,
+                schema::Hotness::Ragged { .. } => words.below(u64::from(most) + 1) as u32,
+            };
+            bags.push((0..size).map(|_| first + words.below(range)).collect::<Vec<_>>());
+        }
+    }
+    samples
+}
+
+/// A slot for batches of a schema, of a model whose heads are all labels, the last one first.
+struct Slot {
+    slot: InputSlot,
+    lane: Lane,
+    faults: Pinned<u32>,
+}
+
+const STEP: Step =
+    Step { number: 7, samples: 0, loss_place: 1, dense: Rate { rate: 0.5, root_correction: 1.0 } };
+
+impl Slot {
+    fn new(bench: &Bench, schema: &Schema, batch_size: usize) -> Result<Self, Failed> {
+        let head = |(label_number, label): (usize, &Label)| HeadSpec {
+            label: label.name.clone(),
+            label_number,
+            weight: 1.0,
+        };
+        let spec = ModelSpec {
+            dense_columns: schema.dense.len(),
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: Vec::new(),
+            heads: schema.labels.iter().enumerate().map(head).rev().collect(),
+            tables: Vec::new(),
+            features: Vec::new(),
+        };
+        let columns = schema.categorical.iter().map(|column| match column.hotness {
+            schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
+            schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
+        });
+        let tables = [TableSpec { name: "none looks it up".into(), rows: 1, dim: 4, dtype: Dtype::Fp32 }];
+        let layout = Layout::new(1, batch_size, 4, &tables, &columns.collect::<Vec<_>>(), &[])?;
+        let layout = InputLayout::new(&spec, &layout);
+        let slot = InputSlot::new(&bench.device, layout)?;
+        Ok(Self { slot, lane: Lane::new(&bench.device)?, faults: Pinned::zeroed(&bench.device, 2)? })
+    }
+
+    fn check(&self, what: &str, expected: &Samples) -> Outcome {
+        let found = self.slot.samples(&self.lane)?;
+        let mut expected = expected.clone();
+        expected.labels.reverse();
+        if expected.weights.is_empty() {
+            expected.weights = vec![1.0; expected.len];
+        }
+        // As there is room for.
+        for bags in &mut expected.categorical {
+            bags.ids.iter_mut().for_each(|id| *id = (*id).min(u64::from(u32::MAX)));
+        }
+        let same = found == expected;
+        if same { Ok(()) } else { Err(format!("{what}: {found:?} in place of {expected:?}").into()) }
+    }
+}
+
+fn options(words: &mut Words, part: &DatasetPart) -> StreamOptions {
+    let order = match words.below(3) {
+        0 => Order::File,
+        _ => Order::Shuffled { seed: words.below(1 << 20), window_blocks: 1 + words.below(5) as u32 },
+    };
+    StreamOptions {
+        batch_size: words.one_of(&[1, 64, 300, 1000, 5000]).max(part.samples as usize / 60),
+        epochs: Some(3),
+        order,
+        start: Position { epoch: words.below(2), sample: words.below(part.samples + 1) },
+        io: IoOptions { depth: 3, ..IoOptions::default() },
+        prefetch: 1 + words.below(3) as usize,
+    }
+}
+
+fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outcome {
+    let dataset = Dataset::random(words)?;
+    let options = options(words, &dataset.part);
+    let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
+    let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
+    let stays = words.below(4) == 0;
+    let mut feed = Feed::open(&bench.device, dataset.part.clone(), &options, false)?;
+    let mut kept = Vec::new();
+    for batch in BatchStream::open(dataset.part.clone(), &options)? {
+        let (batch, fed) = (batch?, feed.next().ok_or("the feed ends too early")??);
+        if (fed.start(), fed.len()) != (batch.start, batch.samples.len) {
+            return Err(format!("{:?} begins a batch, and not {:?}", fed.start(), batch.start).into());
+        }
+        let faults = slot.faults.device_pointer()?;
+        slot.slot.unpack((&bench.lane, &slot.lane), &fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
+        let what = format!("{options:?} at {:?} of columns of {:?} bits", batch.start, dataset.bits);
+        slot.check(&what, &batch.samples)?;
+        // Some are let go of late, and not in their order.
+        if stays {
+            kept.push(fed);
+            if kept.len() == 3 {
+                kept.swap_remove(0);
+                kept.clear();
+            }
+        }
+    }
+    if slot.faults.elements() != [0, 0] {
+        return Err("faults were found".into());
+    }
+    if feed.next().is_some() { Err("the feed goes on".into()) } else { Ok(()) }
+}
+
+fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
+    let dataset = Dataset::random(words)?;
+    let options = options(words, &dataset.part);
+    let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
+    for batch in BatchStream::open(dataset.part.clone(), &options)? {
+        let samples = &batch?.samples;
+        let some = words.below(samples.len as u64) as usize..samples.len;
+        let expected = samples.slice(some.clone());
+        slot.slot.send((&bench.lane, &slot.lane), samples, some, (STEP, &[Rate::default()]))?;
+        slot.check("a staged batch", &expected)?;
+    }
+    Ok(())
+}
+
+/// Losses, weights and the metrics behind them, to the bit.
+fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut dataset = Dataset::with_rows(words, 14)?;
+    while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
+        dataset = Dataset::with_rows(words, 14)?;
+    }
+    let part = &dataset.part;
+    let options = StreamOptions { start: Position::default(), ..options(words, part) };
+    let columns = part.schema.categorical.iter().enumerate();
+    let spec = ModelSpec {
+        dense_columns: part.schema.dense.len(),
+        bottom_mlp: vec![24, 16],
+        interaction: Interaction::Dot,
+        wide: false,
+        top_mlp: vec![32],
+        heads: vec![HeadSpec { label: "L0".into(), label_number: 0, weight: 1.0 }],
+        tables: columns
+            .clone()
+            .map(|(_, column)| TableSpec {
+                name: column.name.clone(),
+                rows: column.rows,
+                dim: 16,
+                dtype: Dtype::Fp32,
+            })
+            .collect(),
+        features: columns
+            .map(|(table, column)| FeatureSpec { column: column.name.clone(), table, pooling: Pooling::Sum })
+            .collect(),
+    };
+    let rules = TrainingRules::sgd(&spec, 0.001);
+    let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
+    let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness };
+    let device = &bench.device;
+    let products = (Precision::Bf16, Algorithms::Known);
+    let model = || CudaModel::initialized(device, spec.clone(), &rules, products.clone(), 3, shape);
+    let (mut unpacked, mut fed) = (model()?, model()?);
+    let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
+    for batch in BatchStream::open(part.clone(), &options)? {
+        unpacked.train_step(&batch?.samples, 0.5)?;
+    }
+    for batch in Feed::open(device, part.clone(), &options, false)? {
+        fed.train_fed(Arc::new(batch?), 0.5)?;
+    }
+    let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
+        let mut losses = Vec::new();
+        model.take_losses(true, |loss| losses.push(loss))?;
+        Ok((losses, super::training::weights(model)?))
+    };
+    let (one, other) = (outcome(&mut unpacked)?, outcome(&mut fed)?);
+    if one != other {
+        let losses: Vec<_> = one.0.iter().zip(&other.0).collect();
+        return Err(format!("{options:?}: trainings differ, whose losses are {losses:?}").into());
+    }
+    let evaluation = CudaEvaluation::new(device, &spec.heads, part.samples as usize)?;
+    let mut on_host = Evaluation::new(&spec.heads);
+    unpacked.begin_judging(&evaluation)?;
+    for batch in BatchStream::open(part.clone(), &one_epoch)? {
+        let samples = &batch?.samples;
+        unpacked.judge(samples, &evaluation)?;
+        let mut logits = Vec::new();
+        fed.logits(samples, &mut logits)?;
+        on_host.add(samples, &logits);
+    }
+    let expected = unpacked.finish_judging(&evaluation)?;
+    let kept = Feed::open(device, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
+    let kept: Vec<_> = kept.into_iter().map(Arc::new).collect();
+    for _ in 0..2 {
+        fed.begin_judging(&evaluation)?;
+        kept.iter().try_for_each(|batch| fed.judge_fed(Arc::clone(batch), &evaluation))?;
+        let found = fed.finish_judging(&evaluation)?;
+        if found != expected {
+            return Err(format!("{found:?} in place of {expected:?}").into());
+        }
+    }
+    let aucs = |heads: &[HeadMetrics]| heads[0].metrics.map(|metrics| (metrics.auc, metrics.samples));
+    let (found, expected) = (aucs(&expected.heads), aucs(&on_host.metrics()));
+    if found == expected { Ok(()) } else { Err(format!("{found:?} in place of {expected:?}").into()) }
+}
+
+fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut dataset = Dataset::random(words)?;
+    while dataset.part.schema.categorical.is_empty() {
+        dataset = Dataset::random(words)?;
+    }
+    let options = StreamOptions { start: Position::default(), ..options(words, &dataset.part) };
+    // The blocks stay what they are; the schema that they are read by has one row fewer than the largest id needs.
+    let mut largest = None;
+    for batch in BatchStream::open(dataset.part.clone(), &options)? {
+        let batch = batch?;
+        let ids = batch.samples.categorical[0].ids.iter().max().copied();
+        largest = largest.max(ids);
+    }
+    let Some(largest) = largest.filter(|&largest| largest > 0) else { return Ok(()) };
+    Arc::make_mut(&mut dataset.part.schema).categorical[0].rows = largest;
+    let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
+    let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
+    for fed in Feed::open(&bench.device, dataset.part.clone(), &options, false)? {
+        let fed = fed?;
+        let faults = slot.faults.device_pointer()?;
+        slot.slot.unpack((&bench.lane, &slot.lane), &fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
+        slot.lane.synchronize()?;
+        if slot.faults.elements()[1] == 0 {
+            continue;
+        }
+        let error = fed.what_is_wrong().to_string();
+        let expected = format!("id {largest} is not below the table's {largest} rows");
+        let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
+        return if named && file { Ok(()) } else { Err(error.into()) };
+    }
+    Err(format!("no fault was found, with an id of {largest}").into())
+}
