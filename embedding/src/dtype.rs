@@ -1,8 +1,8 @@
 //! What tables' weights are stored as, and how they are rounded to it.
 //!
-//! Arithmetic is in f32, and so is optimizer state. What an update writes back is rounded at random, up or down with the
-//! probability of which the result's mean is the number: to the nearest, steps of less than half the distance between
-//! two numbers would be lost, all of them. The random numbers follow from seed, step, table, row and column alone.
+//! Arithmetic is in f32, and so is optimizer state. What an update writes back is rounded at random, up or down, such
+//! that the mean is the number itself: to the nearest, steps of less than half the distance between two numbers would
+//! be lost, all of them. The random numbers follow from seed, step, table, row and column alone.
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};

@@ -150,8 +150,8 @@ impl LocalTables {
     }
 
     /// Enqueues the update of each row that the routed batch looks up, by its table's rule and from the sum of its
-    /// gradients; of none where `stop` is not 0. `rates` is one a table; of the step its number counts, where weights are
-    /// rounded at random.
+    /// gradients; of none where `stop` is not 0. `rates` is one a table; of the step its number counts, where weights
+    /// are rounded at random.
     ///
     /// # Safety
     /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
