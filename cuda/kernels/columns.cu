@@ -57,6 +57,10 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) columns_bf16(const __g
     sum_columns<bf16>(p);
 }
 
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) columns_f16(const __grid_constant__ Columns p) {
+    sum_columns<f16>(p);
+}
+
 struct Total {
     // [piece][columns]
     const float* parts;

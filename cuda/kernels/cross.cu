@@ -52,6 +52,10 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_bf16(const __gri
     cross<bf16>(p);
 }
 
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_f16(const __grid_constant__ Cross p) {
+    cross<f16>(p);
+}
+
 struct CrossBack {
     // [sample][first_stride]
     const void* first;
@@ -117,4 +121,8 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_f32(const _
 
 extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_bf16(const __grid_constant__ CrossBack p) {
     cross_back<bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_f16(const __grid_constant__ CrossBack p) {
+    cross_back<f16>(p);
 }

@@ -33,3 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) dense_input_f32(const __grid_c
 extern "C" __global__ void __launch_bounds__(256) dense_input_bf16(const __grid_constant__ DenseInput p) {
     convert<bf16>(p);
 }
+
+extern "C" __global__ void __launch_bounds__(256) dense_input_f16(const __grid_constant__ DenseInput p) {
+    convert<f16>(p);
+}

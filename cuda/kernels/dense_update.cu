@@ -59,3 +59,7 @@ extern "C" __global__ void __launch_bounds__(256) dense_update_f32(const __grid_
 extern "C" __global__ void __launch_bounds__(256) dense_update_bf16(const __grid_constant__ DenseUpdate p) {
     update<bf16>(p);
 }
+
+extern "C" __global__ void __launch_bounds__(256) dense_update_f16(const __grid_constant__ DenseUpdate p) {
+    update<f16>(p);
+}

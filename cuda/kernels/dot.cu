@@ -2,7 +2,8 @@
 // 1, 3 with 0, ...; and back.
 //
 // Forward reads every vector once and writes the products; back reads both once and writes the vectors' gradients. In
-// f32 a block takes a sample; in bf16 a warp does, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back.
+// types of 16 bits a warp takes a sample of up to 48 vectors, on the tensor cores: Z Zᵀ forward, (G + Gᵀ) Z back. In
+// f32, and of more vectors, a block takes a sample.
 #include "guard.cuh"
 
 struct Dot {
@@ -28,7 +29,7 @@ static_assert(sizeof(Dot) == 64);
 
 // Shared memory is padded by as much a row, so that rows do not begin in the same bank.
 constexpr u32 PAD_F32 = 4;
-constexpr u32 PAD_BF16 = 8;
+constexpr u32 PAD_HALF = 8;
 constexpr u32 DOT_THREADS = 128;
 
 struct Pair {
@@ -44,13 +45,13 @@ __device__ inline Pair pair_of(u32 number) {
 }
 
 // One block a sample. Shared memory: the vectors.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f32(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+template <class T>
+__device__ inline void dot_forward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
-        float* out = static_cast<float*>(p.products) + u64(sample) * p.stride;
+        const T* vectors = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
+        T* out = static_cast<T*>(p.products) + u64(sample) * p.stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
         }
@@ -68,30 +69,30 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f32(const 
                     value += x.w * y.w;
                 }
             }
-            out[i] = value;
+            store(out + i, value);
         }
         __syncthreads();
     }
 }
 
 // One block a sample. Shared memory: the vectors, and the products' gradients as a symmetric matrix.
-extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const __grid_constant__ Dot p) {
-    extern __shared__ float4 memory[];
+template <class T>
+__device__ inline void dot_backward_by_blocks(const Dot& p, float4* memory) {
     float* z = reinterpret_cast<float*>(memory);
     const u32 row = p.dim + PAD_F32, pairs = p.count * (p.count - 1) / 2;
     float* g = z + p.count * row;
     bool wrong = false;
     for (u32 sample = blockIdx.x; sample < p.samples; sample += gridDim.x) {
-        const float* vectors = static_cast<const float*>(p.vectors) + u64(sample) * p.vectors_stride;
-        const float* from = static_cast<const float*>(p.products) + u64(sample) * p.stride;
-        float* gradients = static_cast<float*>(p.gradients) + u64(sample) * p.vectors_stride;
+        const T* vectors = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
+        const T* from = static_cast<const T*>(p.products) + u64(sample) * p.stride;
+        T* gradients = static_cast<T*>(p.gradients) + u64(sample) * p.vectors_stride;
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
             store4(z + i / p.dim * row + i % p.dim, load4(vectors + i));
         }
         for (u32 i = threadIdx.x; i < p.count; i += DOT_THREADS) g[i * p.count + i] = 0;
         for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
             const Pair pair = pair_of(i);
-            g[pair.high * p.count + pair.low] = g[pair.low * p.count + pair.high] = from[p.passed + i];
+            g[pair.high * p.count + pair.low] = g[pair.low * p.count + pair.high] = load(from + p.passed + i);
         }
         __syncthreads();
         for (u32 i = threadIdx.x * VECTOR; i < p.count * p.dim; i += DOT_THREADS * VECTOR) {
@@ -117,16 +118,47 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f32(const
     if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_f32(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<float>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_by_blocks<f16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_f32(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<float>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_bf16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_by_blocks_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_by_blocks<f16>(p, memory);
+}
+
 constexpr u32 EDGE = 16;
 constexpr u32 PIECE = 8;
 
 __device__ inline u32 rounded_up(u32 value, u32 multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-__device__ inline u32 shared_address(const bf16* place) { return u32(__cvta_generic_to_shared(place)); }
+__device__ inline u32 shared_address(const void* place) { return u32(__cvta_generic_to_shared(place)); }
 
 // Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Its registers 0 and 2 are the first eight rows
 // as the right factor, read as columns; 1 and 3 are the others.
-__device__ inline void load_rows(u32 (&tile)[4], const bf16* from, u32 row) {
+template <class T>
+__device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
     const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
@@ -135,7 +167,8 @@ __device__ inline void load_rows(u32 (&tile)[4], const bf16* from, u32 row) {
 }
 
 // The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others.
-__device__ inline void load_columns(u32 (&tile)[4], const bf16* from, u32 row) {
+template <class T>
+__device__ inline void load_columns(u32 (&tile)[4], const T* from, u32 row) {
     const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
@@ -144,8 +177,17 @@ __device__ inline void load_columns(u32 (&tile)[4], const bf16* from, u32 row) {
 }
 
 // A lane's sums are of row `lane / 4`, columns `lane % 4 * 2` and the next, then of the row eight below.
-__device__ inline void multiply_add(float (&sums)[4], const u32 (&left)[4], u32 right_low, u32 right_high) {
+__device__ inline void multiply_add(const bf16*, float (&sums)[4], const u32 (&left)[4], u32 right_low,
+                                    u32 right_high) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
+}
+
+__device__ inline void multiply_add(const f16*, float (&sums)[4], const u32 (&left)[4], u32 right_low,
+                                    u32 right_high) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(left[0]), "r"(left[1]), "r"(left[2]), "r"(left[3]), "r"(right_low), "r"(right_high));
@@ -170,12 +212,13 @@ struct Walk {
 };
 
 // A sample's vectors into a warp's shared memory. Rows behind the last are left as they are.
-__device__ inline void load_vectors(const Dot& p, u32 sample, bf16* z) {
-    const u32 row = p.dim + PAD_BF16, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
-    const bf16* from = static_cast<const bf16*>(p.vectors) + u64(sample) * p.vectors_stride;
+template <class T>
+__device__ inline void load_vectors(const Dot& p, u32 sample, T* z) {
+    const u32 row = p.dim + PAD_HALF, vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
+    const T* from = static_cast<const T*>(p.vectors) + u64(sample) * p.vectors_stride;
     for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
         const u32 place = shared_address(z + at.vector * row + at.column);
-        const bf16* piece = from + at.vector * p.dim + at.column;
+        const T* piece = from + at.vector * p.dim + at.column;
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(piece));
     }
 }
@@ -186,15 +229,16 @@ __device__ inline void vectors_loaded() {
 }
 
 // One warp a sample. Shared memory of a warp: TILES times sixteen vectors, the products.
-template <u32 TILES>
+template <class T, u32 TILES>
 __device__ inline void dot_forward(const Dot& p, float4* memory) {
     constexpr u32 ROWS = TILES * EDGE;
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_BF16;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_HALF;
     const u32 bytes = rounded_up(ROWS * row * 2 + p.stride * 2, 128);
-    bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
-    bf16* out = z + ROWS * row;
+    T* z = reinterpret_cast<T*>(reinterpret_cast<u8*>(memory) + warp * bytes);
+    T* out = z + ROWS * row;
     const u32 warps = gridDim.x * DOT_THREADS / WARP, pairs = p.count * (p.count - 1) / 2;
-    const bf16 zero = __float2bfloat16_rn(0.0f);
+    T zero;
+    store(&zero, 0.0f);
     for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
     for (u32 i = p.passed + pairs + lane; i < p.stride; i += WARP) out[i] = zero;
     for (u32 sample = blockIdx.x * DOT_THREADS / WARP + warp; sample < p.samples; sample += warps) {
@@ -210,8 +254,8 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
             for (u32 high = 0; high < TILES; high++) {
 #pragma unroll
                 for (u32 low = 0; low <= high; low++) {
-                    multiply_add(sums[high][low][0], tiles[high], tiles[low][0], tiles[low][2]);
-                    multiply_add(sums[high][low][1], tiles[high], tiles[low][1], tiles[low][3]);
+                    multiply_add(z, sums[high][low][0], tiles[high], tiles[low][0], tiles[low][2]);
+                    multiply_add(z, sums[high][low][1], tiles[high], tiles[low][1], tiles[low][3]);
                 }
             }
         }
@@ -222,12 +266,11 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
             const u32 high = high_tile * EDGE + lane / 4 + e / 2 * 8;
             const u32 low = low_tile * EDGE + half * 8 + lane % 4 * 2 + e % 2;
             if (high < p.count && low < high) {
-                out[p.passed + high * (high - 1) / 2 + low] =
-                    __float2bfloat16_rn(sums[high_tile][low_tile][half][e]);
+                store(out + p.passed + high * (high - 1) / 2 + low, sums[high_tile][low_tile][half][e]);
             }
         }
         __syncwarp();
-        uint4* to = reinterpret_cast<uint4*>(static_cast<bf16*>(p.products) + u64(sample) * p.stride);
+        uint4* to = reinterpret_cast<uint4*>(static_cast<T*>(p.products) + u64(sample) * p.stride);
         for (u32 i = lane; i < p.stride / PIECE; i += WARP) to[i] = reinterpret_cast<const uint4*>(out)[i];
         __syncwarp();
     }
@@ -235,18 +278,19 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
 
 // One warp a sample. Shared memory of a warp: the vectors, in whose place their gradients are made, the products'
 // gradients as a symmetric matrix, and as they come; behind those of all warps the places of each product in the matrix.
-template <u32 TILES>
+template <class T, u32 TILES>
 __device__ inline void dot_backward(const Dot& p, float4* memory) {
-    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_BF16, WARPS = DOT_THREADS / WARP;
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_BF16;
+    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_HALF;
     const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2 + p.stride * 2, 128);
-    bf16* z = reinterpret_cast<bf16*>(reinterpret_cast<u8*>(memory) + warp * bytes);
-    bf16* g = z + ROWS * row;
-    bf16* products = g + ROWS * G_ROW;
+    T* z = reinterpret_cast<T*>(reinterpret_cast<u8*>(memory) + warp * bytes);
+    T* g = z + ROWS * row;
+    T* products = g + ROWS * G_ROW;
     u32* places = reinterpret_cast<u32*>(reinterpret_cast<u8*>(memory) + WARPS * bytes);
     const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
-    const bf16 zero = __float2bfloat16_rn(0.0f);
+    T zero;
+    store(&zero, 0.0f);
     bool wrong = false;
     for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
         const Pair pair = pair_of(i);
@@ -255,7 +299,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
     __syncthreads();
     for (u32 sample = blockIdx.x * WARPS + warp; sample < p.samples; sample += gridDim.x * WARPS) {
-        const bf16* from = static_cast<const bf16*>(p.products) + u64(sample) * p.stride;
+        const T* from = static_cast<const T*>(p.products) + u64(sample) * p.stride;
         for (u32 i = lane * PIECE; i < p.stride; i += WARP * PIECE) {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(products + i)),
                          "l"(from + i));
@@ -284,8 +328,8 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                 load_columns(tile, z + k * EDGE * row + left, row);
 #pragma unroll
                 for (u32 i = 0; i < TILES; i++) {
-                    multiply_add(sums[i][0], scales[i][k], tile[0], tile[1]);
-                    multiply_add(sums[i][1], scales[i][k], tile[2], tile[3]);
+                    multiply_add(z, sums[i][0], scales[i][k], tile[0], tile[1]);
+                    multiply_add(z, sums[i][1], scales[i][k], tile[2], tile[3]);
                 }
             }
             // All lanes have read these columns.
@@ -295,21 +339,21 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                 const u32 tile = i / 4, half = i / 2 % 2, below = i % 2;
                 const u32 vector = tile * EDGE + below * 8 + lane / 4, column = left + half * 8 + lane % 4 * 2;
                 float2 values = make_float2(sums[tile][half][below * 2], sums[tile][half][below * 2 + 1]);
-                __nv_bfloat162* place = reinterpret_cast<__nv_bfloat162*>(z + vector * row + column);
+                T* place = z + vector * row + column;
                 if (vector == 0 && p.passed > 0) {
-                    const float2 more = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(products + column));
+                    const float2 more = load2(products + column);
                     values = make_float2(values.x + more.x, values.y + more.y);
                     if (p.relu != 0) {
-                        const float2 outputs = __bfloat1622float2(*place);
+                        const float2 outputs = load2(place);
                         values = make_float2(outputs.x > 0 ? values.x : 0, outputs.y > 0 ? values.y : 0);
                     }
                 }
                 wrong |= !holds(z, values.x) || !holds(z, values.y);
-                *place = __floats2bfloat162_rn(values.x, values.y);
+                store2(place, values);
             }
         }
         __syncwarp();
-        bf16* gradients = static_cast<bf16*>(p.gradients) + u64(sample) * p.vectors_stride;
+        T* gradients = static_cast<T*>(p.gradients) + u64(sample) * p.vectors_stride;
         for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
             *reinterpret_cast<uint4*>(gradients + at.vector * p.dim + at.column) =
                 *reinterpret_cast<const uint4*>(z + at.vector * row + at.column);
@@ -319,24 +363,45 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
     if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
+// Vectors of a sample by sixteens: as many tiles.
+template <class T>
+__device__ inline void dot_forward_of(const Dot& p, float4* memory) {
+    if (p.count <= EDGE) {
+        dot_forward<T, 1>(p, memory);
+    } else if (p.count <= 2 * EDGE) {
+        dot_forward<T, 2>(p, memory);
+    } else {
+        dot_forward<T, 3>(p, memory);
+    }
+}
+
+template <class T>
+__device__ inline void dot_backward_of(const Dot& p, float4* memory) {
+    if (p.count <= EDGE) {
+        dot_backward<T, 1>(p, memory);
+    } else if (p.count <= 2 * EDGE) {
+        dot_backward<T, 2>(p, memory);
+    } else {
+        dot_backward<T, 3>(p, memory);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_bf16(const __grid_constant__ Dot p) {
     extern __shared__ float4 memory[];
-    if (p.count <= EDGE) {
-        dot_forward<1>(p, memory);
-    } else if (p.count <= 2 * EDGE) {
-        dot_forward<2>(p, memory);
-    } else {
-        dot_forward<3>(p, memory);
-    }
+    dot_forward_of<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_forward_of<f16>(p, memory);
 }
 
 extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_bf16(const __grid_constant__ Dot p) {
     extern __shared__ float4 memory[];
-    if (p.count <= EDGE) {
-        dot_backward<1>(p, memory);
-    } else if (p.count <= 2 * EDGE) {
-        dot_backward<2>(p, memory);
-    } else {
-        dot_backward<3>(p, memory);
-    }
+    dot_backward_of<bf16>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f16(const __grid_constant__ Dot p) {
+    extern __shared__ float4 memory[];
+    dot_backward_of<f16>(p, memory);
 }

@@ -31,9 +31,16 @@ static_assert(sizeof(Squares) == 24);
 
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) squares(const __grid_constant__ Squares p) {
     double sum = 0;
+    const u32 first = blockIdx.x * GUARD_THREADS + threadIdx.x, vectors = p.count / VECTOR;
 #pragma unroll 4
-    for (u32 i = blockIdx.x * GUARD_THREADS + threadIdx.x; i < p.count; i += gridDim.x * GUARD_THREADS) {
-        const double value = p.gradients[i];
+    for (u32 i = first; i < vectors; i += gridDim.x * GUARD_THREADS) {
+        const float4 values = load4(p.gradients + i * VECTOR);
+        const double x = values.x, y = values.y, z = values.z, w = values.w;
+        sum += x * x + y * y + (z * z + w * w);
+    }
+    // Fewer than four are left.
+    if (vectors * VECTOR + first < p.count) {
+        const double value = p.gradients[vectors * VECTOR + first];
         sum += value * value;
     }
     sum = sum_of_block(sum);
@@ -88,7 +95,8 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
     p.sums[p.step->loss_place] = loss;
     const double unscaled = 1 / double(p.guard->loss_scale);
     const double clip = double(p.norm_max) / (sqrt(squares) * unscaled + 1e-6);
-    p.guard->gradient_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
+    p.guard->table_scale = float(unscaled);
+    p.guard->dense_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
 }
 
 struct Rescale {
@@ -145,5 +153,9 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __g
 }
 
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_bf16(const __grid_constant__ Finite<bf16> p) {
+    finite(p);
+}
+
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f16(const __grid_constant__ Finite<f16> p) {
     finite(p);
 }

@@ -170,3 +170,7 @@ extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_f32(const __
 extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_bf16(const __grid_constant__ Head p) {
     head<bf16>(p);
 }
+
+extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_f16(const __grid_constant__ Head p) {
+    head<f16>(p);
+}

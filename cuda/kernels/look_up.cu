@@ -138,3 +138,5 @@ __device__ inline void look_up(const LookUp& p) {
 extern "C" __global__ void __launch_bounds__(256) look_up_f32(const __grid_constant__ LookUp p) { look_up<float>(p); }
 
 extern "C" __global__ void __launch_bounds__(256) look_up_bf16(const __grid_constant__ LookUp p) { look_up<bf16>(p); }
+
+extern "C" __global__ void __launch_bounds__(256) look_up_f16(const __grid_constant__ LookUp p) { look_up<f16>(p); }

@@ -78,10 +78,18 @@ extern "C" __global__ void __launch_bounds__(256) machine_forward_bf16(const __g
     machine_forward<bf16>(p);
 }
 
+extern "C" __global__ void __launch_bounds__(256) machine_forward_f16(const __grid_constant__ Machine p) {
+    machine_forward<f16>(p);
+}
+
 extern "C" __global__ void __launch_bounds__(256) machine_backward_f32(const __grid_constant__ Machine p) {
     machine_backward<float>(p);
 }
 
 extern "C" __global__ void __launch_bounds__(256) machine_backward_bf16(const __grid_constant__ Machine p) {
     machine_backward<bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) machine_backward_f16(const __grid_constant__ Machine p) {
+    machine_backward<f16>(p);
 }

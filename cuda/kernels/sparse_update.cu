@@ -44,6 +44,8 @@ struct SparseUpdate {
     const Rate* rates;
     // [sample][stride]
     const void* gradients;
+    // Null, or what gradients are multiplied by.
+    const float* scale;
     // Nothing is written where this is not 0.
     const u32* stop;
     float* storage;
@@ -56,7 +58,7 @@ struct SparseUpdate {
     u32 vectors;
     u32 reserved;
 };
-static_assert(sizeof(SparseUpdate) == 104);
+static_assert(sizeof(SparseUpdate) == 112);
 
 // Lanes that have a row together, vectors of a row that each has, and what follows from them.
 template <u32 LANES_, u32 VECTORS_>
@@ -137,10 +139,19 @@ template <>
 struct FourOf<bf16> {
     using Type = uint2;
 };
+// f16, which must not be taken for bf16.
+struct FourHalves {
+    uint2 bits;
+};
+template <>
+struct FourOf<f16> {
+    using Type = FourHalves;
+};
 template <class T>
 using Four = typename FourOf<T>::Type;
 
 __device__ inline float4 unpacked(float4 values) { return values; }
+__device__ inline float4 unpacked(FourHalves values) { return unpacked_f16(values.bits); }
 
 // Loads what this multiprocessor does not need again.
 __device__ inline uint2 load_once(const uint2* address) {
@@ -148,6 +159,8 @@ __device__ inline uint2 load_once(const uint2* address) {
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "l"(address));
     return value;
 }
+
+__device__ inline FourHalves load_once(const FourHalves* address) { return {load_once(&address->bits)}; }
 
 __device__ inline float4 load_once(const float4* address) {
     float4 value;
@@ -163,6 +176,10 @@ __device__ inline float4 zeros() { return make_float4(0, 0, 0, 0); }
 __device__ inline float4 first_of(float4 values, u32 count) {
     return make_float4(count > 0 ? values.x : 0, count > 1 ? values.y : 0, count > 2 ? values.z : 0,
                        count > 3 ? values.w : 0);
+}
+
+__device__ inline float4 scaled(float4 values, float by) {
+    return make_float4(values.x * by, values.y * by, values.z * by, values.w * by);
 }
 
 // The square of a gradient, weight decay included.
@@ -215,6 +232,7 @@ __device__ inline void learn(const SparseUpdate& p, const TEAM& team, const Feat
         if (STATES<KIND> > 0) first[vector] = load4(first_at + step);
         if (STATES<KIND> > 1) second[vector] = load4(second_at + step);
         sum[vector] = first_of(sums[vector][team.lane], table.dim - column * VECTOR);
+        if (p.scale != nullptr) sum[vector] = scaled(sum[vector], *p.scale);
     }
     constexpr u32 BY = KIND == ROWWISE_ADAGRAD ? SGD : KIND;
     if constexpr (KIND == ROWWISE_ADAGRAD) {
@@ -524,6 +542,10 @@ constexpr u32 blocks_of(u32 vectors) { return vectors == 1 ? 4 : 1; }
     extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, blocks_of(VECTORS))           \
         sparse_update_bf16_##LANES##x##VECTORS(const __grid_constant__ SparseUpdate p) {       \
         update_runs<bf16, LANES, VECTORS>(p);                                                  \
+    }                                                                                          \
+    extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, blocks_of(VECTORS))           \
+        sparse_update_f16_##LANES##x##VECTORS(const __grid_constant__ SparseUpdate p) {        \
+        update_runs<f16, LANES, VECTORS>(p);                                                   \
     }                                                                                          \
     extern "C" __global__ void __launch_bounds__(UPDATE_THREADS, blocks_of(VECTORS))           \
         sparse_parts_##LANES##x##VECTORS(const __grid_constant__ SparseUpdate p) {             \

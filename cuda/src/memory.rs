@@ -160,7 +160,7 @@ impl Device {
     /// Those of the constructors, and [`Error::OutOfMemory`] where more is needed than is free.
     pub fn measure<V, E: From<Error>>(&self, make: impl FnOnce() -> Result<V, E>) -> Result<Budget, E> {
         self.ledger().measures.store(true, Ordering::Relaxed);
-        let made = make().map(drop);
+        let made = make();
         self.ledger().measures.store(false, Ordering::Relaxed);
         let mut parts = {
             let mut pages = self.ledger().pages();

@@ -1,7 +1,7 @@
 //! Kernels of the dense parts.
 
-use half::bf16;
-use rankine_cuda::kernels::{Columns, DenseInput, Dot, DotBackward, DotForward, Element, Guard, Total};
+use half::{bf16, f16};
+use rankine_cuda::kernels::{Columns, DenseInput, Dot, Element, Guard, Total};
 use rankine_cuda::{Buffer, Pointer};
 
 use super::{Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close, rounding};
@@ -10,6 +10,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("dense_columns_are_filled_up", CASES, dense_columns_are_filled_up),
     ("dots_and_their_gradients_are_the_sums_in_f32", CASES, dots_are_the_sums::<f32>),
     ("dots_and_their_gradients_are_the_sums_in_bf16", CASES, dots_are_the_sums::<bf16>),
+    ("dots_and_their_gradients_are_the_sums_in_f16", CASES, dots_are_the_sums::<f16>),
     ("columns_are_summed", CASES, columns_are_summed),
 ];
 
@@ -44,8 +45,9 @@ fn dense_columns_are_filled_up(bench: &Bench, words: &mut Words) -> Outcome {
 }
 
 fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
-    let (samples, count, dim) =
-        (1 + words.below(70) as usize, 2 + words.below(33) as usize, words.one_of(&[16, 48, 128]));
+    let (count, dim) = (2 + words.below(60) as usize, words.one_of(&[16, 48, 128]));
+    // Few vectors of more samples than there are warps.
+    let samples = 1 + words.below(if count < 12 { 20_000 } else { 70 }) as usize;
     let passed = words.one_of(&[0, dim]);
     let relu = passed > 0 && words.below(2) == 0;
     let pairs = count * (count - 1) / 2;
@@ -71,12 +73,10 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
         reserved: 0,
     };
     let back = Dot { products: back_at.pointer(), ..dot };
-    // Few blocks, so that they loop.
-    let grid = (dot.grid(1).0.min(5), 1);
     // SAFETY: the buffers have these lengths.
     unsafe {
-        bench.lane.launch(&DotForward(dot), grid)?;
-        bench.lane.launch(&DotBackward(back), grid)?;
+        dot.enqueue_forward(&bench.lane)?;
+        back.enqueue_backward(&bench.lane)?;
     }
     let (products, gradients) = (products.read(&bench.lane)?, gradients.read(&bench.lane)?);
     if guard.read(&bench.lane)?[0].stop != 0 {

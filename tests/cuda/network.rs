@@ -1,6 +1,6 @@
 //! Kernels of heads, cross layers and factorization machines, and of the verdict on a step.
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::kernels::{
     Cross, CrossBack, Element, Finite, Guard, Head, Machine, MachineBackward, MachineForward, Rescale,
     Squares, Step, Total, Verdict,
@@ -13,8 +13,10 @@ pub(crate) const BODIES: &[Body] = &[
     ("heads_are_the_formula", CASES, heads_are_the_formula),
     ("cross_layers_are_the_formula_in_f32", CASES, cross_layers_are_the_formula::<f32>),
     ("cross_layers_are_the_formula_in_bf16", CASES, cross_layers_are_the_formula::<bf16>),
+    ("cross_layers_are_the_formula_in_f16", CASES, cross_layers_are_the_formula::<f16>),
     ("machines_are_sums_of_products_in_f32", CASES, machines_are_sums_of_products::<f32>),
     ("machines_are_sums_of_products_in_bf16", CASES, machines_are_sums_of_products::<bf16>),
+    ("machines_are_sums_of_products_in_f16", CASES, machines_are_sums_of_products::<f16>),
     ("a_verdict_says_how_gradients_are_scaled", CASES, a_verdict_says_how_gradients_are_scaled),
     ("what_is_no_finite_number_stops_the_step", CASES, what_is_no_finite_number_stops_the_step),
     ("scales_follow_the_steps", 1, scales_follow_the_steps),
@@ -373,8 +375,8 @@ fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> 
     let norm = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum::<f64>().sqrt();
     let clip = f64::from(norm_max) / (norm / f64::from(loss_scale) + 1e-6);
     let scale = clip.min(1.0) / f64::from(loss_scale);
-    close("scale", 0, f64::from(found.gradient_scale), scale, scale * 2.0 * F32_ROUNDING)?;
-    if (Guard { gradient_scale: 1.0, ..found }) != guard {
+    close("scale", 0, f64::from(found.dense_scale), scale, scale * 2.0 * F32_ROUNDING)?;
+    if (Guard { dense_scale: guard.dense_scale, ..found }) != guard {
         return Err(format!("the guard became {found:?}").into());
     }
     Ok(())

@@ -29,7 +29,9 @@ pub(crate) const BODIES: &[Body] = &[
     ("concatenations_train_as_on_the_cpu", 2, |bench, words| {
         trains_as_on_the_cpu(bench, words, Interaction::Concat)
     }),
-    ("bf16_learns_as_the_cpu_does", 1, bf16_learns_as_the_cpu_does),
+    ("bf16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Bf16)),
+    ("fp16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Fp16)),
+    ("steps_beyond_the_range_of_f16_are_left_out", 1, steps_beyond_the_range_of_f16_are_left_out),
     ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
 ];
 
@@ -44,27 +46,47 @@ const DENSE_RULES: [(UpdateRule, f64); 6] = [
     (UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 1e-3 }, 0.2),
 ];
 
+/// Rules of tables.
+const TABLE_RULES: [(UpdateRule, f64); 7] = [
+    (UpdateRule::Sgd, 0.1),
+    (UpdateRule::Momentum { momentum: 0.9, nesterov: false }, 0.02),
+    (UpdateRule::Momentum { momentum: 0.8, nesterov: true }, 0.03),
+    (UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 }, 0.03),
+    (UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 }, 0.03),
+    (UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-2 }, 0.003),
+    (UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 1e-3 }, 0.2),
+];
+
 /// A model with features of several tables, and batches of learnable samples.
 pub(super) struct Training {
     spec: ModelSpec,
     rules: TrainingRules,
     batch_size: usize,
     seed: u64,
+    hotness: Vec<Hotness>,
     batches: Vec<Samples>,
 }
 
 impl Training {
     pub(super) fn random(words: &mut Words, interaction: Interaction, steps: usize) -> Self {
-        let (dim, dense_columns) = (words.one_of(&[12, 16, 32]), words.one_of(&[0, 5, 13]));
+        // Vectors that interact have equal lengths.
+        let equal = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
+        let (dim, dense_columns) = (words.one_of(&[7, 12, 16, 32]), words.one_of(&[0, 5, 13]));
         let tables: Vec<_> = [3, 50, 2_000, 70_000]
             .into_iter()
             .enumerate()
-            .map(|(number, rows)| TableSpec { name: format!("t{number}"), rows, dim })
+            .map(|(number, rows)| {
+                let dim = if equal { dim } else { words.one_of(&[4, 7, 16]) };
+                TableSpec { name: format!("t{number}"), rows, dim }
+            })
             .collect();
+        let hotness = words.one_of(&[Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Ragged { max: 5 }]);
+        let hotness =
+            [Hotness::Fixed(1), hotness, Hotness::Fixed(1), Hotness::Fixed(1), hotness, Hotness::Fixed(2)];
         let feature = |number: usize| FeatureSpec {
             column: format!("c{number}"),
             table: number % tables.len(),
-            pooling: Pooling::Sum,
+            pooling: if number % 2 == 0 { Pooling::Sum } else { Pooling::Mean },
         };
         let heads = 1 + words.below(3) as usize;
         let head = |number: usize| HeadSpec {
@@ -72,8 +94,6 @@ impl Training {
             label_number: (number + 1) % heads,
             weight: [0.7, 1.0, 0.2][number],
         };
-        // Vectors that interact have equal lengths; others need no bottom MLP.
-        let equal = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
         let bottom_mlp = match words.below(3) {
             _ if dense_columns == 0 => Vec::new(),
             0 if !equal => Vec::new(),
@@ -84,17 +104,23 @@ impl Training {
             dense_columns,
             bottom_mlp,
             interaction,
-            wide: false,
+            wide: words.below(2) == 0,
             top_mlp: words.one_of(&[&[][..], &[64, 30], &[33]]).to_vec(),
             heads: (0..heads).map(head).collect(),
-            features: (0..6).map(feature).collect(),
+            features: (0..hotness.len()).map(feature).collect(),
             tables,
         };
-        let rate = if interaction == Interaction::FactorizationMachine { 0.05 } else { 0.2 };
-        let mut rules = TrainingRules::sgd(&spec, rate);
-        rules.tables[1] = Optimizer::sgd(2.0 * rate);
-        let (rule, learning_rate) = words.one_of(&DENSE_RULES);
-        rules.dense = Optimizer { rule, learning_rate, weight_decay: words.one_of(&[0.0, 1e-3]) };
+        let mut rules = TrainingRules::sgd(&spec, 0.1);
+        // The products of all pairs of vectors go straight into the logits: what rounding does grows fast there.
+        let share = if interaction == Interaction::FactorizationMachine { 0.2 } else { 1.0 };
+        let mut rule = |of: &[(UpdateRule, f64)]| {
+            let (rule, learning_rate) = words.one_of(of);
+            let learning_rate = share * learning_rate;
+            Optimizer { rule, learning_rate, weight_decay: words.one_of(&[0.0, 1e-3]) }
+        };
+        rules.dense = rule(&DENSE_RULES);
+        rules.tables.iter_mut().for_each(|table| *table = rule(&TABLE_RULES));
+        rules.wide = rule(&TABLE_RULES);
         rules.dense_clip_norm = words.one_of(&[None, Some(0.3)]);
         let batch_size = words.one_of(&[64, 300, 513]);
         let weighted = words.below(2) == 0;
@@ -102,22 +128,30 @@ impl Training {
             .map(|step| {
                 let len =
                     if step % 7 == 6 { 1 + words.below(batch_size as u64) as usize } else { batch_size };
-                let categorical: Vec<_> = (spec.features.iter())
-                    .map(|feature| {
+                let categorical: Vec<_> = (spec.features.iter().zip(&hotness))
+                    .map(|(feature, &hotness)| {
                         let rows = spec.tables[feature.table].rows as f64;
                         let id = |words: &mut Words| {
                             let unit = words.below(1 << 30) as f64 / f64::from(1 << 30);
                             (unit.powi(3) * rows) as u64
                         };
-                        let ids = (0..len).map(|_| id(words)).collect();
-                        Bags { offsets: (0..=len as u32).collect(), ids }
+                        let mut bags = Bags { offsets: vec![0], ids: Vec::new() };
+                        for _ in 0..len {
+                            let size = match hotness {
+                                Hotness::Fixed(ids) => ids,
+                                Hotness::Ragged { max } => words.below(u64::from(max) + 1) as u32,
+                            };
+                            bags.ids.extend((0..size).map(|_| id(words)));
+                            bags.offsets.push(bags.ids.len() as u32);
+                        }
+                        bags
                     })
                     .collect();
                 let mut label = |head: u64, sample: usize| {
                     if words.below(20) == 0 {
                         return f32::NAN;
                     }
-                    let sum = categorical.iter().map(|bags| bags.ids[sample]).sum::<u64>();
+                    let sum = categorical.iter().flat_map(|bags: &Bags| of_sample(bags, sample)).sum::<u64>();
                     if words.below(10) < 3 + 3 * ((sum + head) % 3) { 1.0 } else { 0.0 }
                 };
                 let mut labels_of = |head: u64| (0..len).map(|sample| label(head, sample)).collect();
@@ -128,21 +162,14 @@ impl Training {
                 Samples { len, labels, weights, dense, dense_columns, categorical }
             })
             .collect();
-        Self { spec, rules, batch_size, seed: words.below(u64::MAX), batches }
+        Self { spec, rules, batch_size, seed: words.below(u64::MAX), hotness: hotness.into(), batches }
     }
 
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
         let Self { spec, rules, seed, batch_size, .. } = self;
-        let hotness = vec![Hotness::Fixed(1); spec.features.len()];
-        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &hotness };
-        Ok(CudaModel::initialized(
-            &bench.device,
-            spec.clone(),
-            rules,
-            (precision, Algorithms::Known),
-            *seed,
-            shape,
-        )?)
+        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
+        let compute = (precision, Algorithms::Known);
+        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
@@ -163,6 +190,10 @@ impl Training {
     }
 }
 
+fn of_sample(bags: &Bags, sample: usize) -> &[u64] {
+    &bags.ids[bags.offsets[sample] as usize..bags.offsets[sample + 1] as usize]
+}
+
 /// A schedule's.
 fn factor(step: usize) -> f64 {
     1.0 / (1.0 + step as f64 / 300.0)
@@ -180,7 +211,7 @@ pub(crate) fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
 fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
     let training = Training::random(words, interaction, 200);
     let (mut on_cpu, expected) = training.on_cpu();
-    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16] {
+    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
         let mut model = training.on_gpu(bench, precision)?;
         let losses = training.losses_on_gpu(&mut model)?;
         let trained = weights(&model)?;
@@ -195,10 +226,10 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
                 return Err(format!("{} logits, and {} are expected", logits.len(), of_cpu.len()).into());
             }
             for (number, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
-                close("logit", number, f64::from(logit), f64::from(expected), 1e-3)?;
+                close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
             }
             for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)?).enumerate() {
-                close("weight", number, f64::from(weight), f64::from(expected), 1e-3)?;
+                close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
             }
         }
         let mut again = training.on_gpu(bench, precision)?;
@@ -209,12 +240,36 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
     Ok(())
 }
 
-fn bf16_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
+fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 200);
     let (_, expected) = training.on_cpu();
-    let losses = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
+    let losses = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))
+}
+
+fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, Interaction::Dot, 1);
+    // Gradients of a loss of this size are within the range, times the scale at first they are not.
+    training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
+    training.rules = TrainingRules::sgd(&training.spec, 1e-8);
+    let mut model = training.on_gpu(bench, Precision::Fp16)?;
+    let before = weights(&model)?;
+    let mut skipped = Vec::new();
+    for _ in 0..24 {
+        if !training.losses_on_gpu(&mut model)?[0].is_finite() {
+            return Err("a loss within the range is not told".into());
+        }
+        skipped.push(model.skipped_steps()?.unwrap_or(0));
+        let changed = weights(&model)? != before;
+        if changed != (skipped.len() as u64 > skipped[skipped.len() - 1]) {
+            return Err(format!("steps left out: {skipped:?}; weights changed: {changed}").into());
+        }
+    }
+    if skipped[0] != 1 || skipped[23] == 24 {
+        return Err(format!("steps left out: {skipped:?}").into());
+    }
+    Ok(())
 }
 
 fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) -> Outcome {

@@ -11,7 +11,7 @@ use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
 use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::kernels::Element;
+use crate::kernels::{Element, ElementKind};
 use crate::lane::{Lane, Moment};
 
 /// What a product may work in. Products on lanes that run side by side must not share it.
@@ -344,7 +344,11 @@ fn name<T: Element, O: Element>(
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };
     let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
-    let kind = if O::BF16 { "bf16" } else { "f32" };
+    let kind = match O::KIND {
+        ElementKind::F32 => "f32",
+        ElementKind::Bf16 => "bf16",
+        ElementKind::F16 => "f16",
+    };
     format!("{compute:?}: {x} by {y} to {kind} of {}{epilogue}", out.stride)
 }
 
@@ -367,7 +371,7 @@ impl Description {
     fn new(compute: Compute) -> Result<Self> {
         use lt::cublasComputeType_t as Type;
         let compute = match compute {
-            Compute::F32 | Compute::Bf16 => Type::CUBLAS_COMPUTE_32F,
+            Compute::F32 | Compute::Bf16 | Compute::F16 => Type::CUBLAS_COMPUTE_32F,
             Compute::Tf32 => Type::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
         let mut description = std::ptr::null_mut();
@@ -400,7 +404,11 @@ impl Layout {
     /// A row of ours is a column of the library's.
     fn new<T: Element>(matrix: Matrix<T>) -> Result<Self> {
         use lt::cudaDataType_t as Type;
-        let kind = if T::BF16 { Type::CUDA_R_16BF } else { Type::CUDA_R_32F };
+        let kind = match T::KIND {
+            ElementKind::F32 => Type::CUDA_R_32F,
+            ElementKind::Bf16 => Type::CUDA_R_16BF,
+            ElementKind::F16 => Type::CUDA_R_16F,
+        };
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.

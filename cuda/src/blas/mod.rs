@@ -16,7 +16,7 @@ use half::bf16;
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::kernels::{
-    Columns, Cross, Element, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
+    Columns, Cross, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
 };
 use crate::lane::Lane;
 
@@ -33,6 +33,19 @@ pub enum Compute {
     Tf32,
     /// bf16.
     Bf16,
+    /// f16.
+    F16,
+}
+
+impl Compute {
+    /// What is multiplied.
+    fn elements(self) -> ElementKind {
+        match self {
+            Self::F32 | Self::Tf32 => ElementKind::F32,
+            Self::Bf16 => ElementKind::Bf16,
+            Self::F16 => ElementKind::F16,
+        }
+    }
 }
 
 /// A matrix, row by row in memory.
@@ -189,7 +202,7 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(T::BF16, compute == Compute::Bf16, "elements are of the type that is computed with");
+        assert_eq!(T::KIND, compute.elements(), "elements are of the type that is computed with");
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
                 let library = Library::new(blas, compute, factors, out, epilogue)?;

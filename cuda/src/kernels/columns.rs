@@ -40,7 +40,7 @@ impl<T> Columns<T> {
 
 // SAFETY: `columns.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Columns<T> {
-    const ID: Id = if T::BF16 { Id::ColumnsBf16 } else { Id::ColumnsF32 };
+    const ID: Id = Id::of::<T>([Id::ColumnsF32, Id::ColumnsBf16, Id::ColumnsF16]);
     const NAME: &'static str = "columns";
     const THREADS: u32 = 256;
 }

@@ -43,7 +43,7 @@ impl<T> Cross<T> {
 
 // SAFETY: `cross.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Cross<T> {
-    const ID: Id = if T::BF16 { Id::CrossBf16 } else { Id::CrossF32 };
+    const ID: Id = Id::of::<T>([Id::CrossF32, Id::CrossBf16, Id::CrossF16]);
     const NAME: &'static str = "cross";
     const THREADS: u32 = 256;
 }
@@ -97,7 +97,7 @@ impl<T> CrossBack<T> {
 
 // SAFETY: `cross.cu` has the same struct.
 unsafe impl<T: Element> Kernel for CrossBack<T> {
-    const ID: Id = if T::BF16 { Id::CrossBackBf16 } else { Id::CrossBackF32 };
+    const ID: Id = Id::of::<T>([Id::CrossBackF32, Id::CrossBackBf16, Id::CrossBackF16]);
     const NAME: &'static str = "cross_back";
     const THREADS: u32 = 256;
 }

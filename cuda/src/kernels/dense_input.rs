@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<DenseInput<f32>>() == 32);
 
 // SAFETY: `dense_input.cu` has the same struct.
 unsafe impl<T: Element> Kernel for DenseInput<T> {
-    const ID: Id = if T::BF16 { Id::DenseInputBf16 } else { Id::DenseInputF32 };
+    const ID: Id = Id::of::<T>([Id::DenseInputF32, Id::DenseInputBf16, Id::DenseInputF16]);
     const NAME: &'static str = "dense_input";
     const THREADS: u32 = 256;
 }

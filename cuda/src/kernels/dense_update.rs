@@ -36,7 +36,7 @@ const _: () = assert!(size_of::<DenseUpdate<f32>>() == 104);
 
 // SAFETY: `dense_update.cu` has the same struct.
 unsafe impl<T: Element> Kernel for DenseUpdate<T> {
-    const ID: Id = if T::BF16 { Id::DenseUpdateBf16 } else { Id::DenseUpdateF32 };
+    const ID: Id = Id::of::<T>([Id::DenseUpdateF32, Id::DenseUpdateBf16, Id::DenseUpdateF16]);
     const NAME: &'static str = "dense_update";
     const THREADS: u32 = 256;
 }

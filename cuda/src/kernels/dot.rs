@@ -1,7 +1,9 @@
 //! `dot.cu`.
 
-use super::{Element, Guard, Id, Kernel};
+use super::{Element, ElementKind, Guard, Id, Kernel};
 use crate::buffer::Pointer;
+use crate::error::Result;
+use crate::lane::Lane;
 
 /// What both directions of the dot interaction take.
 #[repr(C)]
@@ -37,63 +39,115 @@ const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
 /// Vectors of a sample that tensor cores take.
 const VECTORS_MAX: u32 = 48;
-/// Samples that a block takes at a time, in bf16.
+/// Samples that a block takes at a time on tensor cores.
 const WARPS: u32 = 4;
 
 impl<T: Element> Dot<T> {
-    /// Blocks for a GPU of so many multiprocessors. Either direction loops over the samples.
-    pub fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-        let at_once = if T::BF16 { WARPS } else { 1 };
-        (self.samples.div_ceil(at_once).min(multiprocessors * 16), 1)
-    }
-
     /// Whether the vectors of a sample fit where a multiprocessor works on them.
     pub fn fits(count: u32, dim: u32, stride: u32) -> bool {
-        if T::BF16 && count > VECTORS_MAX {
-            return false;
-        }
-        let bytes = |forward| Self::bytes(count, dim, stride, forward);
-        bytes(true).max(bytes(false)) <= super::SHARED_BYTES_MAX as u32
+        Self::warps_fit(count, dim, stride)
+            || fits([true, false].map(|forward| by_blocks(count, dim, forward)))
     }
 
-    fn bytes(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
-        if !T::BF16 {
-            return 4 * (count * (dim + 4) + if forward { 0 } else { count * count });
+    /// Whether a warp takes a sample, on tensor cores; else a block does.
+    fn warps_fit(count: u32, dim: u32, stride: u32) -> bool {
+        let bytes = [true, false].map(|forward| by_warps(count, dim, stride, forward));
+        T::KIND != ElementKind::F32 && count <= VECTORS_MAX && fits(bytes)
+    }
+
+    fn by_warps(&self) -> bool {
+        Self::warps_fit(self.count, self.dim, self.stride)
+    }
+
+    /// Blocks: all kernels loop over the samples.
+    fn grid(&self, lane: &Lane) -> (u32, u32) {
+        let at_once = if self.by_warps() { WARPS } else { 1 };
+        (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * 16), 1)
+    }
+
+    /// Enqueues the way from vectors to products.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue_forward(&self, lane: &Lane) -> Result<()> {
+        let grid = self.grid(lane);
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            match self.by_warps() {
+                true => lane.launch(&Forward(*self), grid),
+                false => lane.launch(&ForwardByBlocks(*self), grid),
+            }
         }
-        let rows = count.next_multiple_of(16);
-        let (matrix, places) = if forward { (0, 0) } else { (rows * (rows + 8), 2 * count * (count - 1)) };
-        WARPS * (2 * (rows * (dim + 8) + matrix + stride)).next_multiple_of(128) + places
+    }
+
+    /// Enqueues the way from the gradients by the products to those by the vectors.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue_backward(&self, lane: &Lane) -> Result<()> {
+        let grid = self.grid(lane);
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            match self.by_warps() {
+                true => lane.launch(&Backward(*self), grid),
+                false => lane.launch(&BackwardByBlocks(*self), grid),
+            }
+        }
     }
 }
 
-/// From vectors to products. Grid: [`Dot::grid`].
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy)]
-pub struct DotForward<T>(pub Dot<T>);
-
-// SAFETY: `dot.cu` has the same struct, and takes shared memory for what `bytes` counts.
-unsafe impl<T: Element> Kernel for DotForward<T> {
-    const ID: Id = if T::BF16 { Id::DotForwardBf16 } else { Id::DotForwardF32 };
-    const NAME: &'static str = "dot_forward";
-    const THREADS: u32 = 128;
-
-    fn shared_bytes(&self) -> u32 {
-        Dot::<T>::bytes(self.0.count, self.0.dim, self.0.stride, true)
-    }
+/// Bytes of shared memory that `dot.cu` takes on tensor cores.
+fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
+    let rows = count.next_multiple_of(16);
+    let (matrix, places) = if forward { (0, 0) } else { (rows * (rows + 8), 2 * count * (count - 1)) };
+    WARPS * (2 * (rows * (dim + 8) + matrix + stride)).next_multiple_of(128) + places
 }
 
-/// From the gradients by the products to those by the vectors. Grid: [`Dot::grid`].
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy)]
-pub struct DotBackward<T>(pub Dot<T>);
+/// The same where a block takes a sample.
+fn by_blocks(count: u32, dim: u32, forward: bool) -> u32 {
+    4 * (count * (dim + 4) + if forward { 0 } else { count * count })
+}
 
-// SAFETY: `dot.cu` has the same struct, and takes shared memory for what `bytes` counts.
-unsafe impl<T: Element> Kernel for DotBackward<T> {
-    const ID: Id = if T::BF16 { Id::DotBackwardBf16 } else { Id::DotBackwardF32 };
-    const NAME: &'static str = "dot_backward";
-    const THREADS: u32 = 128;
+fn fits(bytes: [u32; 2]) -> bool {
+    bytes.into_iter().all(|bytes| bytes <= super::SHARED_BYTES_MAX as u32)
+}
 
-    fn shared_bytes(&self) -> u32 {
-        Dot::<T>::bytes(self.0.count, self.0.dim, self.0.stride, false)
-    }
+macro_rules! kernels {
+    ($($name:ident, $label:literal, $instances:expr, $bytes:expr;)+) => {$(
+        #[repr(transparent)]
+        #[derive(Debug, Clone, Copy)]
+        struct $name<T>(Dot<T>);
+
+        // SAFETY: `dot.cu` has the same struct, and takes as much shared memory.
+        unsafe impl<T: Element> Kernel for $name<T> {
+            const ID: Id = Id::of::<T>($instances);
+            const NAME: &'static str = $label;
+            const THREADS: u32 = 128;
+
+            fn shared_bytes(&self) -> u32 {
+                let bytes: fn(Dot<T>) -> u32 = $bytes;
+                bytes(self.0)
+            }
+        }
+    )+};
+}
+
+kernels! {
+    // f32 has none on tensor cores: `by_warps` never takes it for one.
+    Forward, "dot_forward", [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
+        |p| by_warps(p.count, p.dim, p.stride, true);
+    Backward, "dot_backward", [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
+        |p| by_warps(p.count, p.dim, p.stride, false);
+    ForwardByBlocks, "dot_forward_by_blocks",
+        [Id::DotForwardByBlocksF32, Id::DotForwardByBlocksBf16, Id::DotForwardByBlocksF16],
+        |p| by_blocks(p.count, p.dim, true);
+    BackwardByBlocks, "dot_backward_by_blocks",
+        [Id::DotBackwardByBlocksF32, Id::DotBackwardByBlocksBf16, Id::DotBackwardByBlocksF16],
+        |p| by_blocks(p.count, p.dim, false);
 }

@@ -1,14 +1,24 @@
 //! `element.cuh`: the element types of activations and gradients, and what a step is told.
 
 use bytemuck::{Pod, Zeroable};
-use half::bf16;
+use half::{bf16, f16};
 
+use super::Id;
 use crate::buffer::Pointer;
+
+/// The types of elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "they are what they are called")]
+pub enum ElementKind {
+    F32,
+    Bf16,
+    F16,
+}
 
 /// What activations and gradients consist of.
 pub trait Element: Pod + std::fmt::Debug + Send + Sync {
-    /// Whether it is bf16, else f32.
-    const BF16: bool;
+    /// Which type it is.
+    const KIND: ElementKind;
 
     /// Rounds to it.
     fn of(value: f32) -> Self;
@@ -18,7 +28,7 @@ pub trait Element: Pod + std::fmt::Debug + Send + Sync {
 }
 
 impl Element for f32 {
-    const BF16: bool = false;
+    const KIND: ElementKind = ElementKind::F32;
 
     fn of(value: f32) -> Self {
         value
@@ -30,7 +40,7 @@ impl Element for f32 {
 }
 
 impl Element for bf16 {
-    const BF16: bool = true;
+    const KIND: ElementKind = ElementKind::Bf16;
 
     fn of(value: f32) -> Self {
         Self::from_f32(value)
@@ -38,6 +48,25 @@ impl Element for bf16 {
 
     fn value(self) -> f32 {
         self.to_f32()
+    }
+}
+
+impl Element for f16 {
+    const KIND: ElementKind = ElementKind::F16;
+
+    fn of(value: f32) -> Self {
+        Self::from_f32(value)
+    }
+
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Id {
+    /// The one of a kernel's instances, for f32, bf16 and f16, that takes elements of a type.
+    pub(super) const fn of<T: Element>(instances: [Self; 3]) -> Self {
+        instances[T::KIND as usize]
     }
 }
 

@@ -11,39 +11,56 @@ use crate::buffer::Pointer;
 pub struct Guard {
     /// Nothing is updated where this is not 0: 1 where a gradient, 2 where the loss is no finite number.
     pub stop: u32,
-    /// What gradients are multiplied by before the rules see them.
-    pub gradient_scale: f32,
     /// What the loss is multiplied by on the way back.
     pub loss_scale: f32,
+    /// What gradients of tables are multiplied by before the rules see them.
+    pub table_scale: f32,
+    /// The same of dense parameters, whose gradients are clipped, too.
+    pub dense_scale: f32,
     /// Steps since the loss's scale changed last.
     pub steady: u32,
+    /// 0.
+    pub reserved: u32,
     /// Steps that were left out since their gradients were beyond the elements' range.
     pub skipped: u64,
 }
 
-const _: () = assert!(size_of::<Guard>() == 24);
+const _: () = assert!(size_of::<Guard>() == 32);
 
 impl Guard {
     /// Before the first step.
     pub fn new(loss_scale: f32) -> Self {
-        Self { stop: 0, gradient_scale: 1.0, loss_scale, steady: 0, skipped: 0 }
+        let scale = 1.0 / loss_scale;
+        Self {
+            stop: 0,
+            loss_scale,
+            table_scale: scale,
+            dense_scale: scale,
+            steady: 0,
+            reserved: 0,
+            skipped: 0,
+        }
     }
 }
 
 impl Pointer<Guard> {
     /// Where [`Guard::stop`] lies.
     pub fn stop(self) -> Pointer<u32> {
-        self.cast()
+        self.field(std::mem::offset_of!(Guard, stop))
     }
 
-    /// Where [`Guard::gradient_scale`] lies.
-    pub fn gradient_scale(self) -> Pointer<f32> {
-        self.cast().element(1)
+    /// Where [`Guard::table_scale`] lies.
+    pub fn table_scale(self) -> Pointer<f32> {
+        self.field(std::mem::offset_of!(Guard, table_scale))
     }
 
-    /// Where [`Guard::loss_scale`] lies.
-    pub fn loss_scale(self) -> Pointer<f32> {
-        self.cast().element(2)
+    /// Where [`Guard::dense_scale`] lies.
+    pub fn dense_scale(self) -> Pointer<f32> {
+        self.field(std::mem::offset_of!(Guard, dense_scale))
+    }
+
+    fn field<T>(self, offset: usize) -> Pointer<T> {
+        self.cast::<u8>().element(offset).cast()
     }
 }
 
@@ -156,7 +173,7 @@ const _: () = assert!(size_of::<Finite<f32>>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl<T: Element> Kernel for Finite<T> {
-    const ID: Id = if T::BF16 { Id::FiniteBf16 } else { Id::FiniteF32 };
+    const ID: Id = Id::of::<T>([Id::FiniteF32, Id::FiniteBf16, Id::FiniteF16]);
     const NAME: &'static str = "finite";
     const THREADS: u32 = 256;
 }

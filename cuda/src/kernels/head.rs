@@ -81,7 +81,7 @@ const _: () = assert!(Head::<f32>::HEADS_MAX as u32 * SAMPLES * 12 <= super::SHA
 
 // SAFETY: `head.cu` has the same struct, and takes shared memory for a loss and a gradient a head and sample.
 unsafe impl<T: Element> Kernel for Head<T> {
-    const ID: Id = if T::BF16 { Id::HeadBf16 } else { Id::HeadF32 };
+    const ID: Id = Id::of::<T>([Id::HeadF32, Id::HeadBf16, Id::HeadF16]);
     const NAME: &'static str = "head";
     const THREADS: u32 = 256;
 

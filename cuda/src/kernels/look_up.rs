@@ -67,7 +67,7 @@ const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() 
 
 // SAFETY: `look_up.cu` has the same struct.
 unsafe impl<T: Element> Kernel for LookUp<T> {
-    const ID: Id = if T::BF16 { Id::LookUpBf16 } else { Id::LookUpF32 };
+    const ID: Id = Id::of::<T>([Id::LookUpF32, Id::LookUpBf16, Id::LookUpF16]);
     const NAME: &'static str = "look_up";
     const THREADS: u32 = LookUpTask::THREADS;
 }

@@ -38,7 +38,7 @@ pub struct MachineForward<T>(pub Machine<T>);
 
 // SAFETY: `machine.cu` has the same struct.
 unsafe impl<T: Element> Kernel for MachineForward<T> {
-    const ID: Id = if T::BF16 { Id::MachineForwardBf16 } else { Id::MachineForwardF32 };
+    const ID: Id = Id::of::<T>([Id::MachineForwardF32, Id::MachineForwardBf16, Id::MachineForwardF16]);
     const NAME: &'static str = "machine_forward";
     const THREADS: u32 = 256;
 }
@@ -50,7 +50,7 @@ pub struct MachineBackward<T>(pub Machine<T>);
 
 // SAFETY: `machine.cu` has the same struct.
 unsafe impl<T: Element> Kernel for MachineBackward<T> {
-    const ID: Id = if T::BF16 { Id::MachineBackwardBf16 } else { Id::MachineBackwardF32 };
+    const ID: Id = Id::of::<T>([Id::MachineBackwardF32, Id::MachineBackwardBf16, Id::MachineBackwardF16]);
     const NAME: &'static str = "machine_backward";
     const THREADS: u32 = 256;
 }

@@ -44,8 +44,8 @@ pub use columns::{Columns, Total};
 pub use cross::{Cross, CrossBack};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
-pub use dot::{Dot, DotBackward, DotForward};
-pub use element::{Element, Rate, Step};
+pub use dot::Dot;
+pub use element::{Element, ElementKind, Rate, Step};
 pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
@@ -194,22 +194,34 @@ kernels! {
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
     "begin_state": BeginState = c"begin_state";
-    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", Total = c"columns_total";
-    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16";
-    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16";
-    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16";
-    "dot": DotForwardF32 = c"dot_forward_f32", DotForwardBf16 = c"dot_forward_bf16",
-        DotBackwardF32 = c"dot_backward_f32", DotBackwardBf16 = c"dot_backward_bf16";
+    "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",
+        Total = c"columns_total";
+    "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
+        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16",
+        CrossBackF16 = c"cross_back_f16";
+    "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16",
+        DenseInputF16 = c"dense_input_f16";
+    "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
+        DenseUpdateF16 = c"dense_update_f16";
+    "dot": DotForwardBf16 = c"dot_forward_bf16", DotForwardF16 = c"dot_forward_f16",
+        DotBackwardBf16 = c"dot_backward_bf16", DotBackwardF16 = c"dot_backward_f16",
+        DotForwardByBlocksF32 = c"dot_forward_by_blocks_f32",
+        DotForwardByBlocksBf16 = c"dot_forward_by_blocks_bf16",
+        DotForwardByBlocksF16 = c"dot_forward_by_blocks_f16",
+        DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
+        DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
+        DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
     "gather": Gather = c"gather";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
-        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16";
-    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16";
+        FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
+    "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
-    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16";
+    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16", LookUpF16 = c"look_up_f16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
-        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16";
+        MachineForwardF16 = c"machine_forward_f16",
+        MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
+        MachineBackwardF16 = c"machine_backward_f16";
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
@@ -231,10 +243,15 @@ kernels! {
         SparseUpdateBf16By32x1 = c"sparse_update_bf16_32x1",
         SparseUpdateBf16By32x2 = c"sparse_update_bf16_32x2",
         SparseUpdateBf16By32x8 = c"sparse_update_bf16_32x8",
+        SparseUpdateF16By4x1 = c"sparse_update_f16_4x1",
         SparsePartsBy4x1 = c"sparse_parts_4x1",
+        SparseUpdateF16By16x1 = c"sparse_update_f16_16x1",
         SparsePartsBy16x1 = c"sparse_parts_16x1",
+        SparseUpdateF16By32x1 = c"sparse_update_f16_32x1",
         SparsePartsBy32x1 = c"sparse_parts_32x1",
+        SparseUpdateF16By32x2 = c"sparse_update_f16_32x2",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
+        SparseUpdateF16By32x8 = c"sparse_update_f16_32x8",
         SparsePartsBy32x8 = c"sparse_parts_32x8";
     "update": UpdateSgd = c"update_sgd";
 }

@@ -43,6 +43,8 @@ pub struct SparseUpdate<T> {
     pub rates: Pointer<Rate>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
+    /// Null, or what gradients are multiplied by.
+    pub scale: Pointer<f32>,
     /// Nothing is written where it is not 0.
     pub stop: Pointer<u32>,
     /// The tables.
@@ -59,7 +61,7 @@ pub struct SparseUpdate<T> {
     pub room: u32,
 }
 
-const _: () = assert!(size_of::<TableRule>() == 48 && size_of::<SparseUpdate<f32>>() == 104);
+const _: () = assert!(size_of::<TableRule>() == 48 && size_of::<SparseUpdate<f32>>() == 112);
 
 /// Pairs that a team of lanes takes.
 const RUN: u32 = 64;
@@ -133,19 +135,14 @@ const fn outbox(rows: u32, lanes: u32, vectors: u32) -> u32 {
 
 // SAFETY: `sparse_update.cu` has the same struct, and its blocks take this much shared memory.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateRuns<T, LANES, VECTORS> {
-    const ID: Id = match (T::BF16, LANES, VECTORS) {
-        (false, 4, 1) => Id::SparseUpdateF32By4x1,
-        (false, 16, 1) => Id::SparseUpdateF32By16x1,
-        (false, 32, 1) => Id::SparseUpdateF32By32x1,
-        (false, 32, 2) => Id::SparseUpdateF32By32x2,
-        (false, 32, 8) => Id::SparseUpdateF32By32x8,
-        (true, 4, 1) => Id::SparseUpdateBf16By4x1,
-        (true, 16, 1) => Id::SparseUpdateBf16By16x1,
-        (true, 32, 1) => Id::SparseUpdateBf16By32x1,
-        (true, 32, 2) => Id::SparseUpdateBf16By32x2,
-        (true, 32, 8) => Id::SparseUpdateBf16By32x8,
+    const ID: Id = Id::of::<T>(match (LANES, VECTORS) {
+        (4, 1) => [Id::SparseUpdateF32By4x1, Id::SparseUpdateBf16By4x1, Id::SparseUpdateF16By4x1],
+        (16, 1) => [Id::SparseUpdateF32By16x1, Id::SparseUpdateBf16By16x1, Id::SparseUpdateF16By16x1],
+        (32, 1) => [Id::SparseUpdateF32By32x1, Id::SparseUpdateBf16By32x1, Id::SparseUpdateF16By32x1],
+        (32, 2) => [Id::SparseUpdateF32By32x2, Id::SparseUpdateBf16By32x2, Id::SparseUpdateF16By32x2],
+        (32, 8) => [Id::SparseUpdateF32By32x8, Id::SparseUpdateBf16By32x8, Id::SparseUpdateF16By32x8],
         _ => panic!("no such team"),
-    };
+    });
     const NAME: &'static str = "sparse_update";
     const THREADS: u32 = THREADS;
 

@@ -158,7 +158,7 @@ impl LocalTables {
         ids: Ids,
         gradients: Pointer<T>,
         rates: Pointer<Rate>,
-        stop: Pointer<u32>,
+        (scale, stop): (Pointer<f32>, Pointer<u32>),
     ) -> Result<()> {
         let layout = &self.layout;
         let update = SparseUpdate {
@@ -170,6 +170,7 @@ impl LocalTables {
             tables: self.rules.pointer(),
             rates,
             gradients,
+            scale,
             stop,
             storage: self.table.pointer(),
             parts: self.parts.pointer(),

@@ -171,13 +171,17 @@ impl<'a> OnGpu<'a> {
         let Bench { device, lane } = self.bench;
         let rates = self.case.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
         let ids = DeviceIds::new(self.bench, &self.case.layout, batch)?;
-        let (gradients, stop) = (Buffer::of(device, gradients)?, Buffer::of(device, &[stop])?);
+        // As the loss of fp16 is scaled: without rounding.
+        let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(4.0 * gradient.value())).collect();
+        let (gradients, scale) = (Buffer::of(device, &scaled)?, Buffer::of(device, &[0.25f32])?);
+        let stop = Buffer::of(device, &[stop])?;
         let rates = Buffer::of(device, &rates.collect::<Vec<_>>())?;
         // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
         unsafe {
             self.tables.route(lane, ids.ids())?;
             let (gradients, rates) = (gradients.pointer(), rates.pointer());
-            self.tables.update(lane, ids.ids(), gradients, rates, stop.pointer())?;
+            let told = (scale.pointer(), stop.pointer());
+            self.tables.update(lane, ids.ids(), gradients, rates, told)?;
         }
         Ok(self.tables.check(lane)?)
     }

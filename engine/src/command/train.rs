@@ -57,6 +57,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         ))?;
     }
     let train = &summary.train;
+    if let Some(skipped) = train.skipped_steps {
+        output::text(format_args!(
+            "left out            {skipped} of {} steps, whose gradients were beyond the range of f16\n",
+            train.steps
+        ))?;
+    }
     output::text(format_args!(
         "trained             {} samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
         train.samples,

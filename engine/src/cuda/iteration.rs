@@ -161,6 +161,7 @@ impl<T: Element> Iteration<'_, T> {
             beside.record(updated)?;
             self.enqueue(Phase::UpdateDense, main)?;
             main.wait(updated)?;
+            self.network.end(main)?;
         }
         Ok(())
     }

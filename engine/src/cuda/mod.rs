@@ -2,12 +2,12 @@
 //!
 //! An iteration is captured once as a graph and replayed: the batch and what the step is told lie in a slot in the
 //! GPU's memory, which a lane of its own fills while the iteration before runs. The host waits for nothing inside of an
-//! iteration; losses come back some steps later. BatchShape that are shorter than the rest are filled up with samples
+//! iteration; losses come back some steps later. Batches that are shorter than the rest are filled up with samples
 //! without label, which count for nothing.
 //!
-//! Activations and the gradients by them are f32 or bf16, as `device.precision` says; weights, their gradients and all
-//! sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on the same GPU with the
-//! same cuBLASLt.
+//! Activations and the gradients by them are f32, bf16 or f16, as `device.precision` says; weights, their gradients and
+//! all sums are f32. Sums are taken in a fixed order, so that a run has the same bits each time on the same GPU with
+//! the same cuBLASLt.
 
 mod error;
 mod evaluation;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
@@ -54,6 +54,7 @@ pub struct CudaModel {
 enum Machine {
     F32(Box<Trainer<f32>>),
     Bf16(Box<Trainer<bf16>>),
+    F16(Box<Trainer<f16>>),
 }
 
 /// Does the same with a trainer of either kind.
@@ -62,6 +63,7 @@ macro_rules! with_trainer {
         match $machine {
             Machine::F32($trainer) => $do,
             Machine::Bf16($trainer) => $do,
+            Machine::F16($trainer) => $do,
         }
     };
 }
@@ -81,16 +83,24 @@ impl CudaModel {
     ) -> Result<Self> {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
+        let parts = (&spec, rules);
         let machine = match precision {
-            Precision::Fp32 => Machine::F32(
-                Trainer::new(device, (Compute::F32, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
-            Precision::Tf32 => Machine::F32(
-                Trainer::new(device, (Compute::Tf32, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
-            Precision::Bf16 => Machine::Bf16(
-                Trainer::new(device, (Compute::Bf16, algorithms), (&spec, rules), seed, batches)?.into(),
-            ),
+            Precision::Fp32 => {
+                let compute = (Compute::F32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Tf32 => {
+                let compute = (Compute::Tf32, algorithms);
+                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Bf16 => {
+                let compute = (Compute::Bf16, algorithms);
+                Machine::Bf16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
+            Precision::Fp16 => {
+                let compute = (Compute::F16, algorithms);
+                Machine::F16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Ok(Self { spec, rules: rules.clone(), optimizers, machine })
@@ -159,6 +169,15 @@ impl CudaModel {
             trainer.finished.drain(..).for_each(&mut tell);
         });
         Ok(())
+    }
+
+    /// Steps that were left out so far since gradients were beyond the range of f16, once all steps are done; none in
+    /// other precisions, in which such a step is the last one.
+    ///
+    /// # Errors
+    /// Where something of the GPU's failed.
+    pub fn skipped_steps(&self) -> Result<Option<u64>> {
+        with_trainer!(&self.machine, trainer => Ok(trainer.network.skipped_steps(&trainer.main)?))
     }
 
     /// The moment at which the steps that were begun will be done.

@@ -1,16 +1,14 @@
 //! What of a job cannot be trained on a GPU yet.
 
-use half::bf16;
+use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head};
-use rankine_reader::Schema;
-use rankine_reader::schema::Hotness;
 
 use super::network::Places;
 use crate::job::{Conflict, Job, Precision};
 use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
-pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec) -> Vec<Conflict> {
+pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";
@@ -20,24 +18,10 @@ pub fn refusals(job: &Job, schema: &Schema, spec: &ModelSpec) -> Vec<Conflict> {
             format!("one GPU trains a model alone so far: use 1 rank, or {on_cpu}"),
         );
     }
-    if spec.wide {
-        let kind = job.model.kind();
-        refuse(
-            "model.kind".into(),
-            format!("GPUs have no first-order terms so far, as {kind} has: {on_cpu}"),
-        );
-    }
     let heads = spec.heads.len();
     if heads > Head::<f32>::HEADS_MAX {
         let most = Head::<f32>::HEADS_MAX;
         refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
-    }
-    if let Some(column) = schema.categorical.iter().find(|column| column.hotness != Hotness::Fixed(1)) {
-        let name = &column.name;
-        refuse(
-            "data".into(),
-            format!("GPUs take columns of one id a sample so far, and column {name} has bags: {on_cpu}"),
-        );
     }
     let dim = job.model.embedding_dim().get() as usize;
     if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec) {
@@ -59,5 +43,6 @@ fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     match precision {
         Precision::Fp32 | Precision::Tf32 => of::<f32>(spec),
         Precision::Bf16 => of::<bf16>(spec),
+        Precision::Fp16 => of::<f16>(spec),
     }
 }

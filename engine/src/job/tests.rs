@@ -547,6 +547,13 @@ job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
 }
 
 #[test]
+fn algorithms_are_timed_or_taken_from_a_record() {
+    let told = errors(SOUND, &["device.tune=true", "device.tuning='runs/a/tuning.json'"]);
+    assert!(told.contains("device.tuning='runs/a/tuning.json': device.tune asks for"), "{told}");
+    Job::from_toml("job.toml", SOUND, &["device.tuning='runs/a/tuning.json'"]).unwrap();
+}
+
+#[test]
 fn all_contradictions_are_told_at_once() {
     let sets = [
         "model.embedding_dim=32",
@@ -891,7 +898,12 @@ fn any_job() -> impl Strategy<Value = Job> {
     let reader = (mode, 1u32..=128)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
-    let precision = prop_oneof![Just(Precision::Fp32), Just(Precision::Tf32), Just(Precision::Bf16)];
+    let precision = prop_oneof![
+        Just(Precision::Fp32),
+        Just(Precision::Tf32),
+        Just(Precision::Bf16),
+        Just(Precision::Fp16)
+    ];
     let kind = (kind, precision);
     let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(
         |((kind, precision), threads, per_node, nodes, sharded)| Device {

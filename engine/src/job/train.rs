@@ -147,6 +147,9 @@ pub enum Precision {
     /// bfloat16, which has 8 bits.
     #[default]
     Bf16,
+    /// IEEE half precision, which has 11 bits and ends at 65504: the loss is scaled, and steps with gradients beyond
+    /// that are left out.
+    Fp16,
 }
 
 impl Precision {
@@ -156,6 +159,7 @@ impl Precision {
             Self::Fp32 => "fp32",
             Self::Tf32 => "tf32",
             Self::Bf16 => "bf16",
+            Self::Fp16 => "fp16",
         }
     }
 }

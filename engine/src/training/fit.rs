@@ -217,7 +217,8 @@ impl Fit<'_> {
         };
         saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
         let traffic = self.learner.traffic();
-        let summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        let mut summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        summary.train.skipped_steps = self.learner.skipped_steps()?;
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
     }
@@ -291,6 +292,7 @@ impl Fit<'_> {
                 seconds,
                 samples_per_second: total.samples_per_second(),
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
+                skipped_steps: None,
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,

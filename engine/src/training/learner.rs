@@ -59,7 +59,7 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, dataset, spec)? {
+        let why = match gpu::device(job, spec)? {
             Ok(device) => return Ok(Self::Cuda(device)),
             Err(why) => why,
         };
@@ -75,6 +75,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
     pub(super) fn initialize(
         self,
         job: &Job,
@@ -146,6 +147,15 @@ impl Learner {
                 let budget = model.device().budget().map_err(crate::cuda::Error::from)?;
                 Ok(Some(budget.into()))
             }
+        }
+    }
+
+    /// Steps that were left out since gradients were beyond the range of what is computed in, where that is so narrow.
+    pub(super) fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => Ok(model.skipped_steps()?),
         }
     }
 
@@ -234,6 +244,7 @@ impl Learner {
     }
 
     /// Milliseconds from each moment to the next, once all steps are done.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "without GPUs there are no marks"))]
     pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -263,15 +274,27 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there; nothing on a CPU.
-    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// Trains so many steps on the batches that lie on a GPU, and waits for them; none on a CPU.
+    pub(super) fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError> {
         match self {
             Self::Cpu(..) => {
                 let _ = steps;
-                Ok(Vec::new())
+                Ok(())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => gpu::trace(model, steps),
+            Self::Cuda(model, _) => Ok(model.repeat_steps(steps)?),
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, while `run` does something and waits for it; nothing on a CPU.
+    pub(super) fn trace(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<(), TrainError>,
+    ) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => run(self).map(|()| Vec::new()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(..) => gpu::trace(|| run(self)),
         }
     }
 
@@ -409,16 +432,12 @@ mod gpu {
                            counts";
 
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
-    pub(super) fn device(
-        job: &Job,
-        dataset: &Dataset,
-        spec: &ModelSpec,
-    ) -> Result<Result<Arc<Device>, String>, TrainError> {
+    pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
-        let refused = refusals(job, dataset.schema(), spec);
+        let refused = refusals(job, spec);
         match (Device::open(0), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
@@ -474,8 +493,8 @@ mod gpu {
         }
     }
 
-    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that only
-    /// the first evaluation reads.
+    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that
+    /// only the first evaluation reads.
     #[derive(Default)]
     pub(in super::super) struct Judge {
         evaluation: Option<CudaEvaluation>,
@@ -535,11 +554,11 @@ mod gpu {
         }
     }
 
-    /// What the GPU does in so many steps over the batches that lie there.
-    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// What GPUs do while `run` does something and waits for it.
+    pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<Activity>, TrainError> {
         let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
         let trace = Trace::begin().map_err(refused)?;
-        model.repeat_steps(steps)?;
+        run()?;
         let activities = trace.end().map_err(refused)?.into_iter();
         let shown = |activity: rankine_cuda::Activity| Activity {
             name: activity.name,

@@ -133,10 +133,10 @@ pub enum TrainError {
         /// The operating system's words.
         source: std::io::Error,
     },
-    /// The loss is no longer a number.
+    /// The loss is no longer a number, or a gradient is none.
     #[error(
-        "the loss at step {step} is {loss}: training diverged. The usual cause is a learning rate that is too high; \
-         the model was not saved"
+        "the loss at step {step}, or a gradient there, is {loss}: training diverged. The usual cause is a learning \
+         rate that is too high; the model was not saved"
     )]
     Diverged {
         /// The step.

@@ -131,6 +131,9 @@ pub struct TrainSummary {
     pub samples_per_second: f64,
     /// Seconds over steps, in milliseconds.
     pub ms_per_iteration: f64,
+    /// Steps that changed nothing, since gradients were beyond the range of f16; absent in other precisions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub skipped_steps: Option<u64>,
     /// The share of the seconds in which training waited for the reader.
     pub reader_wait_share: f64,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{DenseUpdate, Element, Guard, Rate, Rule, Squares};
+use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
@@ -10,7 +10,7 @@ use rankine_embedding::cuda::Result;
 use super::layers::Layers;
 
 /// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
-const SQUARES_PARTS: u32 = 256;
+const SQUARES_PARTS: u32 = 1024;
 
 /// Dense parameters on a GPU.
 #[derive(Debug)]
@@ -36,7 +36,8 @@ impl<T: Element> Dense<T> {
     ) -> Result<Self> {
         let _parameters = device.purpose("dense parameters");
         let filled = layers.fill_up(parameters);
-        let copies = T::BF16.then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
+        let copies = (T::KIND != ElementKind::F32)
+            .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
         let mut state = vec![0.0; optimizer.rule.state_elements(filled.len())];
         optimizer.rule.initialize(&filled, &mut state);
         Ok(Self {
@@ -93,7 +94,7 @@ impl<T: Element> Dense<T> {
             second: kept(1),
             copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
             rate,
-            scale: guard.gradient_scale(),
+            scale: guard.dense_scale(),
             stop: guard.stop(),
             rule: self.rule,
             count: count as u32,

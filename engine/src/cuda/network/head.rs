@@ -136,7 +136,7 @@ impl<T: Element> Head<T> {
         shared: &Shared<T>,
         input: Input,
         losses: Pointer<f64>,
-        norm_max: Option<f32>,
+        (norm_max, scaled): (Option<f32>, bool),
     ) -> Result<()> {
         let verdict = Verdict {
             losses: self.losses.pointer(),
@@ -150,7 +150,7 @@ impl<T: Element> Head<T> {
             heads: self.heads() as u32,
             parts_count: shared.dense.squares.len() as u32,
             norm_max: norm_max.unwrap_or(f32::INFINITY),
-            scaled: 0,
+            scaled: u32::from(scaled),
             reserved: 0,
         };
         // SAFETY: all other addresses are of this value's buffers; the caller vouches for the rest.

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{
-    Dot, DotBackward, DotForward, Element, Finite, Machine, MachineBackward, MachineForward,
-};
+use rankine_cuda::kernels::{Dot, Element, Finite, Machine, MachineBackward, MachineForward};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -121,7 +119,7 @@ impl<T: Element> Interaction<T> {
                 (Kind::Dot(products), _) => {
                     let dot = self.dot(shared, plan.samples, products.both().values.pointer);
                     let dot = Dot { gradients: Pointer::NULL, ..dot };
-                    lane.launch(&DotForward(dot), dot.grid(shared.device.multiprocessors()))?;
+                    dot.enqueue_forward(lane)?;
                 }
                 (Kind::Cross(network), Some(plan)) => network.forward(lane, shared, plan)?,
                 (Kind::Machine([terms, _]), _) => {
@@ -144,7 +142,7 @@ impl<T: Element> Interaction<T> {
             match (&self.kind, &plan.0) {
                 (Kind::Dot(products), _) => {
                     let dot = self.dot(shared, shared.samples, products.both().gradients.pointer);
-                    lane.launch(&DotBackward(dot), dot.grid(shared.device.multiprocessors()))?;
+                    dot.enqueue_backward(lane)?;
                 }
                 (Kind::Cross(network), Some(plan)) => {
                     network.backward(lane, shared, plan)?;

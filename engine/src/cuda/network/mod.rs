@@ -16,7 +16,7 @@ mod shared;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Tuning};
-use rankine_cuda::kernels::{DenseInput, Element, Guard};
+use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
 
@@ -30,6 +30,11 @@ use layers::Layers;
 use mlp::Mlp;
 pub(super) use places::Places;
 use shared::{Activations, Both, Shared};
+
+/// What the loss is multiplied by at first, where it is scaled, and the steps after which that is doubled unless one
+/// was left out: those of PyTorch's `GradScaler`.
+const FIRST_SCALE: f32 = 65536.0;
+const SCALE_INTERVAL: u32 = 2000;
 
 /// A model's weights, and the activations of a batch.
 #[derive(Debug)]
@@ -74,6 +79,10 @@ impl Forward {
 }
 
 impl<T: Element> Network<T> {
+    /// Whether gradients can be beyond the elements' range though nothing is wrong: then the loss is scaled, so that
+    /// they are not too small either, and steps where they are too large are left out.
+    const SCALED: bool = matches!(T::KIND, ElementKind::F16);
+
     pub(super) fn new(
         device: &Arc<Device>,
         (compute, algorithms): (Compute, Algorithms),
@@ -113,7 +122,7 @@ impl<T: Element> Network<T> {
             compute,
             samples,
             dense: Dense::new(device, layers, parameters, &rules.dense)?,
-            guard: Buffer::of(device, &[Guard::new(1.0)])?,
+            guard: Buffer::of(device, &[Self::guard()])?,
             parts: Buffer::filled(device, parts, 0xff)?,
         };
         Ok(Self {
@@ -151,9 +160,20 @@ impl<T: Element> Network<T> {
         self.head.logits.pointer()
     }
 
+    /// The guard as training starts with it.
+    fn guard() -> Guard {
+        Guard::new(if Self::SCALED { FIRST_SCALE } else { 1.0 })
+    }
+
+    /// Steps that were left out since their gradients were beyond the elements' range, where they can be, once the lane
+    /// has done all that was enqueued on it.
+    pub(super) fn skipped_steps(&self, lane: &Lane) -> Result<Option<u64>> {
+        Ok(if Self::SCALED { Some(self.shared.guard.read(lane)?[0].skipped) } else { None })
+    }
+
     /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
-        Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Guard::new(1.0) }])?)
+        Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Self::guard() }])?)
     }
 
     /// The products of a pass forward over so many samples.
@@ -282,7 +302,8 @@ impl<T: Element> Network<T> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             self.shared.dense.square(lane)?;
-            self.head.verdict(lane, &self.shared, input, losses, self.norm_max)
+            let rules = (self.norm_max, Self::SCALED);
+            self.head.verdict(lane, &self.shared, input, losses, rules)
         }
     }
 
@@ -303,6 +324,20 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.update(lane, input.ids, gradients, input.rates, guard.stop()) }
+        unsafe { tables.update(lane, input.ids, gradients, input.rates, (guard.table_scale(), guard.stop())) }
+    }
+
+    /// Enqueues what ends a step, once all updates are done.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn end(&self, lane: &Lane) -> Result<()> {
+        if Self::SCALED {
+            let rescale =
+                Rescale { guard: self.shared.guard.pointer(), interval: SCALE_INTERVAL, reserved: 0 };
+            // SAFETY: as for `bottom_forward`.
+            unsafe { lane.launch(&rescale, (1, 1)) }?;
+        }
+        Ok(())
     }
 }
