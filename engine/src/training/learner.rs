@@ -28,7 +28,7 @@ pub(super) enum Learner {
     Cpu(Box<CpuModel>, Vec<f64>),
     /// In a GPU's memory, with what judges it there.
     #[cfg(feature = "cuda")]
-    Cuda(Box<crate::cuda::CudaModel>, gpu::Judge),
+    Cuda(Box<crate::cuda::CudaModel>, Box<gpu::Judge>),
 }
 
 /// A moment in a GPU's work.
@@ -89,7 +89,7 @@ impl Choice {
             #[cfg(feature = "cuda")]
             Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
                 Ok((model, name)) => {
-                    return Ok((Learner::Cuda(Box::new(model), gpu::Judge::default()), name));
+                    return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                 }
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
