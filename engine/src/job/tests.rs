@@ -547,6 +547,13 @@ job.toml:20:1: the kind `sgd` has no key `epsilon` in [optimizer.sparse]
 }
 
 #[test]
+fn algorithms_are_timed_or_taken_from_a_record() {
+    let told = errors(SOUND, &["device.tune=true", "device.tuning='runs/a/tuning.json'"]);
+    assert!(told.contains("device.tuning='runs/a/tuning.json': device.tune asks for"), "{told}");
+    Job::from_toml("job.toml", SOUND, &["device.tuning='runs/a/tuning.json'"]).unwrap();
+}
+
+#[test]
 fn all_contradictions_are_told_at_once() {
     let sets = [
         "model.embedding_dim=32",

@@ -75,6 +75,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
     pub(super) fn initialize(
         self,
         job: &Job,
@@ -243,6 +244,7 @@ impl Learner {
     }
 
     /// Milliseconds from each moment to the next, once all steps are done.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "without GPUs there are no marks"))]
     pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
