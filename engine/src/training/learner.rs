@@ -264,12 +264,14 @@ impl Learner {
             Self::Cpu(..) => Ok((Vec::new(), None)),
             #[cfg(feature = "cuda")]
             Self::Cuda(model, _) => {
-                let (phases, (bytes, flops)) = model.time_phases()?;
-                let ceilings = Ceilings { gb_per_s: bytes / 1e9, tflop_per_s: flops / 1e12 };
-                let phase = |(phase, ms, work): (crate::cuda::Phase, f64, crate::cuda::Work)| {
+                let times = model.time_phases()?;
+                let ceilings =
+                    Ceilings { gb_per_s: times.bytes_per_s / 1e9, tflop_per_s: times.flops_per_s / 1e12 };
+                let phases = times.phases.into_iter();
+                let phases = phases.map(|(phase, ms, work)| {
                     Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
-                };
-                Ok((phases.into_iter().map(phase).collect(), Some(ceilings)))
+                });
+                Ok((phases.collect(), Some(ceilings)))
             }
         }
     }
