@@ -378,7 +378,11 @@ impl Layout {
             return Err(Error::NotExchanged("tables of different dims"));
         }
         let have = self.dim();
-        if !have.is_multiple_of(VECTOR) { Err(Error::NotByFour { what: "the dim of a table", have }) } else { Ok(()) }
+        if !have.is_multiple_of(VECTOR) {
+            Err(Error::NotByFour { what: "the dim of a table", have })
+        } else {
+            Ok(())
+        }
     }
 
     /// Elements of a row.
