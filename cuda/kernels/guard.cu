@@ -31,9 +31,16 @@ static_assert(sizeof(Squares) == 24);
 
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) squares(const __grid_constant__ Squares p) {
     double sum = 0;
+    const u32 first = blockIdx.x * GUARD_THREADS + threadIdx.x, vectors = p.count / VECTOR;
 #pragma unroll 4
-    for (u32 i = blockIdx.x * GUARD_THREADS + threadIdx.x; i < p.count; i += gridDim.x * GUARD_THREADS) {
-        const double value = p.gradients[i];
+    for (u32 i = first; i < vectors; i += gridDim.x * GUARD_THREADS) {
+        const float4 values = load4(p.gradients + i * VECTOR);
+        const double x = values.x, y = values.y, z = values.z, w = values.w;
+        sum += x * x + y * y + (z * z + w * w);
+    }
+    // Fewer than four are left.
+    if (vectors * VECTOR + first < p.count) {
+        const double value = p.gradients[vectors * VECTOR + first];
         sum += value * value;
     }
     sum = sum_of_block(sum);

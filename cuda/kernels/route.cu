@@ -103,7 +103,15 @@ extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __g
     u32 all;
     const u32 begin = exclusive_sum<FEATURES_MAX>(count, warps, all);
     if (threadIdx.x < p.features_count) p.begins[threadIdx.x] = begin;
-    if (threadIdx.x == 0) p.begins[p.features_count] = p.counts[0] = all;
+    if (threadIdx.x > 0) return;
+    p.begins[p.features_count] = p.counts[0] = all;
+    if (all > 0) return;
+    // There is nothing to number.
+    p.counts[1] = 0;
+    if (p.starts != nullptr) p.starts[0] = 0;
+    if (p.owner_starts != nullptr) {
+        for (u32 owner = 0; owner <= p.ranks; owner++) p.owner_starts[owner] = 0;
+    }
 }
 
 // The look-ups of a tile: `count` from `first` on.
@@ -396,13 +404,6 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
     __shared__ u32 heads_of[ROUTE_WARPS + 1];
     __shared__ u32 before_tile;
     const u32 number = next_tile(p.tickets + p.passes), look_ups = p.counts[0], begin = number * ROUTE_TILE;
-    if (number == 0 && look_ups == 0 && threadIdx.x == 0) {
-        p.counts[1] = 0;
-        if (p.starts != nullptr) p.starts[0] = 0;
-        if (p.owner_starts != nullptr) {
-            for (u32 owner = 0; owner <= p.ranks; owner++) p.owner_starts[owner] = 0;
-        }
-    }
     if (begin >= look_ups) return;
     const u32 count = min(ROUTE_TILE, look_ups - begin);
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;

@@ -23,6 +23,8 @@ extern "C" __global__ void __launch_bounds__(TOTALS_THREADS) totals(const __grid
     __shared__ double sums[TOTALS_THREADS];
     const float* labels = p.labels + u64(blockIdx.x) * p.samples;
     double sum = 0;
+    // One block, so what counts is how many loads are under way.
+#pragma unroll 16
     for (u32 sample = threadIdx.x; sample < p.samples; sample += TOTALS_THREADS) {
         if (!isnan(labels[sample])) sum += double(p.weights[sample]);
     }

@@ -3,7 +3,7 @@
 //
 // Reads 8 or 16 bytes a value, neighbours' out of the cache where rows follow each other, and writes 4. Blocks come
 // checked as far as their headers say; what only values say is checked here: labels, ids, sizes of bags. Of 65536
-// samples of dlrm in the order of the file this takes 35 us beside 2.4 ms of training (H200).
+// samples of dlrm, shuffled within 16 blocks, values take 18 us and ids 29 (H200), beside the iteration before.
 #include <cuda_fp16.h>
 
 #include "element.cuh"

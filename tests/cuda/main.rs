@@ -69,8 +69,12 @@ fn main() -> ExitCode {
         });
         trial.with_ignored_flag(!there)
     });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    let mut arguments = Arguments::from_args();
+    // A library that is closed waits for the whole GPU, which no capture on another thread survives.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
+
 /// Random numbers.
 struct Words {
     seed: u64,

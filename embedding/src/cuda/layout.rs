@@ -378,10 +378,10 @@ impl Layout {
             return Err(Error::NotExchanged("tables of different dims"));
         }
         let have = self.dim();
-        if !have.is_multiple_of(VECTOR) {
-            Err(Error::NotByFour { what: "the dim of a table", have })
-        } else {
+        if have.is_multiple_of(VECTOR) {
             Ok(())
+        } else {
+            Err(Error::NotByFour { what: "the dim of a table", have })
         }
     }
 

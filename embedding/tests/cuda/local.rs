@@ -18,6 +18,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("fewer_samples_can_be_looked_up", CASES, fewer_samples_can_be_looked_up),
     ("routes_are_the_cpus", 4 * CASES, routes_are_the_cpus),
     ("routes_of_many_look_ups_are_sorted", 2, routes_of_many_look_ups_are_sorted),
+    ("models_without_features_look_nothing_up", 1, models_without_features_look_nothing_up),
     ("ids_out_of_range_are_told", CASES, ids_out_of_range_are_told),
 ];
 
@@ -145,13 +146,18 @@ impl DeviceIds {
         Ok(Self {
             ids: Buffer::of(&bench.device, &all_ids)?,
             offsets: Buffer::of(&bench.device, &all_offsets)?,
-            samples: Buffer::of(&bench.device, &[columns[0].offsets.len() as u32 - 1])?,
+            samples: Buffer::of(&bench.device, &[samples_of(columns) as u32])?,
         })
     }
 
     pub(crate) fn ids(&self) -> Ids {
         Ids { ids: self.ids.pointer(), offsets: self.offsets.pointer(), samples: self.samples.pointer() }
     }
+}
+
+/// Samples of a batch that has columns.
+fn samples_of(columns: &[Column]) -> usize {
+    columns.first().map_or(0, |column| column.offsets.len() - 1)
 }
 
 /// Samples of a batch: sometimes all that there is room for.
@@ -188,7 +194,7 @@ fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outc
 fn expected_vectors<T: Element>(case: &Case, columns: &[Column], samples: usize) -> Vec<T> {
     let stride = case.layout.elements() / case.layout.samples();
     let mut expected = vec![poison::<T>(); samples * stride];
-    let there = (columns[0].offsets.len() - 1).min(samples);
+    let there = samples_of(columns).min(samples);
     let tables = case.cpu_tables(Optimizer::sgd(0.1));
     for feature in case.layout.features() {
         let table = &tables[feature.table];
@@ -358,6 +364,21 @@ fn routes_of_many_look_ups_are_sorted(bench: &Bench, words: &mut Words) -> Outco
         check_route(&tables.snapshot(&bench.lane)?, &expected)?;
     }
     Ok(())
+}
+
+fn models_without_features_look_nothing_up(bench: &Bench, _: &mut Words) -> Outcome {
+    let layout = Layout::new(1, 3, 8, &[], &[], &[])?;
+    let case = Case { layout, seed: 1, drawn: 0 };
+    let tables = case.tables(bench)?;
+    let ids = DeviceIds::new(bench, &case.layout, &[])?;
+    let vectors = Buffer::<f32>::filled(&bench.device, 24, 0)?;
+    // SAFETY: there are no ids, and as many vectors as samples.
+    unsafe {
+        tables.look_up(&bench.lane, ids.ids(), 3, vectors.pointer())?;
+        tables.route(&bench.lane, ids.ids())?;
+    }
+    tables.check(&bench.lane)?;
+    check_route(&tables.snapshot(&bench.lane)?, &expected_route(&case, &[]))
 }
 
 fn ids_out_of_range_are_told(bench: &Bench, words: &mut Words) -> Outcome {

@@ -40,7 +40,7 @@ impl Batches {
     /// wanted.
     ///
     /// # Errors
-    /// As [`crate::cuda::Feed::open`].
+    /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
     #[cfg(feature = "cuda")]
     pub(super) fn for_gpu(
         device: &Arc<rankine_cuda::Device>,
@@ -51,9 +51,14 @@ impl Batches {
         let part = part.into();
         match part.coding {
             BlockCoding::Records(_) => Self::unpacked(part, options),
-            BlockCoding::Packed { .. } => {
-                Ok(Self::Packed(crate::cuda::Feed::open(device, part, options, stay)?))
-            }
+            BlockCoding::Packed { .. } => match crate::cuda::Feed::open(device, part, options, stay) {
+                Ok(feed) => Ok(Self::Packed(feed)),
+                Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
+                    "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
+                     train.shuffle_window_blocks or train.batch_size"
+                ))),
+                Err(error) => Err(error.into()),
+            },
         }
     }
 

@@ -75,6 +75,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
     pub(super) fn initialize(
         self,
         job: &Job,
@@ -243,6 +244,7 @@ impl Learner {
     }
 
     /// Milliseconds from each moment to the next, once all steps are done.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "without GPUs there are no marks"))]
     pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -272,15 +274,27 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, in so many steps over the batches that lie there; nothing on a CPU.
-    pub(super) fn trace(&mut self, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// Trains so many steps on the batches that lie on a GPU, and waits for them; none on a CPU.
+    pub(super) fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError> {
         match self {
             Self::Cpu(..) => {
                 let _ = steps;
-                Ok(Vec::new())
+                Ok(())
             }
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => gpu::trace(model, steps),
+            Self::Cuda(model, _) => Ok(model.repeat_steps(steps)?),
+        }
+    }
+
+    /// What a GPU does, kernel by kernel, while `run` does something and waits for it; nothing on a CPU.
+    pub(super) fn trace(
+        &mut self,
+        run: impl FnOnce(&mut Self) -> Result<(), TrainError>,
+    ) -> Result<Vec<Activity>, TrainError> {
+        match self {
+            Self::Cpu(..) => run(self).map(|()| Vec::new()),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(..) => gpu::trace(|| run(self)),
         }
     }
 
@@ -540,11 +554,11 @@ mod gpu {
         }
     }
 
-    /// What the GPU does in so many steps over the batches that lie there.
-    pub(super) fn trace(model: &mut CudaModel, steps: usize) -> Result<Vec<Activity>, TrainError> {
+    /// What GPUs do while `run` does something and waits for it.
+    pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<Activity>, TrainError> {
         let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
         let trace = Trace::begin().map_err(refused)?;
-        model.repeat_steps(steps)?;
+        run()?;
         let activities = trace.end().map_err(refused)?.into_iter();
         let shown = |activity: rankine_cuda::Activity| Activity {
             name: activity.name,

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::dataset::{Dataset, DatasetPart, Part};
-use crate::io::{IoMode, Rung, SlabRing};
+use crate::io::{AlignedMemory, IoMode, Rung, SlabMemory, SlabRing};
 use crate::samples::Samples;
 use crate::testing::{self, TestDataset};
 
@@ -233,15 +235,12 @@ fn memory_is_used_again() {
 #[test]
 fn packed_blocks_come_with_their_windows() {
     let dataset = dataset();
-    let part = std::sync::Arc::new(part(&dataset));
+    let part = Arc::new(part(&dataset));
     let order = Order::Shuffled { seed: 4, window_blocks: 3 };
     let plan = Plan::new(&part, order, Some(1), Position::default()).unwrap();
-    let mut stream = BlockStream::open(
-        std::sync::Arc::clone(&part),
-        plan.clone(),
-        &options(1, order, Position::default()).io,
-    )
-    .unwrap();
+    let mut stream =
+        BlockStream::open(Arc::clone(&part), plan.clone(), &options(1, order, Position::default()).io)
+            .unwrap();
     for window in plan {
         for (place, &index) in window.blocks.iter().enumerate() {
             let block = stream.next().unwrap().unwrap();
@@ -300,4 +299,56 @@ fn packed_batches_are_those_that_are_unpacked() {
             }
         }
     }
+}
+
+/// Memory of the caller's, as one that a GPU copies from: it tells when it is freed.
+struct CallersMemory {
+    memory: AlignedMemory,
+    freed: Arc<AtomicBool>,
+}
+
+// SAFETY: it is that of the memory in it, which nobody else has.
+unsafe impl SlabMemory for CallersMemory {
+    fn as_ptr(&self) -> *mut u8 {
+        self.memory.as_ptr()
+    }
+
+    fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+}
+
+impl Drop for CallersMemory {
+    fn drop(&mut self) {
+        self.freed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_callers_memory_is_read_into_and_kept_for_its_blocks() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    let options = options(100, Order::File, Position::default());
+    let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
+    let freed = Arc::new(AtomicBool::new(false));
+    let memory = AlignedMemory::new((slabs + 2) * slab_bytes).unwrap();
+    let range = memory.as_ptr().addr()..memory.as_ptr().addr() + memory.bytes();
+    let ring = SlabRing::new(CallersMemory { memory, freed: Arc::clone(&freed) }, slab_bytes).unwrap();
+    assert_eq!(ring.slabs() as usize, slabs + 2);
+    let mut stream = PackedStream::with_ring(part, &options, ring).unwrap();
+    let mut blocks = Vec::new();
+    while blocks.len() < 3 {
+        if let Packed::Block(block) = stream.next().unwrap().unwrap() {
+            assert!(range.contains(&block.bytes().as_ptr().addr()));
+            blocks.push(block);
+        }
+    }
+    drop(stream);
+    let mut samples = Samples::new(&dataset.schema);
+    for block in blocks {
+        assert!(!freed.load(Ordering::Relaxed));
+        block.decode_into(&mut samples).unwrap();
+    }
+    assert!(freed.load(Ordering::Relaxed));
+    assert_eq!(samples, dataset.samples.slice(0..3 * BLOCK_SAMPLES as usize));
 }

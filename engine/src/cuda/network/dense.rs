@@ -10,7 +10,7 @@ use rankine_embedding::cuda::Result;
 use super::layers::Layers;
 
 /// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
-const SQUARES_PARTS: u32 = 256;
+const SQUARES_PARTS: u32 = 1024;
 
 /// Dense parameters on a GPU.
 #[derive(Debug)]

@@ -83,8 +83,7 @@ pub fn bench_train(
         } else {
             reading(job, &dataset, options, &mut learner)?
         };
-        let Measured { input, samples, host_ms, device_ms, losses, seconds } = measured;
-        let trace = options.trace.as_ref().map(|path| trace::take(&mut learner, TRACED_STEPS, path));
+        let Measured { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
         let (phases, ceilings) = learner.time_phases()?;
         let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
@@ -107,7 +106,7 @@ pub fn bench_train(
             memory: learner.memory()?,
             ceilings,
             phases,
-            trace: trace.transpose()?,
+            trace,
         })
     })
 }
@@ -120,6 +119,8 @@ struct Measured {
     device_ms: Option<Vec<f64>>,
     losses: Vec<f64>,
     seconds: f64,
+    /// Of steps after those.
+    trace: Option<TraceSummary>,
 }
 
 /// Steps over batches that lie ready.
@@ -142,6 +143,8 @@ fn resident(
     let began = Instant::now();
     let times = learner.time_steps(&batches, rate_factor, options.steps.max(1))?;
     let seconds = began.elapsed().as_secs_f64();
+    let repeat = |learner: &mut Learner| learner.repeat_steps(TRACED_STEPS);
+    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, repeat));
     Ok(Measured {
         input: Input::Resident { batches: batches.len() },
         samples: (times.len() * batch_size) as u64,
@@ -149,6 +152,7 @@ fn resident(
         host_ms: times,
         losses: Vec::new(),
         seconds,
+        trace: trace.transpose()?,
     })
 }
 
@@ -188,6 +192,15 @@ fn reading(
     }
     learner.take_losses(true, |loss| losses.push(loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
+    let more = |learner: &mut Learner| {
+        for step in 1..=TRACED_STEPS {
+            let Some(batch) = batches.next().transpose()? else { break };
+            let number = options.warm_up + steps + step;
+            learner.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
+        }
+        learner.take_losses(true, |_| ())
+    };
+    let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);
     let reading = Reading {
         rung: rung.to_string(),
@@ -201,5 +214,6 @@ fn reading(
         device_ms: learner.ms_between(&marks)?,
         losses,
         seconds,
+        trace: trace.transpose()?,
     })
 }

@@ -18,12 +18,18 @@ pub(in crate::training) struct Activity {
     pub(in crate::training) bytes: u64,
 }
 
-/// Traces some steps over the batches that lie on the device, and writes what they did to a file.
+/// Traces so many steps, which `run` does and waits for, and writes what the GPU did to a file.
 ///
 /// # Errors
-/// [`TrainError::Device`] where no trace can be taken here, [`TrainError::Write`] where the file cannot be written.
-pub(super) fn take(learner: &mut Learner, steps: usize, path: &Path) -> Result<TraceSummary, TrainError> {
-    let activities = learner.trace(steps)?;
+/// Those of `run`; [`TrainError::Device`] where no trace can be taken here, [`TrainError::Write`] where the file cannot
+/// be written.
+pub(super) fn take(
+    learner: &mut Learner,
+    path: &Path,
+    steps: usize,
+    run: impl FnOnce(&mut Learner) -> Result<(), TrainError>,
+) -> Result<TraceSummary, TrainError> {
+    let activities = learner.trace(run)?;
     let write = |source| TrainError::Write { path: path.to_owned(), source };
     let json = serde_json::to_string(&chrome(&activities)).map_err(|error| write(error.into()))?;
     std::fs::write(path, json).map_err(write)?;
