@@ -251,6 +251,8 @@ pub struct Moment {
 
 // SAFETY: the driver allows the use of an event from any thread that has its context current.
 unsafe impl Send for Moment {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Moment {}
 
 impl Moment {
     /// A moment of the GPU, which must be the current one of this thread.

@@ -113,15 +113,15 @@ fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comp
     unsafe { product.enqueue(&blas, &bench.lane) }?;
     let (out, sums) = (out.read(&bench.lane)?, sums.read(&bench.lane)?);
     let mut column_sums = vec![(0.0, 0.0); n];
-    for i in 0..m * n {
+    for (i, output) in outputs.iter().enumerate() {
         let (row, column) = (i / n, i % n);
         let found = f64::from(out[row * stride + column].value());
         let terms = (0..k).map(|j| f64::from(x[row * k + j].value()) * f64::from(y[j * n + column].value()));
         let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
-        let expected = if outputs[i].value() > 0.0 { sum } else { 0.0 };
+        let expected = if output.value() > 0.0 { sum } else { 0.0 };
         let tolerance = size * k as f64 * F32_ROUNDING + F32_ROUNDING;
         let tolerance = tolerance + rounding::<T>() * (expected.abs() + tolerance);
-        close("through a ReLU", i, found, expected, if outputs[i].value() > 0.0 { tolerance } else { 0.0 })?;
+        close("through a ReLU", i, found, expected, if output.value() > 0.0 { tolerance } else { 0.0 })?;
         let (sum, size) = &mut column_sums[column];
         (*sum, *size) = (*sum + found, *size + found.abs());
     }

@@ -87,7 +87,7 @@ impl Training {
         let feature = |number: usize| FeatureSpec {
             column: format!("c{number}"),
             table: number % tables.len(),
-            pooling: if number % 2 == 0 { Pooling::Sum } else { Pooling::Mean },
+            pooling: if number.is_multiple_of(2) { Pooling::Sum } else { Pooling::Mean },
         };
         let heads = 1 + words.below(3) as usize;
         let head = |number: usize| HeadSpec {

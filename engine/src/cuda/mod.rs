@@ -24,8 +24,6 @@ pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
 pub use feed::{FedBatch, Feed};
 pub use input::{InputLayout, InputSlot};
-pub(crate) use iteration::Phase;
 pub use model::{BatchShape, CudaModel};
 pub use refusal::refusals;
 pub use unpack::Unpacker;
-pub(crate) use work::Work;

@@ -20,7 +20,7 @@ use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
 use super::network::{Forward, Network, Places};
 use super::unpack::Unpacker;
-use super::work::{Sizes, Work, ceilings, time};
+use super::work::{PhaseTimes, Sizes, Work, ceilings, time};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -200,12 +200,12 @@ impl CudaModel {
         })
     }
 
-    /// How long each phase of an iteration takes alone, in milliseconds, and its work; then bytes and operations a
-    /// second that the GPU reaches at most. A step must have been done. Weights change.
+    /// How long each phase of an iteration takes alone, and what the GPU reaches at most. A step must have been done.
+    /// Weights change.
     ///
     /// # Errors
     /// Where something of the GPU's failed.
-    pub(crate) fn time_phases(&mut self) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+    pub(crate) fn time_phases(&mut self) -> Result<PhaseTimes> {
         let Self { spec, rules, machine, .. } = self;
         with_trainer!(machine, trainer => trainer.time_phases(spec, rules))
     }
@@ -513,15 +513,10 @@ impl<T: Element> Trainer<T> {
         Ok(place)
     }
 
-    /// How long each phase of an iteration takes alone, in milliseconds, over the batch that lies in the first slot,
-    /// with what it has to do, and what the GPU reaches at most: bytes and operations a second. Weights change.
-    fn time_phases(
-        &mut self,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
-    ) -> Result<(Vec<(Phase, f64, Work)>, (f64, f64))> {
+    /// Times the phases of an iteration over the batch that lies in the first slot.
+    fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes> {
         self.finish()?;
-        let ceilings = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
+        let (bytes_per_s, flops_per_s) = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
         let layout = self.tables.layout();
         let iteration = Iteration {
             network: &self.network,
@@ -552,7 +547,7 @@ impl<T: Element> Trainer<T> {
                 phases.push((phase, ms, work));
             }
         }
-        Ok((phases, ceilings))
+        Ok(PhaseTimes { phases, bytes_per_s, flops_per_s })
     }
 
     /// A moment on the lane that begins and ends iterations.

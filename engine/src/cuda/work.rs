@@ -26,6 +26,15 @@ pub(crate) struct Work {
     pub(crate) flops: u64,
 }
 
+/// How long the phases of an iteration take, each alone, and what the GPU reaches at most.
+#[derive(Debug)]
+pub(crate) struct PhaseTimes {
+    /// Each phase with its milliseconds and its work.
+    pub(crate) phases: Vec<(Phase, f64, Work)>,
+    pub(crate) bytes_per_s: f64,
+    pub(crate) flops_per_s: f64,
+}
+
 /// What the work of a phase follows from.
 #[derive(Debug)]
 pub(super) struct Sizes<'a> {

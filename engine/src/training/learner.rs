@@ -28,7 +28,7 @@ pub(super) enum Learner {
     Cpu(Box<CpuModel>, Vec<f64>),
     /// In a GPU's memory, with what judges it there.
     #[cfg(feature = "cuda")]
-    Cuda(Box<crate::cuda::CudaModel>, gpu::Judge),
+    Cuda(Box<crate::cuda::CudaModel>, Box<gpu::Judge>),
 }
 
 /// A moment in a GPU's work.
@@ -89,7 +89,7 @@ impl Choice {
             #[cfg(feature = "cuda")]
             Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
                 Ok((model, name)) => {
-                    return Ok((Learner::Cuda(Box::new(model), gpu::Judge::default()), name));
+                    return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                 }
                 Err(why) => {
                     check_memory(&spec, rules, None)?;
@@ -264,12 +264,14 @@ impl Learner {
             Self::Cpu(..) => Ok((Vec::new(), None)),
             #[cfg(feature = "cuda")]
             Self::Cuda(model, _) => {
-                let (phases, (bytes, flops)) = model.time_phases()?;
-                let ceilings = Ceilings { gb_per_s: bytes / 1e9, tflop_per_s: flops / 1e12 };
-                let phase = |(phase, ms, work): (crate::cuda::Phase, f64, crate::cuda::Work)| {
+                let times = model.time_phases()?;
+                let ceilings =
+                    Ceilings { gb_per_s: times.bytes_per_s / 1e9, tflop_per_s: times.flops_per_s / 1e12 };
+                let phases = times.phases.into_iter();
+                let phases = phases.map(|(phase, ms, work)| {
                     Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
-                };
-                Ok((phases.into_iter().map(phase).collect(), Some(ceilings)))
+                });
+                Ok((phases.collect(), Some(ceilings)))
             }
         }
     }
