@@ -271,6 +271,30 @@ __device__ inline void learn(const SparseUpdate& p, const TEAM& team, const Feat
     }
 }
 
+// Updates a row by its table's rule.
+template <class TEAM>
+__device__ inline void learn_by_rule(const SparseUpdate& p, const TEAM& team, const Feature& feature,
+                                     const TableRule& table, u32 row,
+                                     const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    switch (table.rule.kind) {
+        case SGD: learn<SGD>(p, team, feature, table, row, sums); break;
+        case MOMENTUM: learn<MOMENTUM>(p, team, feature, table, row, sums); break;
+        case NESTEROV: learn<NESTEROV>(p, team, feature, table, row, sums); break;
+        case ADAGRAD: learn<ADAGRAD>(p, team, feature, table, row, sums); break;
+        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(p, team, feature, table, row, sums); break;
+        case ADAM: learn<ADAM>(p, team, feature, table, row, sums); break;
+        case FTRL: learn<FTRL>(p, team, feature, table, row, sums); break;
+    }
+}
+
+// The same, as one function for all its callers: of wide rows it is long, and was compiled for minutes at every one.
+template <class TEAM>
+__device__ __noinline__ void learn_apart(const SparseUpdate& p, const TEAM& team, const Feature& feature,
+                                         const TableRule& table, u32 row,
+                                         const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    learn_by_rule(p, team, feature, table, row, sums);
+}
+
 // Updates the first `count` rows that a team has to update.
 template <class TEAM, u32 ROWS>
 __device__ inline void learn_all(const SparseUpdate& p, const TEAM& team, const Outbox<TEAM, ROWS>& outbox,
@@ -281,14 +305,10 @@ __device__ inline void learn_all(const SparseUpdate& p, const TEAM& team, const 
         const auto& sums = outbox.sums[team.number][i];
         const Feature& feature = p.features[of.feature];
         const TableRule& table = p.tables[feature.table];
-        switch (table.rule.kind) {
-            case SGD: learn<SGD>(p, team, feature, table, of.row, sums); break;
-            case MOMENTUM: learn<MOMENTUM>(p, team, feature, table, of.row, sums); break;
-            case NESTEROV: learn<NESTEROV>(p, team, feature, table, of.row, sums); break;
-            case ADAGRAD: learn<ADAGRAD>(p, team, feature, table, of.row, sums); break;
-            case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(p, team, feature, table, of.row, sums); break;
-            case ADAM: learn<ADAM>(p, team, feature, table, of.row, sums); break;
-            case FTRL: learn<FTRL>(p, team, feature, table, of.row, sums); break;
+        if constexpr (TEAM::VECTORS == 1) {
+            learn_by_rule(p, team, feature, table, of.row, sums);
+        } else {
+            learn_apart(p, team, feature, table, of.row, sums);
         }
     }
     // The outbox is overwritten next.
