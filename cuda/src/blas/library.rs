@@ -168,8 +168,8 @@ impl Library {
         let algorithm = match (taken, &blas.algorithms) {
             (Some(algorithm), _) => algorithm,
             (None, Algorithms::Timed) => product.fastest(blas, [&a, &b], &out)?,
-            (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, &[tuning, &blas.known])?,
-            (None, Algorithms::Known) => product.recorded(blas, &name, &[&blas.known])?,
+            (None, Algorithms::Recorded(tuning)) => product.recorded(blas, &name, tuning)?,
+            (None, Algorithms::Known) => product.known(blas, &name)?,
         };
         blas.taken.borrow_mut().set(name, &algorithm);
         Ok(Self { algorithm, ..product })
@@ -226,11 +226,24 @@ impl Library {
         named(status, "cublasLtMatmul")
     }
 
-    /// The algorithm of the first record that has one for the product, once the library has said that it takes it; of
-    /// none, what the heuristics put first.
-    fn recorded(&self, blas: &Blas, name: &str, records: &[&Tuning]) -> Result<lt::cublasLtMatmulAlgo_t> {
-        let recorded = records.iter().find_map(|record| record.get(name).transpose()).transpose()?;
-        let Some(algorithm) = recorded else { return Ok(self.candidates(blas)?[0]) };
+    /// The algorithm of a record; of none that it names, the known one.
+    fn recorded(&self, blas: &Blas, name: &str, record: &Tuning) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let Some(algorithm) = record.get(name)? else { return self.known(blas, name) };
+        if self.is_taken(blas, &algorithm) {
+            return Ok(algorithm);
+        }
+        Err(Error::Tuning(format!("the library does not take its algorithm of {name}")))
+    }
+
+    /// What was measured to be the fastest, where that was done and the library takes it; else what the heuristics put
+    /// first.
+    fn known(&self, blas: &Blas, name: &str) -> Result<lt::cublasLtMatmulAlgo_t> {
+        let measured = blas.known.get(name)?.filter(|algorithm| self.is_taken(blas, algorithm));
+        measured.map_or_else(|| Ok(self.candidates(blas)?[0]), Ok)
+    }
+
+    /// Whether the library takes an algorithm for the product.
+    fn is_taken(&self, blas: &Blas, algorithm: &lt::cublasLtMatmulAlgo_t) -> bool {
         let mut found = MaybeUninit::<lt::cublasLtMatmulHeuristicResult_t>::uninit();
         let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
         // SAFETY: all handles live; there is room for the result.
@@ -242,17 +255,13 @@ impl Library {
                 b.0,
                 out.0,
                 out.0,
-                &algorithm,
+                algorithm,
                 found.as_mut_ptr(),
             )
         };
-        let taken = status == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
+        status == lt::cublasStatus_t::CUBLAS_STATUS_SUCCESS
             // SAFETY: the call succeeded, and so has set the result.
-            && unsafe { found.assume_init_ref() }.workspaceSize <= blas.workspace.len();
-        if taken {
-            return Ok(algorithm);
-        }
-        Err(Error::Tuning(format!("the library does not take its algorithm of {name}")))
+            && unsafe { found.assume_init_ref() }.workspaceSize <= blas.workspace.len()
     }
 
     /// The algorithms that the library's heuristics name, at least one: the same each time with the same library on the

@@ -428,10 +428,10 @@ mod gpu {
     use crate::model::{ModelSpec, TrainingRules};
 
     /// What to do where a job is too large.
-    const WAY_OUT: &str = "Tables take less with fewer rows (data.generate.rows_cap, or hashing at conversion), a \
-                           smaller model.embedding_dim, or a sparse optimizer that keeps less beside each row; all \
-                           else grows with train.batch_size. With device.kind = \"cpu\" the host's memory is what \
-                           counts";
+    const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
+                           hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer that keeps \
+                           less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
+                           the host's memory is what counts";
 
     /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
     pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
