@@ -16,12 +16,15 @@ use std::time::Duration;
 use clap::Parser;
 use half::bf16;
 use rankine_cuda::{Device, Graph, Lane, Moment};
+use rankine_embedding::Pooling;
 use rankine_embedding::cuda::{self, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
 use rankine_embedding::random::philox4x32;
-use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use serde_json::json;
+use workload::{Workload, id};
+
+mod workload;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -34,18 +37,8 @@ struct Options {
     /// Samples of a batch, over all GPUs
     #[arg(long, default_value_t = 65536)]
     batch: usize,
-    /// The tables: a built-in shape, or the file of one
-    #[arg(long, default_value = "dlrm")]
-    shape: String,
-    /// No table has more rows than this
-    #[arg(long, default_value_t = 5_000_000)]
-    rows_cap: u64,
-    /// Elements of a row
-    #[arg(long, default_value_t = 128)]
-    dim: usize,
-    /// The exponent of the ids' power law
-    #[arg(long, default_value_t = 1.1)]
-    alpha: f64,
+    #[command(flatten)]
+    workload: Workload,
     /// Batches that phases go through, so that none finds its own data in the cache
     #[arg(long, default_value_t = 8)]
     batches: usize,
@@ -164,21 +157,11 @@ fn main() -> Result<()> {
     if options.batches == 0 || !options.batches.is_multiple_of(2) {
         return Err("--batches must be even: iterations use two routes in turn".into());
     }
-    let shape = Shape::load(&options.shape)?;
-    let tables: Vec<_> = shape
-        .rows
-        .iter()
-        .enumerate()
-        .map(|(number, &rows)| TableSpec {
-            name: format!("c{number}"),
-            rows: rows.min(options.rows_cap),
-            dim: options.dim,
-            dtype: Dtype::Fp32,
-        })
-        .collect();
+    let Workload { dim, shape, .. } = &options.workload;
+    let tables = options.workload.tables(&Shape::load(shape)?);
     // The first vector of a sample is the bottom MLP's.
-    let stride = (1 + tables.len()) * options.dim;
-    let place = |table| (1 + table) * options.dim;
+    let stride = (1 + tables.len()) * dim;
+    let place = |table| (1 + table) * dim;
     let feature = |table| Feature { column: table, table, place: place(table), pooling: Pooling::Sum };
     let features: Vec<_> = (0..tables.len()).map(feature).collect();
     let columns = vec![Hotness::Fixed(1); features.len()];
@@ -189,7 +172,7 @@ fn main() -> Result<()> {
     let ranks = Node::ranks(layout, &devices, options.batches, options.batches, deadline)?;
     let shared_bytes = ranks[0].shared_bytes();
 
-    let laws: Vec<_> = tables.iter().map(|table| PowerLaw::new(table.rows, options.alpha)).collect();
+    let laws = options.workload.laws(&tables);
     let together = Together { barrier: Barrier::new(options.gpus), failed: Mutex::new(None) };
     let of_ranks: Vec<_> = thread::scope(|scope| {
         let measure = |rank: Rank| measure_rank(rank, &options, &laws, &together);
@@ -230,9 +213,10 @@ fn main() -> Result<()> {
         eprintln!("{name:28} {us:9.1}");
         rows.push(json!({ "phase": name, "us": us }));
     }
+    let Workload { shape, rows_cap, dim, .. } = &options.workload;
     let report = json!({
-        "gpus": options.gpus, "batch": options.batch, "shape": options.shape, "rows_cap": options.rows_cap,
-        "dim": options.dim, "look_ups": counts.ids, "distinct": counts.slots, "distinct_far": counts.slots_far,
+        "gpus": options.gpus, "batch": options.batch, "shape": shape, "rows_cap": rows_cap, "dim": dim,
+        "look_ups": counts.ids, "distinct": counts.slots, "distinct_far": counts.slots_far,
         "union": counts.union, "shared_bytes": shared_bytes, "phases": rows,
     });
     #[expect(clippy::print_stdout, reason = "it is what the command is for")]
@@ -322,11 +306,8 @@ fn prepare(rank: &Rank, options: &Options, laws: &[PowerLaw]) -> Result<Vec<Sche
             .par_iter()
             .enumerate()
             .flat_map(|(feature, law)| {
-                (0..samples).into_par_iter().map(move |sample| {
-                    let words = philox4x32([sample, batch as u32, number, 0], [feature as u32, 1]);
-                    let bits = u64::from(words[0]) << 21 | u64::from(words[1]) >> 11;
-                    law.row(law.rank(bits as f64 / (1u64 << 53) as f64)) as u32
-                })
+                let place = move |sample| [sample, batch as u32, number];
+                (0..samples).into_par_iter().map(move |sample| id(law, feature, place(sample)))
             })
             .collect();
         rank.set_ids(lane, batch, &ids)?;

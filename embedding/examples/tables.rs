@@ -7,11 +7,13 @@ use std::error::Error;
 use clap::Parser;
 use half::bf16;
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
+use rankine_embedding::Pooling;
 use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables};
-use rankine_embedding::random::philox4x32;
-use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
+use workload::{Workload, id};
+
+mod workload;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
@@ -21,18 +23,8 @@ struct Options {
     /// Samples of a batch
     #[arg(long, default_value_t = 65536)]
     batch: usize,
-    /// The tables: a built-in shape, or the file of one
-    #[arg(long, default_value = "dlrm")]
-    shape: String,
-    /// No table has more rows than this
-    #[arg(long, default_value_t = 5_000_000)]
-    rows_cap: u64,
-    /// Elements of a row
-    #[arg(long, default_value_t = 128)]
-    dim: usize,
-    /// The exponent of the ids' power law
-    #[arg(long, default_value_t = 1.1)]
-    alpha: f64,
+    #[command(flatten)]
+    workload: Workload,
     /// Batches that are measured in turn, so that none finds its own data in the cache
     #[arg(long, default_value_t = 4)]
     batches: usize,
@@ -43,26 +35,21 @@ struct Options {
 
 fn main() -> Result<()> {
     let options = Options::parse();
-    let shape = Shape::load(&options.shape)?;
-    let rows: Vec<_> = shape.rows.iter().map(|&rows| rows.min(options.rows_cap)).collect();
-    let of = |(number, &rows)| TableSpec {
-        name: format!("c{number}"),
-        rows,
-        dim: options.dim,
-        dtype: Dtype::Fp32,
-    };
-    let tables: Vec<_> = rows.iter().enumerate().map(of).collect();
+    let dim = options.workload.dim;
+    let shape = Shape::load(&options.workload.shape)?;
+    let tables = options.workload.tables(&shape);
+    let laws = options.workload.laws(&tables);
     let hotness = |column| shape.hotness.get(column).map_or(1, |&hotness| hotness as usize);
     let columns: Vec<_> = (0..tables.len()).map(|column| Hotness::Fixed(hotness(column))).collect();
     let feature = |column| Feature {
         column,
         table: column,
         // The first vector of a sample is the bottom MLP's.
-        place: (1 + column) * options.dim,
+        place: (1 + column) * dim,
         pooling: Pooling::Sum,
     };
     let features: Vec<_> = (0..tables.len()).map(feature).collect();
-    let stride = (1 + tables.len()) * options.dim;
+    let stride = (1 + tables.len()) * dim;
     let layout = Layout::new(1, options.batch, stride, &tables, &columns, &features)?;
     let device = Device::open(0)?;
     let lane = Lane::new(&device)?;
@@ -72,15 +59,10 @@ fn main() -> Result<()> {
     let gigabytes = 4e-9 * layout.owner_words() as f64;
     eprintln!("{gigabytes:.1} GB of tables initialized in {seconds:.2} s");
 
-    let laws: Vec<_> = rows.iter().map(|&rows| PowerLaw::new(rows, options.alpha)).collect();
     let batch = |number: usize| -> Result<Buffer<u32>> {
         let of_column = |(column, law): (usize, &PowerLaw)| -> Vec<u32> {
-            let id = |at: usize| {
-                let words = philox4x32([at as u32, number as u32, 0, 0], [column as u32, 1]);
-                let bits = u64::from(words[0]) << 21 | u64::from(words[1]) >> 11;
-                law.row(law.rank(bits as f64 / (1u64 << 53) as f64)) as u32
-            };
-            (0..options.batch * hotness(column)).map(id).collect()
+            let of_batch = 0..options.batch * hotness(column);
+            of_batch.map(|at| id(law, column, [at as u32, number as u32, 0])).collect()
         };
         let ids: Vec<u32> = laws.par_iter().enumerate().flat_map(of_column).collect();
         Ok(Buffer::of(&device, &ids)?)
