@@ -119,10 +119,17 @@ const STEPS: u32 = 0x726f_756e;
 
 impl Rounding {
     /// Of a table of some type in a step, where it is any: `field` is what its first weights were drawn from.
-    pub fn new(dtype: Dtype, field: UniformField, step: u64) -> Option<Self> {
+    ///
+    /// # Panics
+    /// Where weights are to be rounded that were not drawn.
+    pub fn new(dtype: Dtype, field: Option<UniformField>, step: u64) -> Option<Self> {
+        if dtype == Dtype::Fp32 {
+            return None;
+        }
+        let field = field.expect("weights that are rounded were drawn from a seed");
         let counter = [step as u32, (step >> 32) as u32, STEPS, 0];
         let [first, second, ..] = philox4x32(counter, field.key());
-        (dtype != Dtype::Fp32).then_some(Self { dtype, key: [first, second], table: field.stream() })
+        Some(Self { dtype, key: [first, second], table: field.stream() })
     }
 
     /// Rounds a row's weights, or those of some columns of it. Column `c` gets word `c % 4` of counter
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_part_of_a_row_is_rounded_as_the_whole() {
-        let rounding = |step| Rounding::new(Dtype::Bf16, UniformField::new(7, 3), step).unwrap();
+        let rounding = |step| Rounding::new(Dtype::Bf16, Some(UniformField::new(7, 3)), step).unwrap();
         let weights: Vec<_> = (0..37).map(|column| 1.0 + column as f32 * 1e-3).collect();
         let mut whole = weights.clone();
         rounding(5).round(1 << 33, 0, &mut whole);
@@ -232,6 +239,6 @@ mod tests {
         let mut other = weights.clone();
         rounding(6).round(1 << 33, 0, &mut other);
         assert_ne!(other, whole);
-        assert!(Rounding::new(Dtype::Fp32, UniformField::new(7, 3), 5).is_none());
+        assert!(Rounding::new(Dtype::Fp32, Some(UniformField::new(7, 3)), 5).is_none());
     }
 }

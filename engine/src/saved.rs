@@ -185,26 +185,25 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     file.write(&(header.len() as u64).to_le_bytes())?;
     file.write(&header)?;
     let mut run = Vec::new();
-    let (mut told, mut written) = (0, 0);
-    // What is to come, tensor by tensor: how many numbers, and of which type.
-    let mut to_come = shapes.iter().map(|tensor| (tensor.elements(), tensor.dtype));
-    let (mut of_tensor, mut dtype) = (0, Dtype::Fp32);
+    let mut written = 0;
+    // The tensor that comes next, and how many of its numbers are to come.
+    let (mut number, mut left) = (0, shapes[0].elements());
     // Dense tensors come in the order of the parameters, weights before bias, layer by layer.
-    model.try_for_each_run(&mut |values| {
-        // No loss sees the last step's update.
-        if let Some(place) = values.iter().position(|value| !value.is_finite()) {
-            return Err(SavedModelError::NotFinite { tensor: tensor_at(&shapes, told + place) });
-        }
-        told += values.len();
-        let mut values = values;
+    model.try_for_each_run(&mut |mut values| {
         while !values.is_empty() {
-            while of_tensor == 0 {
-                (of_tensor, dtype) =
-                    to_come.next().expect("a model tells no more weights than its spec says");
+            while left == 0 {
+                number += 1;
+                left =
+                    shapes.get(number).expect("a model tells no more weights than its spec says").elements();
             }
-            let (here, behind) = values.split_at(values.len().min(of_tensor).min(RUN_BYTES / 4));
+            let Tensor { name, dtype, .. } = &shapes[number];
+            let (here, behind) = values.split_at(values.len().min(left).min(RUN_BYTES / 4));
+            // No loss sees the last step's update.
+            if here.iter().any(|value| !value.is_finite()) {
+                return Err(SavedModelError::NotFinite { tensor: name.clone() });
+            }
             here.iter().for_each(|&value| dtype.write(value, &mut run));
-            (of_tensor, values) = (of_tensor - here.len(), behind);
+            (left, values) = (left - here.len(), behind);
             if run.len() >= RUN_BYTES {
                 written += run.len();
                 file.write(&run)?;
@@ -216,16 +215,6 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
     assert_eq!(written + run.len(), end, "a model tells as many weights as its spec says");
     file.write(&run)?;
     Ok(file.finish()?)
-}
-
-/// The tensor that an element belongs to, all of them one behind the other.
-fn tensor_at(tensors: &[Tensor], element: usize) -> String {
-    let mut end = 0;
-    let ends = tensors.iter().map(|tensor| {
-        end += tensor.elements();
-        (&tensor.name, end)
-    });
-    ends.filter(|&(_, end)| element < end).map(|(name, _)| name.clone()).next().unwrap_or_default()
 }
 
 /// A tensor, but for what it contains.

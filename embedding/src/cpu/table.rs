@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use super::deduplicate::{BagPlace, Route};
 use super::memory::Memory;
 use super::pool::Feature;
-use crate::dtype::{Dtype, Rounding};
+use crate::dtype::Rounding;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
 use crate::table::TableSpec;
@@ -121,11 +121,7 @@ impl Table {
 
     /// How a step's weights are rounded, where they are.
     fn rounding(&self, step: Step) -> Option<Rounding> {
-        if self.spec.dtype == Dtype::Fp32 {
-            return None;
-        }
-        let field = self.field.expect("weights that are rounded were drawn from a seed");
-        Rounding::new(self.spec.dtype, field, step.number)
+        Rounding::new(self.spec.dtype, self.field, step.number)
     }
 
     /// Rounds some rows' weights: each is a row here with the row that it is of the table as a whole, of which this has

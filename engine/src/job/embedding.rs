@@ -72,6 +72,16 @@ pub enum Exchange {
 }
 
 impl Dtype {
+    /// The tables' own word for it.
+    pub fn of_tables(self) -> rankine_embedding::Dtype {
+        use rankine_embedding::Dtype as OfTables;
+        match self {
+            Self::Fp32 => OfTables::Fp32,
+            Self::Bf16 => OfTables::Bf16,
+            Self::Fp16 => OfTables::Fp16,
+        }
+    }
+
     /// The name in a job file.
     pub fn name(self) -> &'static str {
         match self {

@@ -1,7 +1,7 @@
 //! From a job to its model: what the job says, for the columns that a dataset has.
 
 use rankine_embedding::cpu::RankTables;
-use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::{self, Categorical, VocabularyKind};
 use rankine_reader::{Schema, nearest};
 
@@ -147,11 +147,7 @@ impl Tables {
     fn push(&mut self, job: &Job, column: &Categorical, own: Option<&job::Table>) -> usize {
         let dim = own.and_then(|table| table.dim).unwrap_or(job.model.embedding_dim());
         let name = own.map_or_else(|| column.name.clone(), job::Table::name);
-        let dtype = match own.and_then(|table| table.dtype).unwrap_or(job.embedding.dtype) {
-            job::Dtype::Fp32 => Dtype::Fp32,
-            job::Dtype::Bf16 => Dtype::Bf16,
-            job::Dtype::Fp16 => Dtype::Fp16,
-        };
+        let dtype = own.and_then(|table| table.dtype).unwrap_or(job.embedding.dtype).of_tables();
         self.specs.push(TableSpec { name, rows: column.rows, dim: dim.get() as usize, dtype });
         let rule = own.and_then(|table| table.optimizer.as_ref()).unwrap_or(&job.optimizer.sparse);
         let mut rule = optimizer(rule);

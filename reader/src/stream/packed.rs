@@ -98,7 +98,8 @@ impl PackedStream {
 
     /// Cuts a window into batches, whose last block has the number `last`.
     fn cut(&mut self, window: &Window, last: u32) {
-        let first = (last + 1).wrapping_sub(window.blocks.len() as u32);
+        let behind = last.wrapping_add(1);
+        let first = behind.wrapping_sub(window.blocks.len() as u32);
         let part = Arc::clone(self.blocks.part());
         let place = Places::new(&part, window);
         let shuffled = window.shuffled_rows();
@@ -127,7 +128,7 @@ impl PackedStream {
             let keep_from = match from < window.samples {
                 true if shuffled.is_some() => first,
                 true => first.wrapping_add(place.of(from).0),
-                false => last.wrapping_add(1),
+                false => behind,
             };
             self.ready.push_back(PackedBatch { rows, start, end, keep_from });
         }

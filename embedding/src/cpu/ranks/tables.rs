@@ -463,7 +463,7 @@ impl RankTable {
 
     /// How a step's weights are rounded, where they are.
     fn rounding(&self, step: Step) -> Option<Rounding> {
-        Rounding::new(self.spec.dtype, self.field?, step.number)
+        Rounding::new(self.spec.dtype, self.field, step.number)
     }
 
     /// The sums of what is frequent of each bag.

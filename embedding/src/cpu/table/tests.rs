@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::cpu::pool::{Bags, FeatureSlot};
+use crate::dtype::Dtype;
 use crate::table::Pooling;
 
 const ROWS: usize = 9;
@@ -206,7 +207,7 @@ fn weights_are_rounded_to_the_tables_type() {
         let step = Step { number: 7, rate_factor: 1.0 };
         table.update(&route, &features, &gradients, step);
         exact.update(&route, &features, &gradients, step);
-        let rounding = Rounding::new(dtype, UniformField::new(3, 4), 7).unwrap();
+        let rounding = Rounding::new(dtype, Some(UniformField::new(3, 4)), 7).unwrap();
         for &row in &route.rows {
             rounding.round(row, 0, exact.weights_mut(row));
         }
