@@ -17,11 +17,13 @@ struct Barrier {
     Flags* flags[RANKS_MAX];
     // Of this rank alone: the barriers passed.
     u64* epoch;
+    // Null, or memory of the host: what `aborted` is, once this rank has seen it.
+    u64* told;
     u64 deadline_ns;
     u32 rank;
     u32 ranks;
 };
-static_assert(sizeof(Barrier) == 88);
+static_assert(sizeof(Barrier) == 96);
 
 __device__ inline u64 load_acquire(const u64* address) {
     u64 value;
@@ -49,10 +51,13 @@ extern "C" __global__ void barrier(const __grid_constant__ Barrier p) {
         store_release(&p.flags[peer]->arrived[p.rank], epoch);
         const u64 deadline = now_ns() + p.deadline_ns;
         while (load_acquire(&own->arrived[peer]) < epoch) {
-            if (load_acquire(&own->aborted) != 0) break;
-            if (now_ns() > deadline) {
-                const u64 verdict = u64(p.rank + 1) << 32 | (peer + 1);
+            u64 verdict = load_acquire(&own->aborted);
+            if (verdict == 0 && now_ns() > deadline) {
+                verdict = u64(p.rank + 1) << 32 | (peer + 1);
                 for (u32 other = 0; other < p.ranks; other++) store_release(&p.flags[other]->aborted, verdict);
+            }
+            if (verdict != 0) {
+                if (p.told != nullptr) *p.told = verdict;
                 break;
             }
         }

@@ -1,6 +1,7 @@
 //! What can go wrong between here and a GPU.
 
 use std::ffi::c_int;
+use std::fmt;
 
 use cudarc::driver::{DriverError, sys};
 
@@ -52,6 +53,56 @@ pub enum Error {
         /// The GPU whose memory it is.
         to: usize,
     },
+    /// Too few or too many ranks to share memory.
+    #[error("{ranks} ranks cannot share memory: from 1 to {most} can")]
+    PeersCount {
+        /// The ranks asked for.
+        ranks: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Ranks that did not come to what all ranks do together.
+    #[error(
+        "rank {rank} waited {deadline_ms} ms for {}: look at their logs for what stopped them",
+        Ranks(late)
+    )]
+    PeersLate {
+        /// The rank that waited.
+        rank: usize,
+        /// Those that did not come.
+        late: Vec<usize>,
+        /// How long.
+        deadline_ms: u128,
+    },
+    /// Ranks that have ended before the others.
+    #[error("rank {rank} cannot go on without {}, which ended before: look at its error", Ranks(left))]
+    PeersLeft {
+        /// The rank that would have waited.
+        rank: usize,
+        /// Those that are gone.
+        left: Vec<usize>,
+    },
+    /// Ranks that do different things at the same time, or one of which has no memory for it.
+    #[error("rank {rank} and rank {other} do not share the same: look at the error of rank {other}")]
+    PeersStray {
+        /// The rank that tells.
+        rank: usize,
+        /// The other one.
+        other: usize,
+    },
+    /// A rank that waited in vain at a barrier on the GPUs.
+    #[error(
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
+         stopped it"
+    )]
+    PeerBarrier {
+        /// The rank that waited.
+        waiting: usize,
+        /// The rank that did not come.
+        missing: usize,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
     NoBlas(String),
@@ -89,6 +140,19 @@ pub enum Error {
         /// Its number.
         code: c_int,
     },
+}
+
+/// `rank 3`, or `ranks 1, 2`.
+struct Ranks<'a>(&'a [usize]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "rank" } else { "ranks" })?;
+        for (place, rank) in self.0.iter().enumerate() {
+            write!(f, "{} {rank}", if place == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
 }
 
 /// What calls return.

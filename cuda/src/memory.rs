@@ -21,6 +21,8 @@ use crate::error::{Error, Named, Result};
 
 /// From so many bytes on memory is whole pages.
 const PAGES_BYTES_MIN: usize = 32 << 20;
+/// What whole pages are multiples of.
+const PAGE_BYTES: usize = 2 << 20;
 /// What the driver and the libraries take beside what is allocated here: graphs, and kernels that are loaded when they
 /// run for the first time.
 const RESERVED_BYTES: u64 = 512 << 20;
@@ -218,7 +220,8 @@ impl Memory {
 
     /// As [`Memory::new`], for GPUs that all can access the device's memory.
     pub(crate) fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
-        Self::entered(device, bytes.max(1), |bytes| {
+        // Pages count as a whole while they are only measured, too.
+        Self::entered(device, bytes.max(1).next_multiple_of(PAGE_BYTES), |bytes| {
             let mapping = Mapping::new(device, peers, bytes)?;
             Ok((mapping.address, mapping.bytes, Source::Pages(mapping)))
         })
