@@ -266,11 +266,18 @@ impl Layout {
         self.samples * self.stride
     }
 
-    /// Rows of a table that a rank owns, or has columns of. The first of them is the rank's own number where owners
-    /// take turns, and 0 else.
-    pub fn rows_at(&self, rank: usize, table: usize) -> u64 {
-        let of_table = self.shards.iter().filter(|(of, _)| *of == table);
-        of_table.map(|(_, shard)| self.shard_rows(rank, table, shard)).max().unwrap_or(0)
+    /// The shards, each with its table, in the order of tables.
+    pub fn shards(&self) -> &[(usize, Shard)] {
+        &self.shards
+    }
+
+    /// The rank that owns a row of a shard, and the row's number there.
+    pub fn place(&self, shard: usize, row: u64) -> (usize, u64) {
+        let base = self.bases[shard];
+        match self.shards[shard].1.owner {
+            Owner::EveryRank => ((row % self.ranks as u64) as usize, base + row / self.ranks as u64),
+            Owner::Rank(rank) => (rank, base + row),
+        }
     }
 
     /// Bits of a bag that are the sample's; the feature's are above.
@@ -281,8 +288,12 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::dtype::Dtype;
+    use crate::placement::TablePlan;
+    use crate::topology::Topology;
 
     fn tables(rows: &[u64]) -> Vec<TableSpec> {
         rows.iter().map(|&rows| TableSpec { name: "t".into(), rows, dim: 8, dtype: Dtype::Fp32 }).collect()
@@ -303,5 +314,59 @@ mod tests {
         assert!(matches!(refused(1, (1 << 28) + 1, 8, 5, 0), Error::TooLarge { .. }));
         assert!(matches!(refused(1, 1, 10, 5, 0), Error::NotByFour { what: "the stride", have: 10 }));
         assert!(matches!(refused(1, 1, 12, 5, 2), Error::NotByFour { .. }));
+    }
+
+    #[test]
+    fn every_row_of_a_shard_has_one_place() {
+        let tables = tables(&[5, 1, 70_000, 3]);
+        for ranks in 1..=4 {
+            let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(2, 0)]).unwrap();
+            let topology = Topology::new(ranks, 1).unwrap();
+            let owners: Vec<_> = (0..ranks).collect();
+            let plans = vec![
+                TablePlan::row_wise(&tables[0], Exchange::Rows),
+                TablePlan::table_wise(&tables[1], Exchange::Rows, ranks - 1),
+                TablePlan::column_wise(&tables[2], Exchange::Rows, &owners),
+                TablePlan::row_wise(&tables[3], Exchange::Rows),
+            ];
+            let planned = layout.clone().with_plan(&EmbeddingPlan { topology, tables: plans }).unwrap();
+            for layout in [layout, planned] {
+                let mut seen = BTreeSet::new();
+                for (shard, (table, of_shard)) in layout.shards().iter().enumerate() {
+                    let mut owned = vec![0; ranks];
+                    for row in 0..tables[*table].rows {
+                        let (owner, number) = layout.place(shard, row);
+                        assert!(
+                            number < layout.bases[shard + 1]
+                                && layout.bases[shard] <= number
+                                && seen.insert((owner, number))
+                        );
+                        owned[owner] += 1;
+                    }
+                    let expected: Vec<_> =
+                        (0..ranks).map(|rank| layout.shard_rows(rank, *table, of_shard)).collect();
+                    assert_eq!(owned, expected);
+                }
+                assert!(layout.span >= layout.row_numbers());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_exchanged_is_refused() {
+        let tables = tables(&[5]);
+        let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(0, 0)]).unwrap();
+        let topology = Topology::new(2, 1).unwrap();
+        let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.1 };
+        let rowwise = Optimizer { rule: rowwise, ..Optimizer::sgd(0.1) };
+        for (optimizer, plan) in [
+            (Optimizer::sgd(0.1), TablePlan::replicated(&tables[0])),
+            (Optimizer::sgd(0.1), TablePlan::row_wise(&tables[0], Exchange::Pooled)),
+            (rowwise, TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1])),
+        ] {
+            let layout = layout.clone().with_optimizers(&[optimizer]);
+            let refused = layout.with_plan(&EmbeddingPlan { topology, tables: vec![plan] });
+            assert!(matches!(refused, Err(Error::NotExchanged(_))));
+        }
     }
 }

@@ -11,6 +11,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use rankine_cuda::{Device, Lane};
 use rankine_embedding::random::philox4x32;
 
+mod exchange;
 mod local;
 mod update;
 
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         })
     };
     let bodies = [local::BODIES, update::BODIES].concat().into_iter();
-    let trials = bodies.map(on_one);
+    let trials = exchange::trials(seed, devices).into_iter().chain(bodies.map(on_one));
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
