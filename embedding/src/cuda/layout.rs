@@ -359,13 +359,22 @@ impl Layout {
         self.segment_features().chunk_by(together).map(of).collect()
     }
 
-    /// Blocks that look up all features' samples.
-    pub(super) fn look_up_tasks(&self) -> Vec<LookUpTask> {
-        let of = |(number, feature): (u32, &Feature)| {
-            let (hotness, dim) = (self.columns[feature.column].max(), filled_up(&self.tables[feature.table]));
-            LookUpTask::of_feature(number, self.samples as u32, hotness as u32, dim as u32)
-        };
-        (0..).zip(&self.features).flat_map(of).collect()
+    /// Blocks that look up all features' samples, by the types of their tables, and how many there are of each.
+    pub(super) fn look_up_tasks(&self) -> (Vec<LookUpTask>, [u32; 3]) {
+        let (mut tasks, mut counts) = (Vec::new(), [0; 3]);
+        for (dtype, count) in (0..).zip(&mut counts) {
+            let before = tasks.len();
+            for (number, feature) in (0..).zip(&self.features) {
+                let table = &self.tables[feature.table];
+                if kernel_dtype(table) == dtype {
+                    let (hotness, dim) = (self.columns[feature.column].max(), filled_up(table));
+                    let (samples, hotness, dim) = (self.samples as u32, hotness as u32, dim as u32);
+                    tasks.extend(LookUpTask::of_feature(number, samples, hotness, dim));
+                }
+            }
+            *count = (tasks.len() - before) as u32;
+        }
+        (tasks, counts)
     }
 }
 

@@ -24,6 +24,8 @@ pub struct LocalTables {
     /// All tables, one behind the other.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
+    /// How many are over tables of each type.
+    look_up_counts: [u32; 3],
     router: Router,
     route: LocalRoute,
     /// How each table's rows learn.
@@ -55,9 +57,11 @@ impl LocalTables {
         };
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks();
         let tables = Self {
             table,
-            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
+            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
+            look_up_counts,
             router: Router::new(device, &layout)?,
             route: LocalRoute::new(device, &layout)?,
             rules: Buffer::of(device, &layout.kernel_rules())?,
@@ -125,7 +129,7 @@ impl LocalTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
+        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
     }
 
