@@ -227,7 +227,11 @@ kernels! {
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
-    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16", LookUpF16 = c"look_up_f16";
+    "look_up": LookUpF32OfF32 = c"look_up_f32_f32", LookUpF32OfBf16 = c"look_up_f32_bf16",
+        LookUpF32OfF16 = c"look_up_f32_f16", LookUpBf16OfF32 = c"look_up_bf16_f32",
+        LookUpBf16OfBf16 = c"look_up_bf16_bf16", LookUpBf16OfF16 = c"look_up_bf16_f16",
+        LookUpF16OfF32 = c"look_up_f16_f32", LookUpF16OfBf16 = c"look_up_f16_bf16",
+        LookUpF16OfF16 = c"look_up_f16_f16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",

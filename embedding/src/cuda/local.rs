@@ -20,6 +20,8 @@ pub struct LocalTables {
     /// All tables, one behind the other.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
+    /// How many are over tables of each type.
+    look_up_counts: [u32; 3],
     router: Router,
     route: LocalRoute,
     /// The tables, and how their rows learn.
@@ -51,9 +53,11 @@ impl LocalTables {
         };
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
         let tables = Self {
             table,
-            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
+            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
+            look_up_counts,
             router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
             shards: Buffer::of(device, &layout.kernel_shards(0))?,
@@ -99,7 +103,7 @@ impl LocalTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
+        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
     }
 

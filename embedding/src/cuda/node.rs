@@ -33,6 +33,8 @@ pub struct NodeTables {
     table: Buffer<f32>,
     shards: Buffer<Shard>,
     look_up_tasks: Buffer<LookUpTask>,
+    /// How many are over rows of each type; all are over one.
+    look_up_counts: [u32; 3],
     router: Router,
     /// What looks up in `landing`, by slots.
     landing_features: Buffer<Feature>,
@@ -88,12 +90,15 @@ impl NodeTables {
         };
         let _routes = device.purpose("routes");
         let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
+        let landing_features = layout.landing_features::<T>();
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
         let tables = Self {
             table,
             shards: Buffer::of(device, &layout.kernel_shards(rank))?,
-            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
+            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
+            look_up_counts,
             router: Router::new(device, &layout, rank)?,
-            landing_features: Buffer::of(device, &layout.landing_features::<T>())?,
+            landing_features: Buffer::of(device, &landing_features)?,
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
@@ -280,7 +285,7 @@ impl NodeTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: landing, slots, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
+        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
     }
 

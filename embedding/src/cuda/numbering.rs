@@ -202,13 +202,18 @@ impl Layout {
         order.chunk_by(|one, other| self.segment(one.1) == self.segment(other.1)).map(of).collect()
     }
 
-    /// Blocks that look up all features' samples.
-    pub(super) fn look_up_tasks(&self) -> Vec<LookUpTask> {
-        let of = |(number, (feature, shard)): (u32, (&Feature, usize))| {
-            let (hotness, dim) = (self.columns[feature.column].max(), self.filled_dim(shard));
-            LookUpTask::of_feature(number, self.samples as u32, hotness as u32, dim as u32)
-        };
-        (0..).zip(self.sharded_features()).flat_map(of).collect()
+    /// Blocks that look up all features' samples, by the types of their rows, and how many there are of each.
+    pub(super) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
+        let (mut tasks, mut counts) = (Vec::new(), [0; 3]);
+        for (dtype, count) in (0..).zip(&mut counts) {
+            let before = tasks.len();
+            for (number, feature) in (0..).zip(features).filter(|(_, feature)| feature.dtype == dtype) {
+                let samples = self.samples as u32;
+                tasks.extend(LookUpTask::of_feature(number, samples, feature.hotness, feature.dim));
+            }
+            *count = (tasks.len() - before) as u32;
+        }
+        (tasks, counts)
     }
 }
 
