@@ -1,7 +1,9 @@
 //! Ranks whose GPUs access each other's memory: what they share, and how they wait for each other.
 
+mod all_reduce;
 mod barrier;
 mod room;
+mod watch;
 
 use std::any::Any;
 use std::ops::Deref;
@@ -16,14 +18,16 @@ use crate::error::{Error, Result};
 use crate::kernels::RANKS_MAX;
 use crate::memory::Memory;
 
+pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
 use room::{Room, Value};
 
 /// One rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.
 ///
 /// What all ranks must call is a *collective call*: each makes it, all in the same order. A rank that drops its
-/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as others
-/// may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of each peer's.
+/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as
+/// others may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of
+/// each peer's.
 #[derive(Debug)]
 pub struct Peers {
     rank: usize,
