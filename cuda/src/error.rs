@@ -90,6 +90,14 @@ pub enum Error {
         /// The other one.
         other: usize,
     },
+    /// A rank's connections to the other processes of its node.
+    #[error("rank {rank} cannot share memory with the other processes: {why}")]
+    PeersSocket {
+        /// The rank that tells.
+        rank: usize,
+        /// What is in the way.
+        why: String,
+    },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
         "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \

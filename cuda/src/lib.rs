@@ -52,7 +52,7 @@ pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
-pub use peers::{AllReduce, AllReduceWay, PeerBarrier, Peers, Shared};
+pub use peers::{AllReduce, AllReduceWay, Gather, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]

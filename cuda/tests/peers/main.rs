@@ -13,6 +13,7 @@ use rankine_cuda::{Device, Error, Lane, Peers};
 
 mod memory;
 mod nccl;
+mod processes;
 mod sums;
 
 type Outcome = Result<(), Failed>;
@@ -22,6 +23,9 @@ type Body = (&'static str, u64, fn(&Machine, &mut Words) -> Outcome);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
+    if let Some(code) = processes::run_as_rank() {
+        return code;
+    }
     let there = match Device::count() {
         Ok(count) => count,
         Err(error) => {
@@ -34,7 +38,7 @@ fn main() -> ExitCode {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     let counts: &[usize] = if there > 1 { &[1, there] } else { &[1] };
-    let bodies = [memory::BODIES, nccl::BODIES, sums::BODIES].concat();
+    let bodies = [memory::BODIES, nccl::BODIES, processes::BODIES, sums::BODIES].concat();
     let trials = bodies.into_iter().flat_map(|(name, cases, body)| {
         counts.iter().map(move |&gpus| {
             let trial = Trial::test(format!("{name}_on_{gpus}"), move || {
