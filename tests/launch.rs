@@ -110,6 +110,8 @@ fn contradictions_are_refused() {
         stderr.contains("torchrun says rank 0 of 2 (RANK, WORLD_SIZE), and slurm says rank 1 of 2"),
         "{stderr}"
     );
+    let refused = rankine().args(["doctor", "--rank", "0", "--ranks", "2"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(USAGE));
     // One alone needs nobody.
     let (code, stdout, stderr) = ended(start(&["--launcher", "none"], &variables));
     assert_eq!(code, Some(SUCCESS), "{stderr}");

@@ -4,8 +4,8 @@
 //! told. [`Device::measure`] has constructors run without a device's memory: what they would allocate is known before
 //! anything is.
 //!
-//! Large pieces are whole pages with a handle that ranks in other processes may map as well; all that several GPUs access
-//! is.
+//! Large pieces are whole pages with a handle that ranks in other processes may map as well; so is all that several
+//! GPUs access.
 
 use std::ffi::{c_int, c_void};
 use std::fmt;

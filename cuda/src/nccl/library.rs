@@ -58,8 +58,8 @@ impl Calls {
     }
 
     fn of(library: &Loaded) -> Result<Self, String> {
-        // SAFETY: the fields' types are those with which nccl.h declares the functions of these names; a communicator is
-        // a pointer, and the enums are ints.
+        // SAFETY: the fields' types are those with which nccl.h declares the functions of these names; a communicator
+        // is a pointer, and the enums are ints.
         unsafe {
             Ok(Self {
                 get_unique_id: library.symbol(c"ncclGetUniqueId")?,
@@ -91,8 +91,8 @@ impl Calls {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: any status has words, and no communicator is asked for the last error of this thread; both are strings
-        // of the library's, which is never unloaded.
+        // SAFETY: any status has words, and no communicator is asked for the last error of this thread; both are
+        // strings of the library's, which is never unloaded.
         let (words, details) = unsafe { ((self.words)(status), (self.last_words)(std::ptr::null_mut())) };
         Err(Error::Nccl { call, words: join(text(words), text(details)) })
     }

@@ -52,8 +52,8 @@ pub struct AllReduce {
 }
 
 impl AllReduce {
-    /// Zeros: `len` values and so many numbers, the same at all ranks. A collective call; the device must be the current
-    /// one of this thread.
+    /// Zeros: `len` values and so many numbers, the same at all ranks. A collective call; the device must be the
+    /// current one of this thread.
     ///
     /// # Errors
     /// Those of [`Peers::share`].
@@ -141,8 +141,8 @@ impl AllReduce {
             // The sums are what is there.
             return Ok(());
         }
-        // SAFETY: the addresses are of this value's and its peers', whose life the caller vouches for; inboxes and flags
-        // are as long as the way and the grid want them.
+        // SAFETY: the addresses are of this value's and its peers', whose life the caller vouches for; inboxes and
+        // flags are as long as the way and the grid want them.
         unsafe {
             match (self.way, ranks) {
                 (AllReduceWay::AtOnce, ..=2) => lane.launch(&AllReduceAtOnce::<2>(parameters), grid),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rankine::doctor;
 
-use super::{CommandError, launch, output};
+use super::{CommandError, Exit, launch, output};
 
 /// Tell what this machine offers to a training, and what of it would be used
 ///
@@ -37,6 +37,10 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if args.cluster {
         return launch::run(&args.launch, args.json);
+    }
+    if args.launch.any() {
+        let words = "--rank, --ranks, --launcher and --meet are of several processes: they go with --cluster";
+        return Err(CommandError::new(Exit::Usage, words));
     }
     let probe = |dir: &Path| {
         let rungs = rankine_reader::io::probe(dir).into_iter();

@@ -15,6 +15,7 @@ use super::{CommandError, Exit, output};
 const EXCHANGES: u32 = 100;
 
 #[derive(Debug, clap::Args)]
+#[group(skip)]
 #[command(next_help_heading = "Several processes")]
 pub(crate) struct Args {
     /// Believe this launcher alone: torchrun, kubernetes, openmpi, pmi, slurm; none ignores the environment
@@ -36,6 +37,13 @@ pub(crate) struct Args {
     /// How long to wait for the other processes
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     meet_timeout: f64,
+}
+
+impl Args {
+    /// Whether anything is said.
+    pub(crate) fn any(&self) -> bool {
+        self.launcher.is_some() || self.rank.is_some() || self.meet.is_some()
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -258,11 +258,12 @@ fn seat(
     let complaint = match io::Read::read_exact(&mut &*stream, &mut taken) {
         Err(_) => return Ok(()),
         Ok(()) if of != ranks => Some(format!(
-            "a process came as rank {rank} of {of}, and rank 0 is one of {ranks}: two jobs meet at the same address, or \
-             launchers tell them different things"
+            "a process came as rank {rank} of {of}, and rank 0 is one of {ranks}: two jobs meet at the same address, \
+             or launchers tell them different things"
         )),
         Ok(()) if rank == 0 || rank >= ranks || come[rank - 1].is_some() => Some(format!(
-            "two processes came as rank {rank}: two jobs meet at the same address, or launchers tell them the same rank"
+            "two processes came as rank {rank}: two jobs meet at the same address, or launchers tell them the same \
+             rank"
         )),
         Ok(()) => None,
     };
