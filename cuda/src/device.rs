@@ -105,6 +105,15 @@ impl Device {
         unsafe { result::ctx::set_current(self.context) }.named("cuCtxSetCurrent")
     }
 
+    /// Makes the GPU the current one of this thread, and waits until it has done all that was enqueued on it.
+    ///
+    /// # Errors
+    /// Where any of it failed.
+    pub fn synchronize(&self) -> Result<()> {
+        self.bind()?;
+        result::ctx::synchronize().named("cuCtxSynchronize")
+    }
+
     /// Whether kernels on this GPU can read and write memory of the other one.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What can go wrong between here and a GPU.
 
 use std::ffi::c_int;
+use std::fmt;
 
 use cudarc::driver::{DriverError, sys};
 
@@ -52,12 +53,94 @@ pub enum Error {
         /// The GPU whose memory it is.
         to: usize,
     },
+    /// Too few or too many ranks to share memory.
+    #[error("{ranks} ranks cannot share memory: from 1 to {most} can")]
+    PeersCount {
+        /// The ranks asked for.
+        ranks: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Ranks that did not come to what all ranks do together.
+    #[error(
+        "rank {rank} waited {deadline_ms} ms for {}: look at their logs for what stopped them",
+        Ranks(late)
+    )]
+    PeersLate {
+        /// The rank that waited.
+        rank: usize,
+        /// Those that did not come.
+        late: Vec<usize>,
+        /// How long.
+        deadline_ms: u128,
+    },
+    /// Ranks that have ended before the others.
+    #[error("rank {rank} cannot go on without {}, which ended before: look at its error", Ranks(left))]
+    PeersLeft {
+        /// The rank that would have waited.
+        rank: usize,
+        /// Those that are gone.
+        left: Vec<usize>,
+    },
+    /// Ranks that do different things at the same time, or one of which has no memory for it.
+    #[error("rank {rank} and rank {other} do not share the same: look at the error of rank {other}")]
+    PeersStray {
+        /// The rank that tells.
+        rank: usize,
+        /// The other one.
+        other: usize,
+    },
+    /// A rank's connections to the other processes of its node.
+    #[error("rank {rank} cannot share memory with the other processes: {why}")]
+    PeersSocket {
+        /// The rank that tells.
+        rank: usize,
+        /// What is in the way.
+        why: String,
+    },
+    /// A rank that waited in vain at a barrier on the GPUs.
+    #[error(
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
+         stopped it"
+    )]
+    PeerBarrier {
+        /// The rank that waited.
+        waiting: usize,
+        /// The rank that did not come.
+        missing: usize,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
     NoBlas(String),
     /// CUPTI is not here, or does not record.
     #[error("no trace can be taken: {0}; `rankine doctor` says what was looked for")]
     NoTrace(String),
+    /// NCCL is not here, or lacks something.
+    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` says what was looked for")]
+    NoNccl(String),
+    /// A call of NCCL failed, or what it had begun.
+    #[error("{call}: {words}; NCCL_DEBUG=WARN in the environment has it say more")]
+    Nccl {
+        /// The function.
+        call: &'static str,
+        /// The library's words.
+        words: String,
+    },
+    /// Ranks that did not come to make a communicator of NCCL's.
+    #[error(
+        "rank {rank} of {ranks} waited {deadline_ms} ms for NCCL to join all ranks: look at the others' logs, and \
+         whether NCCL_SOCKET_IFNAME names a network that the nodes share"
+    )]
+    NcclLate {
+        /// The rank that waited.
+        rank: usize,
+        /// All ranks.
+        ranks: usize,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// A call of cuBLASLt failed.
     #[error("{call}: {status}")]
     Blas {
@@ -89,6 +172,19 @@ pub enum Error {
         /// Its number.
         code: c_int,
     },
+}
+
+/// `rank 3`, or `ranks 1, 2`.
+struct Ranks<'a>(&'a [usize]);
+
+impl fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.len() == 1 { "rank" } else { "ranks" })?;
+        for (place, rank) in self.0.iter().enumerate() {
+            write!(f, "{} {rank}", if place == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
 }
 
 /// What calls return.

@@ -2,9 +2,9 @@
 //!
 //! The libraries are found when the program runs, never when it is built, so that one binary serves machines with and
 //! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
-//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s, those of other devices
-//! ([`PeerBuffer`]) among them; a lane's work can be captured in a [`Graph`] and replayed. [`kernels`] has a launcher
-//! for each kernel, and [`blas`] products of matrices.
+//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be
+//! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a
+//! launcher for each kernel, [`blas`] products of matrices, and [`nccl`] is for ranks on several nodes.
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
@@ -27,7 +27,11 @@ mod lane;
 #[cfg(feature = "cuda")]
 mod memory;
 #[cfg(feature = "cuda")]
+pub mod nccl;
+#[cfg(feature = "cuda")]
 mod peer;
+#[cfg(feature = "cuda")]
+mod peers;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
@@ -47,6 +51,8 @@ pub use lane::{Lane, Moment};
 pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
+#[cfg(feature = "cuda")]
+pub use peers::{AllReduce, AllReduceWay, Gather, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]

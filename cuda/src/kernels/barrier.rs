@@ -25,6 +25,8 @@ pub struct Barrier {
     pub flags: [Pointer<Flags>; RANKS_MAX],
     /// The barriers that this rank has passed.
     pub epoch: Pointer<u64>,
+    /// Null, or where [`Flags::aborted`] is copied to when this rank finds it: memory that the host reads.
+    pub told: Pointer<u64>,
     /// How long to wait before all ranks are told to give up.
     pub deadline_ns: u64,
     /// This rank.
@@ -33,7 +35,7 @@ pub struct Barrier {
     pub ranks: u32,
 }
 
-const _: () = assert!(size_of::<Flags>() == 128 && size_of::<Barrier>() == 88);
+const _: () = assert!(size_of::<Flags>() == 128 && size_of::<Barrier>() == 96);
 
 // SAFETY: `barrier.cu` has the same struct, and takes one warp.
 unsafe impl Kernel for Barrier {

@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Named, Result};
 
+mod all_reduce;
 mod auc;
 mod barrier;
 mod begin_state;
@@ -37,6 +38,8 @@ mod totals;
 mod unpack;
 mod update;
 
+pub use all_reduce::Wait;
+pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use begin_state::BeginState;
@@ -194,6 +197,9 @@ pub(crate) struct Kernels {
 }
 
 kernels! {
+    "all_reduce": AllReduceBySlices2 = c"all_reduce_by_slices_2", AllReduceAtOnce2 = c"all_reduce_at_once_2",
+        AllReduceBySlices4 = c"all_reduce_by_slices_4", AllReduceAtOnce4 = c"all_reduce_at_once_4",
+        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8";
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";

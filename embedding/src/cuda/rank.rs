@@ -366,6 +366,7 @@ impl Rank {
         let barrier = Barrier {
             flags: self.of_ranks(|shared| shared.flags.pointer()),
             epoch: self.epoch.pointer(),
+            told: Pointer::NULL,
             deadline_ns: u64::try_from(self.node.deadline.as_nanos()).unwrap_or(u64::MAX),
             rank: self.rank as u32,
             ranks: self.layout().ranks as u32,

@@ -1,0 +1,273 @@
+//! Ranks whose GPUs access each other's memory: what they share, and how they wait for each other.
+
+mod all_reduce;
+mod barrier;
+mod room;
+mod sockets;
+mod watch;
+
+use std::any::Any;
+use std::ops::Deref;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use crate::buffer::{Buffer, Pointer};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernels::RANKS_MAX;
+use crate::memory::Memory;
+
+pub use all_reduce::{AllReduce, AllReduceWay};
+pub use barrier::PeerBarrier;
+use room::{Room, Value};
+pub use sockets::Gather;
+use sockets::{Handed, Sockets};
+
+/// One rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.
+/// Ranks are threads of one process, or processes of one node.
+///
+/// What all ranks must call is a *collective call*: each makes it, all in the same order. A rank that drops its
+/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as
+/// others may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of
+/// each peer's.
+#[derive(Debug)]
+pub struct Peers {
+    rank: usize,
+    ranks: usize,
+    device: Arc<Device>,
+    deadline: Duration,
+    together: Together,
+}
+
+/// How ranks hand each other values.
+#[derive(Debug)]
+enum Together {
+    /// All in one process, with the GPU of each rank.
+    Threads(Arc<Room>, Vec<Arc<Device>>),
+    Processes(Sockets),
+}
+
+impl Peers {
+    /// Ranks of one process: rank `r` on `devices[r]`. A GPU may have several ranks; those that measure their memory at
+    /// the same time must have opened it each for itself. `deadline` is how long one waits for another.
+    ///
+    /// # Errors
+    /// Where there are no ranks or more than [`RANKS_MAX`], or where a GPU cannot access another one's memory.
+    pub fn in_process(devices: &[Arc<Device>], deadline: Duration) -> Result<Vec<Self>> {
+        if devices.is_empty() || devices.len() > RANKS_MAX {
+            return Err(Error::PeersCount { ranks: devices.len(), most: RANKS_MAX });
+        }
+        for (from, to) in devices.iter().flat_map(|from| devices.iter().map(move |to| (from, to))) {
+            if !from.can_access(to)? {
+                return Err(Error::NoPeerAccess { from: from.ordinal(), to: to.ordinal() });
+            }
+        }
+        let room = Arc::new(Room::new(devices.len(), deadline));
+        let of_rank = |(rank, device)| Self {
+            rank,
+            ranks: devices.len(),
+            device: Arc::clone(device),
+            deadline,
+            together: Together::Threads(Arc::clone(&room), devices.to_vec()),
+        };
+        Ok(devices.iter().enumerate().map(of_rank).collect())
+    }
+
+    /// This process's rank among processes of one node, all of the same user, each of which sees all GPUs of the ranks.
+    /// They find each other by what `gather` hands around, once: their launcher's way. Each calls it.
+    ///
+    /// # Errors
+    /// Where there are no ranks or more than [`RANKS_MAX`], where this GPU's memory has no handles for other processes,
+    /// and where a process is not reached in time.
+    pub fn of_processes(
+        device: &Arc<Device>,
+        rank: usize,
+        ranks: usize,
+        deadline: Duration,
+        gather: &mut Gather<'_>,
+    ) -> Result<Self> {
+        if rank >= ranks || ranks > RANKS_MAX {
+            return Err(Error::PeersCount { ranks, most: RANKS_MAX });
+        }
+        if !device.exports_memory() {
+            let why = format!("the memory of GPU {} has no handles for them", device.ordinal());
+            return Err(Error::PeersSocket { rank, why });
+        }
+        let together = Together::Processes(Sockets::connect(rank, ranks, deadline, gather)?);
+        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, together })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    /// This rank's GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// How long one waits for another.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Memory of this rank, filled with a byte, that all ranks access; the length is this rank's own. It takes whole
+    /// pages of 2 MiB. A collective call; the device must be the current one of this thread.
+    ///
+    /// # Errors
+    /// Where the memory does not suffice, here or at another rank, and where a rank does not come in time.
+    pub fn share<T: Pod>(&self, len: usize, byte: u8) -> Result<Shared<T>> {
+        let (device, bytes) = (self.device(), len * size_of::<T>());
+        let accessing = match &self.together {
+            Together::Threads(_, devices) => devices.as_slice(),
+            Together::Processes(_) => &[],
+        };
+        let own = Memory::for_peers(device, accessing, bytes).and_then(|memory| {
+            memory.fill(byte, bytes)?;
+            Ok(Arc::new(Buffer::<T>::in_memory(memory, len)))
+        });
+        if device.ledger().measures() {
+            return Ok(Shared { rank: self.rank, ranks: vec![own?; self.ranks()] });
+        }
+        let ranks = match &self.together {
+            Together::Threads(room, _) => {
+                // A rank without memory hands out that it has none, so that nobody waits for it.
+                let handed: Value = match &own {
+                    Ok(buffer) => Arc::clone(buffer) as Value,
+                    Err(_) => Arc::new(()),
+                };
+                let handed = room.exchange(self.rank, handed);
+                own?;
+                self.downcast(handed?)?
+            }
+            Together::Processes(sockets) => self.import(sockets, own)?,
+        };
+        Ok(Shared { rank: self.rank, ranks })
+    }
+
+    /// Hands out this process's memory, and maps that of the others.
+    fn import<T: Pod>(&self, sockets: &Sockets, own: Result<Arc<Buffer<T>>>) -> Result<Vec<Arc<Buffer<T>>>> {
+        let exported = own.and_then(|own| Ok((own.memory().export()?, own)));
+        let (handle, sizes) = match &exported {
+            Ok((handle, own)) => (handle.as_ref(), [own.len() as u64, own.bytes() as u64]),
+            Err(_) => (None, [0, 0]),
+        };
+        // As among threads, a rank without memory has the others know.
+        let handed = sockets.exchange(bytemuck::bytes_of(&sizes), handle.map(AsRawFd::as_raw_fd));
+        let (_, own) = exported?;
+        let import = |(other, handed): (usize, Option<Handed>)| {
+            let Some(Handed { value, handle }) = handed else { return Ok(Arc::clone(&own)) };
+            let sizes = bytemuck::try_pod_read_unaligned::<[u64; 2]>(&value);
+            let (Ok([len, bytes]), Some(handle)) = (sizes, handle) else { return Err(self.stray(other)) };
+            if len.checked_mul(size_of::<T>() as u64).is_none_or(|wanted| wanted > bytes) {
+                return Err(self.stray(other));
+            }
+            let memory = Memory::imported(&self.device, &handle, bytes as usize)?;
+            Ok(Arc::new(Buffer::in_memory(memory, len as usize)))
+        };
+        handed?.into_iter().enumerate().map(import).collect()
+    }
+
+    /// Hands a small value to all ranks and returns those of all, in their order. A collective call.
+    ///
+    /// # Errors
+    /// Where a rank does not come in time, or has ended.
+    pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
+        if self.device().ledger().measures() {
+            return Ok(vec![value; self.ranks()]);
+        }
+        let own = bytemuck::bytes_of(&value);
+        let handed: Vec<Vec<u8>> = match &self.together {
+            Together::Threads(room, _) => {
+                let handed = room.exchange(self.rank, Arc::new(own.to_vec()))?;
+                self.downcast::<Vec<u8>>(handed)?.iter().map(|value| value.to_vec()).collect()
+            }
+            Together::Processes(sockets) => {
+                let handed = sockets.exchange(own, None)?.into_iter();
+                handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect()
+            }
+        };
+        let read = |(rank, bytes): (usize, &Vec<u8>)| {
+            bytemuck::try_pod_read_unaligned(bytes).map_err(|_| self.stray(rank))
+        };
+        handed.iter().enumerate().map(read).collect()
+    }
+
+    fn downcast<V: Any + Send + Sync>(&self, values: Vec<Value>) -> Result<Vec<Arc<V>>> {
+        let one = |(rank, value): (usize, Value)| value.downcast().map_err(|_| self.stray(rank));
+        values.into_iter().enumerate().map(one).collect()
+    }
+
+    fn stray(&self, other: usize) -> Error {
+        Error::PeersStray { rank: self.rank, other }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        // A process's sockets are closed with it.
+        if let Together::Threads(room, _) = &self.together {
+            room.leave(self.rank);
+        }
+    }
+}
+
+/// Elements in this rank's memory that all ranks access, beside those of the others. All else is that of this rank's
+/// [`Buffer`]. The memory is given back when the last of the ranks has dropped it.
+#[derive(Debug)]
+pub struct Shared<T> {
+    rank: usize,
+    /// Of each rank.
+    ranks: Vec<Arc<Buffer<T>>>,
+}
+
+impl<T> Shared<T> {
+    /// Where a rank's first element lies for this rank's GPU.
+    ///
+    /// # Panics
+    /// Where there is no such rank.
+    pub fn of(&self, rank: usize) -> Pointer<T> {
+        self.ranks[rank].pointer()
+    }
+
+    /// [`Shared::of`] each rank, as kernels take it: no address behind the last rank.
+    pub fn of_ranks(&self) -> [Pointer<T>; RANKS_MAX] {
+        std::array::from_fn(|rank| self.ranks.get(rank).map_or(Pointer::NULL, |buffer| buffer.pointer()))
+    }
+
+    /// How many elements a rank has.
+    ///
+    /// # Panics
+    /// Where there is no such rank.
+    pub fn len_of(&self, rank: usize) -> usize {
+        self.ranks[rank].len()
+    }
+}
+
+impl<T> Deref for Shared<T> {
+    type Target = Buffer<T>;
+
+    fn deref(&self) -> &Buffer<T> {
+        &self.ranks[self.rank]
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // Whoever drops a piece last only waits for the GPU whose memory it is: so each rank first waits for its own.
+        let device = Arc::clone(self.device());
+        let _ = device.synchronize();
+        self.ranks.clear();
+        // Giving back another GPU's memory makes that one the current one.
+        let _ = device.bind();
+    }
+}

@@ -1,0 +1,167 @@
+//! Where ranks that are threads of one process hand each other values.
+
+use std::any::Any;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// What a rank hands out.
+pub(super) type Value = Arc<dyn Any + Send + Sync>;
+
+/// A place where all ranks hand each other one value at a time.
+#[derive(Debug)]
+pub(super) struct Room {
+    deadline: Duration,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    round: u64,
+    /// Of each rank, in this round.
+    handed: Vec<Option<Value>>,
+    /// Of the round before, until all ranks have taken it.
+    complete: Vec<Value>,
+    untaken: usize,
+    /// Whether a rank has left: it hands out nothing any more.
+    left: Vec<bool>,
+    /// The ranks that one waited for in vain. Rounds could be mixed up after that, so there are none.
+    late: Vec<usize>,
+}
+
+impl Room {
+    /// A room for as many ranks, in which each waits as long for the others.
+    pub(super) fn new(ranks: usize, deadline: Duration) -> Self {
+        let state = State {
+            round: 0,
+            handed: vec![None; ranks],
+            complete: Vec::new(),
+            untaken: 0,
+            left: vec![false; ranks],
+            late: Vec::new(),
+        };
+        Self { deadline, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Hands out a value and returns those of all ranks, in their order.
+    ///
+    /// # Errors
+    /// Where a rank does not come in time, or has left.
+    pub(super) fn exchange(&self, rank: usize, value: Value) -> Result<Vec<Value>> {
+        let mut state = self.state();
+        let round = state.round;
+        state.handed[rank] = Some(value);
+        if state.handed.iter().all(Option::is_some) {
+            state.complete = state.handed.iter_mut().filter_map(Option::take).collect();
+            state.untaken = state.complete.len();
+            state.round += 1;
+            self.changed.notify_all();
+        }
+        let begun = Instant::now();
+        while state.round == round {
+            let missing = |gone: &dyn Fn(usize) -> bool| -> Vec<usize> {
+                let not_handed = (0..state.handed.len()).filter(|&rank| state.handed[rank].is_none());
+                not_handed.filter(|&rank| gone(rank)).collect()
+            };
+            let left = missing(&|rank| state.left[rank]);
+            if !left.is_empty() {
+                return Err(Error::PeersLeft { rank, left });
+            }
+            let late = if state.late.is_empty() { missing(&|_| true) } else { state.late.clone() };
+            let remaining = self.deadline.saturating_sub(begun.elapsed());
+            if remaining.is_zero() || !state.late.is_empty() {
+                state.late.clone_from(&late);
+                self.changed.notify_all();
+                return Err(Error::PeersLate { rank, late, deadline_ms: self.deadline.as_millis() });
+            }
+            let waited = self.changed.wait_timeout(state, remaining);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        // No later round can be complete before this rank has handed out a value to it.
+        state.untaken -= 1;
+        Ok(match state.untaken {
+            0 => std::mem::take(&mut state.complete),
+            _ => state.complete.clone(),
+        })
+    }
+
+    /// Says that a rank hands out nothing any more: nobody waits for it.
+    pub(super) fn leave(&self, rank: usize) {
+        self.state().left[rank] = true;
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole after each change: whoever panicked left nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    fn numbers(room: &Room, rank: usize, number: u64) -> Result<Vec<u64>> {
+        let values = room.exchange(rank, Arc::new(number))?;
+        Ok(values.iter().map(|value| *value.downcast_ref().unwrap()).collect())
+    }
+
+    #[test]
+    fn values_come_in_the_order_of_ranks_round_by_round() {
+        let room = Room::new(4, Duration::from_secs(20));
+        thread::scope(|scope| {
+            for rank in 0..4 {
+                let room = &room;
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let found = numbers(room, rank, 10 * round + rank as u64).unwrap();
+                        assert_eq!(found, [0, 1, 2, 3].map(|rank| 10 * round + rank));
+                    }
+                });
+            }
+        });
+        assert!(room.state().complete.is_empty(), "nothing that was handed out is held");
+    }
+
+    #[test]
+    fn who_does_not_come_is_named_to_all() {
+        let room = Room::new(4, Duration::from_millis(50));
+        let late = |rank| match numbers(&room, rank, 0) {
+            Err(Error::PeersLate { late, deadline_ms: 50, .. }) => late,
+            other => panic!("{other:?}"),
+        };
+        thread::scope(|scope| {
+            let first = scope.spawn(|| late(0));
+            assert_eq!(late(2), [1, 3]);
+            assert_eq!(first.join().unwrap(), [1, 3]);
+        });
+        // Nobody waits again, nor is served.
+        assert_eq!(late(1), [1, 3]);
+    }
+
+    #[test]
+    fn nobody_waits_for_one_who_left() {
+        let room = Room::new(3, Duration::from_secs(1000));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| numbers(&room, 0, 0));
+            room.leave(2);
+            let found = waiting.join().unwrap();
+            assert!(matches!(&found, Err(Error::PeersLeft { rank: 0, left }) if left == &[2]), "{found:?}");
+        });
+    }
+
+    #[test]
+    fn one_who_leaves_after_the_last_round_disturbs_nobody() {
+        let room = Room::new(2, Duration::from_secs(20));
+        thread::scope(|scope| {
+            let first = scope.spawn(|| numbers(&room, 0, 7));
+            assert_eq!(numbers(&room, 1, 8).unwrap(), [7, 8]);
+            room.leave(1);
+            assert_eq!(first.join().unwrap().unwrap(), [7, 8]);
+        });
+    }
+}
