@@ -83,7 +83,7 @@ fn main() -> Result<()> {
     let began = std::time::Instant::now();
     let tables = LocalTables::initialized(&device, layout.clone(), &lane, 1, tables.len())?;
     let seconds = began.elapsed().as_secs_f64();
-    let gigabytes = 4e-9 * layout.owner_words() as f64;
+    let gigabytes = 4e-9 * layout.rank_words(0) as f64;
     eprintln!("{gigabytes:.1} GB of tables initialized in {seconds:.2} s");
 
     let batch = |number: usize| -> Result<Buffer<u32>> {
