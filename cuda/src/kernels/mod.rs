@@ -295,7 +295,16 @@ kernels! {
         SparseUpdateF16By32x2 = c"sparse_update_f16_32x2",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
         SparseUpdateF16By32x8 = c"sparse_update_f16_32x8",
-        SparsePartsBy32x8 = c"sparse_parts_32x8";
+        SparsePartsBy32x8 = c"sparse_parts_32x8",
+        LeanUpdateF32By4x1 = c"lean_update_f32_4x1",
+        LeanUpdateF32By16x1 = c"lean_update_f32_16x1",
+        LeanUpdateF32By32x1 = c"lean_update_f32_32x1",
+        LeanUpdateBf16By4x1 = c"lean_update_bf16_4x1",
+        LeanUpdateBf16By16x1 = c"lean_update_bf16_16x1",
+        LeanUpdateBf16By32x1 = c"lean_update_bf16_32x1",
+        LeanUpdateF16By4x1 = c"lean_update_f16_4x1",
+        LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
+        LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
         UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
 }
