@@ -65,11 +65,13 @@ __device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TE
     return total;
 }
 
-// Updates a row from its sum, which lies in shared memory as `sums` says.
-template <u32 KIND, class TEAM>
+// Updates a row from its sum, which lies in shared memory as `sums` says. What holds for f32 alone is left out of other
+// code where that is known.
+template <u32 KIND, bool F32 = false, class TEAM>
 __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                              const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
     constexpr u32 VECTORS = TEAM::VECTORS;
+    const u32 dtype = F32 ? u32(FP32) : shard.dtype;
     Rate rate = by.rates[shard.table];
     float* const at = row_at(by, shard, row);
     float* const first_at = at + shard.first;
@@ -80,7 +82,7 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
         const u32 column = (vector * TEAM::LANES + team.lane) * VECTOR;
         sum[vector] = weights[vector] = first[vector] = second[vector] = zeros();
         if (column >= shard.dim) continue;
-        weights[vector] = load_weights(at, column, shard.dtype);
+        weights[vector] = load_weights(at, column, dtype);
         if (STATES<KIND> > 0) first[vector] = load_weights(first_at, column, FP32);
         if (STATES<KIND> > 1) second[vector] = load_weights(second_at, column, FP32);
         sum[vector] = first_of(sums[vector][team.lane], shard.dim - column);
@@ -107,12 +109,12 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
         const u32 column = (vector * TEAM::LANES + team.lane) * VECTOR;
         if (column >= shard.dim) continue;
         apply4<BY>(shard.rule, rate, sum[vector], weights[vector], first[vector], second[vector]);
-        if (shard.dtype != FP32) {
+        if (dtype != FP32) {
             const uint2 key = rounding_key(by.seed, by.step->number);
-            weights[vector] = rounded_at_random(shard.dtype, key, shard.table, row_of_table(shard, row),
+            weights[vector] = rounded_at_random(dtype, key, shard.table, row_of_table(shard, row),
                                                 shard.column + column, weights[vector]);
         }
-        store_weights(at, column, shard.dtype, weights[vector]);
+        store_weights(at, column, dtype, weights[vector]);
         if (STATES<KIND> > 0) store_weights(first_at, column, FP32, first[vector]);
         if (STATES<KIND> > 1) store_weights(second_at, column, FP32, second[vector]);
     }
@@ -133,7 +135,19 @@ __device__ inline void learn_by_rule(const Learning& by, const TEAM& team, const
     }
 }
 
-// The same, as one function for all its callers: of wide rows it is long, and was compiled for minutes at every one.
+// The same of a lean table: of f32, and learning by gradient descent or by Adagrad, element by element. Other rules and
+// rounding take so many registers that some are kept in memory, even where those rules are no table's.
+template <class TEAM>
+__device__ inline void learn_lean(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+                                  const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    if (shard.rule.kind == ADAGRAD) {
+        learn<ADAGRAD, true>(by, team, shard, row, sums);
+    } else {
+        learn<SGD, true>(by, team, shard, row, sums);
+    }
+}
+
+// The same as `learn_by_rule`, as one function for all its callers: of wide rows it is long, and was compiled for minutes at every one.
 template <class TEAM>
 __device__ __noinline__ void learn_apart(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                                          const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {

@@ -113,6 +113,10 @@ impl<T: Pod> Buffer<T> {
         Self { memory, len, element: PhantomData }
     }
 
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Replaces the elements by others over and over, as often as they fit; the last time perhaps not all of them.
     ///
     /// # Errors

@@ -90,6 +90,14 @@ pub enum Error {
         /// The other one.
         other: usize,
     },
+    /// A rank's connections to the other processes of its node.
+    #[error("rank {rank} cannot share memory with the other processes: {why}")]
+    PeersSocket {
+        /// The rank that tells.
+        rank: usize,
+        /// What is in the way.
+        why: String,
+    },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
         "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
@@ -109,6 +117,30 @@ pub enum Error {
     /// CUPTI is not here, or does not record.
     #[error("no trace can be taken: {0}; `rankine doctor` says what was looked for")]
     NoTrace(String),
+    /// NCCL is not here, or lacks something.
+    #[error("ranks on several nodes need NCCL: {0}; `rankine doctor` says what was looked for")]
+    NoNccl(String),
+    /// A call of NCCL failed, or what it had begun.
+    #[error("{call}: {words}; NCCL_DEBUG=WARN in the environment has it say more")]
+    Nccl {
+        /// The function.
+        call: &'static str,
+        /// The library's words.
+        words: String,
+    },
+    /// Ranks that did not come to make a communicator of NCCL's.
+    #[error(
+        "rank {rank} of {ranks} waited {deadline_ms} ms for NCCL to join all ranks: look at the others' logs, and \
+         whether NCCL_SOCKET_IFNAME names a network that the nodes share"
+    )]
+    NcclLate {
+        /// The rank that waited.
+        rank: usize,
+        /// All ranks.
+        ranks: usize,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// A call of cuBLASLt failed.
     #[error("{call}: {status}")]
     Blas {

@@ -2,9 +2,9 @@
 //!
 //! The libraries are found when the program runs, never when it is built, so that one binary serves machines with and
 //! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
-//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be captured
-//! in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a launcher for
-//! each kernel, and [`blas`] products of matrices.
+//! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be
+//! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a
+//! launcher for each kernel, [`blas`] products of matrices, and [`nccl`] is for ranks on several nodes.
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
@@ -26,6 +26,8 @@ pub mod kernels;
 mod lane;
 #[cfg(feature = "cuda")]
 mod memory;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 #[cfg(feature = "cuda")]
 mod peer;
 #[cfg(feature = "cuda")]
@@ -50,7 +52,7 @@ pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
 pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
-pub use peers::{PeerBarrier, Peers, Shared};
+pub use peers::{AllReduce, AllReduceWay, Gather, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]

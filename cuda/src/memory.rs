@@ -4,12 +4,13 @@
 //! told. [`Device::measure`] has constructors run without a device's memory: what they would allocate is known before
 //! anything is.
 //!
-//! Large pieces are whole pages with an exportable handle, so that ranks in other processes could map them as well; all
-//! that several GPUs access is.
+//! Large pieces are whole pages with a handle that ranks in other processes may map as well; so is all that several
+//! GPUs access.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::mem::zeroed;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,6 +22,9 @@ use crate::error::{Error, Named, Result};
 
 /// From so many bytes on memory is whole pages.
 const PAGES_BYTES_MIN: usize = 32 << 20;
+/// How other processes get at whole pages.
+const HANDLE_TYPE: sys::CUmemAllocationHandleType =
+    sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 /// What whole pages are multiples of.
 const PAGE_BYTES: usize = 2 << 20;
 /// What the driver and the libraries take beside what is allocated here: graphs, and kernels that are loaded when they
@@ -201,7 +205,9 @@ enum Source {
     /// It is only measured.
     Measured,
     Driver,
-    Pages(#[expect(dead_code, reason = "dropping it gives the pages back")] Mapping),
+    Pages(Mapping),
+    /// Pages of another process, in whose ledger they are.
+    Imported(#[expect(dead_code, reason = "dropping it gives the pages back")] Mapping),
 }
 
 impl Memory {
@@ -225,6 +231,31 @@ impl Memory {
             let mapping = Mapping::new(device, peers, bytes)?;
             Ok((mapping.address, mapping.bytes, Source::Pages(mapping)))
         })
+    }
+
+    /// Another process's memory, by the handle that it exported, for this GPU.
+    pub(crate) fn imported(device: &Arc<Device>, handle: &OwnedFd, bytes: usize) -> Result<Self> {
+        let mapping = Mapping::imported(device, handle, bytes)?;
+        let (address, bytes) = (mapping.address, mapping.bytes);
+        Ok(Self {
+            device: Arc::clone(device),
+            address,
+            bytes,
+            purpose: OTHER,
+            source: Source::Imported(mapping),
+        })
+    }
+
+    /// A handle by which another process can map the memory. None where it has none.
+    pub(crate) fn export(&self) -> Result<Option<OwnedFd>> {
+        let Source::Pages(Mapping { memory: Some(memory), .. }) = &self.source else { return Ok(None) };
+        let mut handle: RawFd = -1;
+        // SAFETY: the memory was created with handles of this type, and the pointer is to a live value of that type.
+        unsafe { sys::cuMemExportToShareableHandle((&raw mut handle).cast(), *memory, HANDLE_TYPE, 0) }
+            .result()
+            .named("cuMemExportToShareableHandle")?;
+        // SAFETY: the driver has just opened it for the caller.
+        Ok(Some(unsafe { OwnedFd::from_raw_fd(handle) }))
     }
 
     fn entered(
@@ -282,6 +313,9 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if let Source::Imported(_) = self.source {
+            return;
+        }
         let mut pages = self.device.ledger().pages();
         let measured = matches!(self.source, Source::Measured);
         let parts = if measured { &mut pages.measured } else { &mut pages.held };
@@ -309,44 +343,70 @@ struct Mapping {
 
 impl Mapping {
     fn new(device: &Arc<Device>, peers: &[Arc<Device>], bytes: usize) -> Result<Self> {
-        let location = |device: &Device| sys::CUmemLocation {
-            type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-            id: device.ordinal() as c_int,
-        };
         // SAFETY: all zeros are a valid value of this plain C struct, and mean that nothing special is asked for.
         let mut properties: sys::CUmemAllocationProp = unsafe { zeroed() };
         properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.location = location(device);
-        properties.requestedHandleTypes =
-            sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        properties.requestedHandleTypes = HANDLE_TYPE;
         let recommended = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED;
         let mut page_bytes = 0;
         // SAFETY: both pointers are to live values.
         unsafe { sys::cuMemGetAllocationGranularity(&mut page_bytes, &properties, recommended) }
             .result()
             .named("cuMemGetAllocationGranularity")?;
-        let bytes = bytes.next_multiple_of(page_bytes.max(1));
+        let mut mapping = Self::reserved(device, bytes.next_multiple_of(page_bytes.max(1)))?;
+        let mut memory = 0;
+        // SAFETY: both pointers are to live values, and the size is a multiple of the granularity.
+        unsafe { sys::cuMemCreate(&mut memory, mapping.bytes, &properties, 0) }
+            .result()
+            .named("cuMemCreate")?;
+        mapping.map(memory)?;
+        mapping.allow(peers)?;
+        Ok(mapping)
+    }
 
+    /// Memory of another process, which has as many bytes: whole pages.
+    fn imported(device: &Arc<Device>, handle: &OwnedFd, bytes: usize) -> Result<Self> {
+        let mut mapping = Self::reserved(device, bytes)?;
+        let mut memory = 0;
+        // A handle of this type is passed as the number itself, in place of an address.
+        let number = handle.as_raw_fd() as usize as *mut c_void;
+        // SAFETY: the pointer is to a live value, and the handle is open.
+        unsafe { sys::cuMemImportFromShareableHandle(&mut memory, number, HANDLE_TYPE) }
+            .result()
+            .named("cuMemImportFromShareableHandle")?;
+        mapping.map(memory)?;
+        mapping.allow(&[])?;
+        Ok(mapping)
+    }
+
+    /// Addresses with nothing behind them.
+    fn reserved(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let mut address = 0;
         // SAFETY: the pointer is to a live address; 0 leaves alignment and place to the driver.
         unsafe { sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0) }
             .result()
             .named("cuMemAddressReserve")?;
-        let mut mapping = Self { device: Arc::clone(device), address, bytes, memory: None };
-        let mut memory = 0;
-        // SAFETY: both pointers are to live values, and the size is a multiple of the granularity.
-        unsafe { sys::cuMemCreate(&mut memory, bytes, &properties, 0) }.result().named("cuMemCreate")?;
-        // SAFETY: the addresses were reserved above for this many bytes, and nothing is mapped there.
-        let mapped = unsafe { sys::cuMemMap(address, bytes, 0, memory, 0) }.result().named("cuMemMap");
-        if mapped.is_ok() {
-            mapping.memory = Some(memory);
-        } else {
-            // SAFETY: the handle was just created and is not mapped. The first error is the one to tell.
-            let _ = unsafe { sys::cuMemRelease(memory) };
+        Ok(Self { device: Arc::clone(device), address, bytes, memory: None })
+    }
+
+    /// Puts memory behind all addresses, and gives it back with them.
+    fn map(&mut self, memory: sys::CUmemGenericAllocationHandle) -> Result<()> {
+        // SAFETY: the addresses were reserved for this many bytes, and nothing is mapped there.
+        let mapped =
+            unsafe { sys::cuMemMap(self.address, self.bytes, 0, memory, 0) }.result().named("cuMemMap");
+        match mapped {
+            Ok(()) => self.memory = Some(memory),
+            // SAFETY: the handle is not mapped. The first error is the one to tell.
+            Err(_) => drop(unsafe { sys::cuMemRelease(memory) }),
         }
-        mapped?;
+        mapped
+    }
+
+    /// Allows the device and its peers to read and write.
+    fn allow(&self, peers: &[Arc<Device>]) -> Result<()> {
         let mut access: Vec<sys::CUmemAccessDesc> = Vec::new();
-        for device in peers.iter().chain([device]) {
+        for device in peers.iter().chain([&self.device]) {
             let location = location(device);
             if !access.iter().any(|other| other.location.id == location.id) {
                 let flags = sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -354,10 +414,16 @@ impl Mapping {
             }
         }
         // SAFETY: the addresses are mapped, and the pointer is to as many descriptions as are said.
-        unsafe { sys::cuMemSetAccess(address, bytes, access.as_ptr(), access.len()) }
+        unsafe { sys::cuMemSetAccess(self.address, self.bytes, access.as_ptr(), access.len()) }
             .result()
-            .named("cuMemSetAccess")?;
-        Ok(mapping)
+            .named("cuMemSetAccess")
+    }
+}
+
+fn location(device: &Device) -> sys::CUmemLocation {
+    sys::CUmemLocation {
+        type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        id: device.ordinal() as c_int,
     }
 }
 

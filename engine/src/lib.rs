@@ -8,6 +8,7 @@ pub mod cuda;
 pub mod doctor;
 pub mod evaluation;
 pub mod job;
+pub mod launch;
 pub mod model;
 pub mod planning;
 pub mod prediction;

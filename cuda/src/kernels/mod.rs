@@ -9,6 +9,7 @@ use cudarc::driver::{result, sys};
 
 use crate::error::{Named, Result};
 
+mod all_reduce;
 mod auc;
 mod barrier;
 mod begin_state;
@@ -38,6 +39,8 @@ mod totals;
 mod unpack;
 mod update;
 
+pub use all_reduce::Wait;
+pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub use barrier::{Barrier, Flags};
 pub use begin_state::BeginState;
@@ -201,6 +204,9 @@ pub(crate) struct Kernels {
 }
 
 kernels! {
+    "all_reduce": AllReduceBySlices2 = c"all_reduce_by_slices_2", AllReduceAtOnce2 = c"all_reduce_at_once_2",
+        AllReduceBySlices4 = c"all_reduce_by_slices_4", AllReduceAtOnce4 = c"all_reduce_at_once_4",
+        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8";
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
@@ -289,7 +295,16 @@ kernels! {
         SparseUpdateF16By32x2 = c"sparse_update_f16_32x2",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
         SparseUpdateF16By32x8 = c"sparse_update_f16_32x8",
-        SparsePartsBy32x8 = c"sparse_parts_32x8";
+        SparsePartsBy32x8 = c"sparse_parts_32x8",
+        LeanUpdateF32By4x1 = c"lean_update_f32_4x1",
+        LeanUpdateF32By16x1 = c"lean_update_f32_16x1",
+        LeanUpdateF32By32x1 = c"lean_update_f32_32x1",
+        LeanUpdateBf16By4x1 = c"lean_update_bf16_4x1",
+        LeanUpdateBf16By16x1 = c"lean_update_bf16_16x1",
+        LeanUpdateBf16By32x1 = c"lean_update_bf16_32x1",
+        LeanUpdateF16By4x1 = c"lean_update_f16_4x1",
+        LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
+        LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
         UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
 }

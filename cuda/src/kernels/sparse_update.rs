@@ -49,7 +49,8 @@ impl<T> SparseUpdate<T> {
 }
 
 impl<T: Element> SparseUpdate<T> {
-    /// Enqueues the update.
+    /// Enqueues the update; `lean` says that all tables are of f32 and learn by gradient descent or by Adagrad, element
+    /// by element, which is faster.
     ///
     /// # Safety
     /// See [`Lane::launch`].
@@ -59,16 +60,20 @@ impl<T: Element> SparseUpdate<T> {
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
+    pub unsafe fn enqueue(&self, lane: &Lane, lean: bool) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
-        unsafe { by_width!(self.vectors, self.enqueue_by(lane)) }
+        unsafe { by_width!(self.vectors, self.enqueue_by(lane, lean)) }
     }
 
-    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane) -> Result<()> {
+    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane, lean: bool) -> Result<()> {
         let (runs, parts) = team::runs_grid(self.room, LANES);
         // SAFETY: as for `enqueue`.
         unsafe {
-            lane.launch(&UpdateRuns::<T, LANES, VECTORS>(*self), (runs, 1))?;
+            if lean && VECTORS == 1 {
+                lane.launch(&LeanRuns::<T, LANES>(*self), (runs, 1))?;
+            } else {
+                lane.launch(&UpdateRuns::<T, LANES, VECTORS>(*self), (runs, 1))?;
+            }
             lane.launch(&UpdateParts::<T, LANES, VECTORS>(*self), (parts, 1))
         }
     }
@@ -79,7 +84,12 @@ impl<T: Element> SparseUpdate<T> {
 #[derive(Debug, Clone, Copy)]
 struct UpdateRuns<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 
-/// Updates the rows that go on from one block to the next, after [`UpdateRuns`].
+/// The same where all tables are lean, and no row is wider than teams of one vector a lane take.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct LeanRuns<T, const LANES: u32>(SparseUpdate<T>);
+
+/// Updates the rows that go on from one block to the next, after either of those.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct UpdateParts<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
@@ -99,6 +109,21 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateR
 
     fn shared_bytes(&self) -> u32 {
         team::runs_bytes(LANES, VECTORS)
+    }
+}
+
+// SAFETY: as for `UpdateRuns`.
+unsafe impl<T: Element, const LANES: u32> Kernel for LeanRuns<T, LANES> {
+    const ID: Id = Id::of::<T>(match LANES {
+        4 => [Id::LeanUpdateF32By4x1, Id::LeanUpdateBf16By4x1, Id::LeanUpdateF16By4x1],
+        16 => [Id::LeanUpdateF32By16x1, Id::LeanUpdateBf16By16x1, Id::LeanUpdateF16By16x1],
+        _ => [Id::LeanUpdateF32By32x1, Id::LeanUpdateBf16By32x1, Id::LeanUpdateF16By32x1],
+    });
+    const NAME: &'static str = "lean_update";
+    const THREADS: u32 = THREADS;
+
+    fn shared_bytes(&self) -> u32 {
+        team::runs_bytes(LANES, 1)
     }
 }
 

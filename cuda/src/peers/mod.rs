@@ -1,10 +1,14 @@
 //! Ranks whose GPUs access each other's memory: what they share, and how they wait for each other.
 
+mod all_reduce;
 mod barrier;
 mod room;
+mod sockets;
+mod watch;
 
 use std::any::Any;
 use std::ops::Deref;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,21 +20,34 @@ use crate::error::{Error, Result};
 use crate::kernels::RANKS_MAX;
 use crate::memory::Memory;
 
+pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
 use room::{Room, Value};
+pub use sockets::Gather;
+use sockets::{Handed, Sockets};
 
 /// One rank's membership among GPUs that access each other's memory (an NVLink domain); moved to the rank's thread.
+/// Ranks are threads of one process, or processes of one node.
 ///
 /// What all ranks must call is a *collective call*: each makes it, all in the same order. A rank that drops its
-/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as others
-/// may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of each peer's.
+/// membership makes no more of them, and those that wait for it are told so at once: so it is held for as long as
+/// others may wait. While its device is only measured, a rank waits for nobody, and sees its own value in place of
+/// each peer's.
 #[derive(Debug)]
 pub struct Peers {
     rank: usize,
-    /// Of each rank.
-    devices: Vec<Arc<Device>>,
+    ranks: usize,
+    device: Arc<Device>,
     deadline: Duration,
-    room: Arc<Room>,
+    together: Together,
+}
+
+/// How ranks hand each other values.
+#[derive(Debug)]
+enum Together {
+    /// All in one process, with the GPU of each rank.
+    Threads(Arc<Room>, Vec<Arc<Device>>),
+    Processes(Sockets),
 }
 
 impl Peers {
@@ -49,8 +66,38 @@ impl Peers {
             }
         }
         let room = Arc::new(Room::new(devices.len(), deadline));
-        let of_rank = |rank| Self { rank, devices: devices.to_vec(), deadline, room: Arc::clone(&room) };
-        Ok((0..devices.len()).map(of_rank).collect())
+        let of_rank = |(rank, device)| Self {
+            rank,
+            ranks: devices.len(),
+            device: Arc::clone(device),
+            deadline,
+            together: Together::Threads(Arc::clone(&room), devices.to_vec()),
+        };
+        Ok(devices.iter().enumerate().map(of_rank).collect())
+    }
+
+    /// This process's rank among processes of one node, all of the same user, each of which sees all GPUs of the ranks.
+    /// They find each other by what `gather` hands around, once: their launcher's way. Each calls it.
+    ///
+    /// # Errors
+    /// Where there are no ranks or more than [`RANKS_MAX`], where this GPU's memory has no handles for other processes,
+    /// and where a process is not reached in time.
+    pub fn of_processes(
+        device: &Arc<Device>,
+        rank: usize,
+        ranks: usize,
+        deadline: Duration,
+        gather: &mut Gather<'_>,
+    ) -> Result<Self> {
+        if rank >= ranks || ranks > RANKS_MAX {
+            return Err(Error::PeersCount { ranks, most: RANKS_MAX });
+        }
+        if !device.exports_memory() {
+            let why = format!("the memory of GPU {} has no handles for them", device.ordinal());
+            return Err(Error::PeersSocket { rank, why });
+        }
+        let together = Together::Processes(Sockets::connect(rank, ranks, deadline, gather)?);
+        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, together })
     }
 
     /// This rank.
@@ -60,12 +107,12 @@ impl Peers {
 
     /// All ranks.
     pub fn ranks(&self) -> usize {
-        self.devices.len()
+        self.ranks
     }
 
     /// This rank's GPU.
     pub fn device(&self) -> &Arc<Device> {
-        &self.devices[self.rank]
+        &self.device
     }
 
     /// How long one waits for another.
@@ -80,22 +127,54 @@ impl Peers {
     /// Where the memory does not suffice, here or at another rank, and where a rank does not come in time.
     pub fn share<T: Pod>(&self, len: usize, byte: u8) -> Result<Shared<T>> {
         let (device, bytes) = (self.device(), len * size_of::<T>());
-        let own = Memory::for_peers(device, &self.devices, bytes).and_then(|memory| {
+        let accessing = match &self.together {
+            Together::Threads(_, devices) => devices.as_slice(),
+            Together::Processes(_) => &[],
+        };
+        let own = Memory::for_peers(device, accessing, bytes).and_then(|memory| {
             memory.fill(byte, bytes)?;
             Ok(Arc::new(Buffer::<T>::in_memory(memory, len)))
         });
         if device.ledger().measures() {
             return Ok(Shared { rank: self.rank, ranks: vec![own?; self.ranks()] });
         }
-        // A rank without memory hands out that it has none, so that nobody waits for it.
-        let handed: Value = match &own {
-            Ok(buffer) => Arc::clone(buffer) as Value,
-            Err(_) => Arc::new(()),
+        let ranks = match &self.together {
+            Together::Threads(room, _) => {
+                // A rank without memory hands out that it has none, so that nobody waits for it.
+                let handed: Value = match &own {
+                    Ok(buffer) => Arc::clone(buffer) as Value,
+                    Err(_) => Arc::new(()),
+                };
+                let handed = room.exchange(self.rank, handed);
+                own?;
+                self.downcast(handed?)?
+            }
+            Together::Processes(sockets) => self.import(sockets, own)?,
         };
-        let handed = self.room.exchange(self.rank, handed);
-        own?;
-        let ranks = self.downcast(handed?)?;
         Ok(Shared { rank: self.rank, ranks })
+    }
+
+    /// Hands out this process's memory, and maps that of the others.
+    fn import<T: Pod>(&self, sockets: &Sockets, own: Result<Arc<Buffer<T>>>) -> Result<Vec<Arc<Buffer<T>>>> {
+        let exported = own.and_then(|own| Ok((own.memory().export()?, own)));
+        let (handle, sizes) = match &exported {
+            Ok((handle, own)) => (handle.as_ref(), [own.len() as u64, own.bytes() as u64]),
+            Err(_) => (None, [0, 0]),
+        };
+        // As among threads, a rank without memory has the others know.
+        let handed = sockets.exchange(bytemuck::bytes_of(&sizes), handle.map(AsRawFd::as_raw_fd));
+        let (_, own) = exported?;
+        let import = |(other, handed): (usize, Option<Handed>)| {
+            let Some(Handed { value, handle }) = handed else { return Ok(Arc::clone(&own)) };
+            let sizes = bytemuck::try_pod_read_unaligned::<[u64; 2]>(&value);
+            let (Ok([len, bytes]), Some(handle)) = (sizes, handle) else { return Err(self.stray(other)) };
+            if len.checked_mul(size_of::<T>() as u64).is_none_or(|wanted| wanted > bytes) {
+                return Err(self.stray(other));
+            }
+            let memory = Memory::imported(&self.device, &handle, bytes as usize)?;
+            Ok(Arc::new(Buffer::in_memory(memory, len as usize)))
+        };
+        handed?.into_iter().enumerate().map(import).collect()
     }
 
     /// Hands a small value to all ranks and returns those of all, in their order. A collective call.
@@ -106,9 +185,18 @@ impl Peers {
         if self.device().ledger().measures() {
             return Ok(vec![value; self.ranks()]);
         }
-        let bytes: Vec<u8> = bytemuck::bytes_of(&value).to_vec();
-        let handed = self.downcast::<Vec<u8>>(self.room.exchange(self.rank, Arc::new(bytes))?)?;
-        let read = |(rank, bytes): (usize, &Arc<Vec<u8>>)| {
+        let own = bytemuck::bytes_of(&value);
+        let handed: Vec<Vec<u8>> = match &self.together {
+            Together::Threads(room, _) => {
+                let handed = room.exchange(self.rank, Arc::new(own.to_vec()))?;
+                self.downcast::<Vec<u8>>(handed)?.iter().map(|value| value.to_vec()).collect()
+            }
+            Together::Processes(sockets) => {
+                let handed = sockets.exchange(own, None)?.into_iter();
+                handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect()
+            }
+        };
+        let read = |(rank, bytes): (usize, &Vec<u8>)| {
             bytemuck::try_pod_read_unaligned(bytes).map_err(|_| self.stray(rank))
         };
         handed.iter().enumerate().map(read).collect()
@@ -126,7 +214,10 @@ impl Peers {
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.room.leave(self.rank);
+        // A process's sockets are closed with it.
+        if let Together::Threads(room, _) = &self.together {
+            room.leave(self.rank);
+        }
     }
 }
 

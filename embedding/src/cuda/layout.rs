@@ -5,6 +5,7 @@ use rankine_cuda::kernels::{GROUP_KEYS, RANKS_MAX, Route, SparseUpdate};
 
 use super::error::{Error, Result};
 use super::numbering::bits_of;
+use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard};
 use crate::table::{Pooling, TableSpec};
@@ -237,6 +238,13 @@ impl Layout {
     /// Features.
     pub fn features(&self) -> &[Feature] {
         &self.features
+    }
+
+    /// Whether all tables are of f32 and learn by gradient descent or by Adagrad, element by element.
+    pub(super) fn is_lean(&self) -> bool {
+        let rules = self.optimizers.iter().map(|optimizer| optimizer.rule);
+        self.tables.iter().all(|table| table.dtype == Dtype::Fp32)
+            && rules.into_iter().all(|rule| matches!(rule, UpdateRule::Sgd | UpdateRule::Adagrad { .. }))
     }
 
     /// Ids that a rank's batch has room for: column by column.

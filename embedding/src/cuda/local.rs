@@ -171,7 +171,7 @@ impl LocalTables {
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
-        unsafe { update.enqueue(lane) }?;
+        unsafe { update.enqueue(lane, layout.is_lean()) }?;
         Ok(())
     }
 

@@ -20,6 +20,7 @@ mod generate;
 mod init;
 mod inspect;
 mod job;
+mod launch;
 mod log;
 mod metrics;
 mod output;

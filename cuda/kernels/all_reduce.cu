@@ -1,0 +1,178 @@
+// Sums over the ranks, in their order, of arrays in their memory; in place, with the same bits at every rank. Ranks only
+// write to each other: that is the faster way over NVLink.
+//
+// S bytes over N ranks: "by slices" each rank writes every other one its slice, which sums it and writes the sum to all:
+// 2 * S * (N-1)/N bytes out of each GPU and as many in, at 450 GB/s, and 2 waits. "At once" each rank writes all to every
+// other one, and sums for itself: S * (N-1) bytes, and 1 wait, which is what counts where there is little.
+//
+// A block waits for the blocks of its number at the other ranks alone: these handle the same elements. The ranks' grids
+// must have the same number of blocks, few enough for all blocks of all ranks of a GPU to run at the same time.
+#include "peers.cuh"
+
+constexpr u32 THREADS = 512;
+
+struct AllReduce {
+    // What is summed, of each rank. At once, only this rank's own is accessed.
+    float4* values[RANKS_MAX];
+    // Of each rank, written by its peers. By slices: [rank][slice]; at once: [call % 2][rank][vector]
+    float4* inbox[RANKS_MAX];
+    // [call % 2][rank][number]
+    double* numbers_inbox[RANKS_MAX];
+    // One a block.
+    Flags* flags[RANKS_MAX];
+    // Of this rank alone: a few more that are summed, at once.
+    double* numbers;
+    // Of this rank alone, one a block: the calls so far.
+    u64* calls;
+    Wait wait;
+    u64 vectors;
+    // Vectors of a rank; the last ranks may have fewer, or none.
+    u64 slice;
+    u32 numbers_count;
+    u32 reserved;
+};
+static_assert(sizeof(AllReduce) == 320);
+
+// All threads of a block.
+__device__ inline void meet_all(const AllReduce& p, u64 epoch) {
+    __syncthreads();
+    if (threadIdx.x < p.wait.ranks) meet(p.flags, blockIdx.x, epoch, threadIdx.x, p.wait);
+    __syncthreads();
+}
+
+// Those who come round to the same place after two calls have met in the one between.
+__device__ inline u64 inbox_of(const AllReduce& p, u64 call, u32 rank) { return call % 2 * p.wait.ranks + rank; }
+
+__device__ inline void send_numbers(const AllReduce& p, u64 call) {
+    if (blockIdx.x != 0) return;
+    for (u32 i = threadIdx.x; i < p.numbers_count; i += THREADS) {
+        const double own = p.numbers[i];
+        for (u32 peer = 0; peer < p.wait.ranks; peer++) {
+            p.numbers_inbox[peer][inbox_of(p, call, p.wait.rank) * p.numbers_count + i] = own;
+        }
+    }
+}
+
+__device__ inline void sum_numbers(const AllReduce& p, u64 call) {
+    if (blockIdx.x != 0) return;
+    for (u32 i = threadIdx.x; i < p.numbers_count; i += THREADS) {
+        const double* of_ranks = p.numbers_inbox[p.wait.rank] + i;
+        double sum = of_ranks[inbox_of(p, call, 0) * p.numbers_count];
+        for (u32 rank = 1; rank < p.wait.ranks; rank++) sum += of_ranks[inbox_of(p, call, rank) * p.numbers_count];
+        p.numbers[i] = sum;
+    }
+}
+
+// `MOST` ranks at most. A thread has `8 / MOST` vectors of each rank in flight.
+template <u32 MOST>
+__device__ inline void by_slices(const AllReduce& p) {
+    constexpr u32 FLIGHT = 8 / MOST;
+    const u32 rank = p.wait.rank, ranks = p.wait.ranks;
+    const u64 call = p.calls[blockIdx.x], stride = u64(gridDim.x) * THREADS;
+    float4* own = p.values[rank];
+    send_numbers(p, call);
+    for (u64 first = u64(blockIdx.x) * THREADS + threadIdx.x; first < p.slice; first += FLIGHT * stride) {
+        float4 vectors[FLIGHT][MOST - 1];
+#pragma unroll
+        for (u32 turn = 0; turn < FLIGHT; turn++) {
+#pragma unroll
+            for (u32 step = 1; step < MOST; step++) {
+                const u64 place = first + turn * stride, at = (rank + step) % ranks * p.slice + place;
+                if (step < ranks && place < p.slice && at < p.vectors) vectors[turn][step - 1] = own[at];
+            }
+        }
+#pragma unroll
+        for (u32 turn = 0; turn < FLIGHT; turn++) {
+#pragma unroll
+            for (u32 step = 1; step < MOST; step++) {
+                const u32 owner = (rank + step) % ranks;
+                const u64 place = first + turn * stride, at = owner * p.slice + place;
+                if (step < ranks && place < p.slice && at < p.vectors) {
+                    p.inbox[owner][rank * p.slice + place] = vectors[turn][step - 1];
+                }
+            }
+        }
+    }
+    meet_all(p, 2 * call + 1);
+    const float4* inbox = p.inbox[rank];
+    const u64 begin = rank * p.slice;
+    const u64 count = begin < p.vectors ? min(p.slice, p.vectors - begin) : 0;
+    for (u64 first = u64(blockIdx.x) * THREADS + threadIdx.x; first < count; first += FLIGHT * stride) {
+        float4 vectors[FLIGHT][MOST];
+#pragma unroll
+        for (u32 turn = 0; turn < FLIGHT; turn++) {
+#pragma unroll
+            for (u32 from = 0; from < MOST; from++) {
+                const u64 place = first + turn * stride;
+                if (from < ranks && place < count) {
+                    vectors[turn][from] = from == rank ? own[begin + place] : inbox[from * p.slice + place];
+                }
+            }
+        }
+#pragma unroll
+        for (u32 turn = 0; turn < FLIGHT; turn++) {
+            const u64 place = first + turn * stride;
+            if (place >= count) break;
+            float4 sum = vectors[turn][0];
+#pragma unroll
+            for (u32 from = 1; from < MOST; from++) {
+                if (from < ranks) add(sum, vectors[turn][from]);
+            }
+#pragma unroll
+            for (u32 step = 0; step < MOST; step++) {
+                if (step < ranks) p.values[(rank + step) % ranks][begin + place] = sum;
+            }
+        }
+    }
+    sum_numbers(p, call);
+    meet_all(p, 2 * call + 2);
+    if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;
+}
+
+template <u32 MOST>
+__device__ inline void at_once(const AllReduce& p) {
+    const u32 rank = p.wait.rank, ranks = p.wait.ranks;
+    const u64 call = p.calls[blockIdx.x], stride = u64(gridDim.x) * THREADS;
+    float4* own = p.values[rank];
+    send_numbers(p, call);
+    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < p.vectors; place += stride) {
+        const float4 vector = own[place];
+#pragma unroll
+        for (u32 step = 1; step < MOST; step++) {
+            if (step < ranks) p.inbox[(rank + step) % ranks][inbox_of(p, call, rank) * p.vectors + place] = vector;
+        }
+    }
+    meet_all(p, 2 * call + 1);
+    const float4* inbox = p.inbox[rank];
+    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < p.vectors; place += stride) {
+        float4 vectors[MOST];
+#pragma unroll
+        for (u32 from = 0; from < MOST; from++) {
+            if (from >= ranks) continue;
+            vectors[from] = from == rank ? own[place] : inbox[inbox_of(p, call, from) * p.vectors + place];
+        }
+        float4 sum = vectors[0];
+#pragma unroll
+        for (u32 from = 1; from < MOST; from++) {
+            if (from < ranks) add(sum, vectors[from]);
+        }
+        own[place] = sum;
+    }
+    sum_numbers(p, call);
+    if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;
+}
+
+// For the most ranks there may be: 2, 4 or 8.
+#define ALL_REDUCE(MOST)                                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
+        all_reduce_by_slices_##MOST(const __grid_constant__ AllReduce p) {                                            \
+        by_slices<MOST>(p);                                                                                           \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
+        all_reduce_at_once_##MOST(const __grid_constant__ AllReduce p) {                                              \
+        at_once<MOST>(p);                                                                                             \
+    }
+
+ALL_REDUCE(2)
+ALL_REDUCE(4)
+ALL_REDUCE(8)

@@ -1,0 +1,63 @@
+// How ranks that write into each other's memory wait for each other. Epochs only grow, so that nothing is ever reset.
+//
+// A rank that waits looks at its abort word and at a deadline: a peer that is gone stops everybody within that time,
+// and later waits end at once.
+#pragma once
+
+#include "common.cuh"
+
+// In each rank's memory, written by its peers.
+struct Flags {
+    u64 arrived[RANKS_MAX];
+    // 0, or what went wrong: 1 + the rank that did not arrive, above it 1 + the rank that waited.
+    u64 aborted;
+    u64 reserved[7];
+};
+static_assert(sizeof(Flags) == 128);
+
+// What waiting needs beside the flags.
+struct Wait {
+    // Null, or memory of the host: what `aborted` is, once this rank has seen it.
+    u64* told;
+    u64 deadline_ns;
+    u32 rank;
+    u32 ranks;
+};
+static_assert(sizeof(Wait) == 24);
+
+__device__ inline u64 load_acquire(const u64* address) {
+    u64 value;
+    asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+    return value;
+}
+
+__device__ inline void store_release(u64* address, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(address), "l"(value) : "memory");
+}
+
+__device__ inline u64 now_ns() {
+    u64 time;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(time));
+    return time;
+}
+
+// Tells `peer` that this rank has come to an epoch, and waits until `peer` has. There are as many flags a rank as there
+// are sequences of epochs, of which this is number `sequence`; what went wrong is told in the first ones.
+__device__ inline void meet(Flags* const (&flags)[RANKS_MAX], u32 sequence, u64 epoch, u32 peer, const Wait& wait) {
+    Flags* own = flags[wait.rank];
+    __threadfence_system();
+    store_release(&flags[peer][sequence].arrived[wait.rank], epoch);
+    const u64 deadline = now_ns() + wait.deadline_ns;
+    while (load_acquire(&own[sequence].arrived[peer]) < epoch) {
+        u64 verdict = load_acquire(&own->aborted);
+        if (verdict == 0 && now_ns() > deadline) {
+            verdict = u64(wait.rank + 1) << 32 | (peer + 1);
+            for (u32 other = 0; other < wait.ranks; other++) store_release(&flags[other]->aborted, verdict);
+        }
+        if (verdict != 0) {
+            if (wait.told != nullptr) *wait.told = verdict;
+            break;
+        }
+    }
+    __threadfence_system();
+}

@@ -1,0 +1,84 @@
+//! `all_reduce.cu`.
+
+use super::{Flags, Id, Kernel, RANKS_MAX};
+use crate::buffer::Pointer;
+
+/// What waiting for peers needs beside their flags.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Wait {
+    /// Null, or where [`Flags::aborted`] is copied to when this rank finds it: memory that the host reads.
+    pub told: Pointer<u64>,
+    /// How long to wait before all ranks are told to give up.
+    pub deadline_ns: u64,
+    /// This rank.
+    pub rank: u32,
+    /// All ranks.
+    pub ranks: u32,
+}
+
+/// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] each.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllReduce {
+    /// What is summed, of each rank.
+    pub(crate) values: [Pointer<f32>; RANKS_MAX],
+    /// Of each rank. By slices: `[rank][slice][4]`; at once: `[call % 2][rank][vector][4]`.
+    pub(crate) inbox: [Pointer<f32>; RANKS_MAX],
+    /// Of each rank: `[call % 2][rank][number]`.
+    pub(crate) numbers_inbox: [Pointer<f64>; RANKS_MAX],
+    /// Of each rank, one a block.
+    pub(crate) flags: [Pointer<Flags>; RANKS_MAX],
+    /// Summed at once.
+    pub(crate) numbers: Pointer<f64>,
+    /// One a block: the calls so far.
+    pub(crate) calls: Pointer<u64>,
+    pub(crate) wait: Wait,
+    /// Vectors of 4 values.
+    pub(crate) vectors: u64,
+    /// Vectors that a rank sums for all.
+    pub(crate) slice: u64,
+    pub(crate) numbers_count: u32,
+    /// 0.
+    pub(crate) reserved: u32,
+}
+
+const _: () = assert!(size_of::<Wait>() == 24 && size_of::<AllReduce>() == 320);
+
+impl AllReduce {
+    /// Threads of a block.
+    pub(crate) const THREADS: u32 = 512;
+}
+
+/// [`AllReduce`] by slices, of `MOST` ranks at most: 2, 4 or 8.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllReduceBySlices<const MOST: usize>(pub(crate) AllReduce);
+
+/// [`AllReduce`] at once, of `MOST` ranks at most: 2, 4 or 8.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllReduceAtOnce<const MOST: usize>(pub(crate) AllReduce);
+
+// SAFETY: `all_reduce.cu` has the same struct and as many threads.
+unsafe impl<const MOST: usize> Kernel for AllReduceBySlices<MOST> {
+    const ID: Id = [Id::AllReduceBySlices2, Id::AllReduceBySlices4, Id::AllReduceBySlices8][place(MOST)];
+    const NAME: &'static str = "all_reduce_by_slices";
+    const THREADS: u32 = AllReduce::THREADS;
+}
+
+// SAFETY: as for the one by slices.
+unsafe impl<const MOST: usize> Kernel for AllReduceAtOnce<MOST> {
+    const ID: Id = [Id::AllReduceAtOnce2, Id::AllReduceAtOnce4, Id::AllReduceAtOnce8][place(MOST)];
+    const NAME: &'static str = "all_reduce_at_once";
+    const THREADS: u32 = AllReduce::THREADS;
+}
+
+const fn place(most: usize) -> usize {
+    match most {
+        2 => 0,
+        4 => 1,
+        8 => 2,
+        _ => panic!("there are kernels for 2, 4 and 8 ranks"),
+    }
+}

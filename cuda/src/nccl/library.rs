@@ -1,0 +1,111 @@
+//! NCCL's functions.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use cudarc::driver::sys::CUstream;
+
+use crate::error::{Error, Result};
+use crate::probe::library::{Loaded, load};
+
+/// Under which names NCCL is looked for.
+const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// `ncclComm_t`.
+pub(super) type Handle = *mut c_void;
+/// `ncclResult_t`, an enum of the size of an int; 0 is success.
+pub(super) type Status = c_int;
+
+/// What the ranks of a communicator have in common: one rank makes it, and hands it to the others. `ncclUniqueId`.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+pub struct NcclId([u8; 128]);
+
+impl std::fmt::Debug for NcclId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NcclId")
+    }
+}
+
+/// The functions that are used here, typed as nccl.h declares them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Calls {
+    get_unique_id: unsafe extern "C" fn(*mut NcclId) -> Status,
+    pub(super) init_rank: unsafe extern "C" fn(*mut Handle, c_int, NcclId, c_int) -> Status,
+    pub(super) destroy: unsafe extern "C" fn(Handle) -> Status,
+    pub(super) abort: unsafe extern "C" fn(Handle) -> Status,
+    pub(super) async_error: unsafe extern "C" fn(Handle, *mut Status) -> Status,
+    pub(super) all_reduce:
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, CUstream) -> Status,
+    pub(super) broadcast:
+        unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Handle, CUstream) -> Status,
+    pub(super) send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Handle, CUstream) -> Status,
+    pub(super) receive: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Handle, CUstream) -> Status,
+    pub(super) group_start: unsafe extern "C" fn() -> Status,
+    pub(super) group_end: unsafe extern "C" fn() -> Status,
+    words: unsafe extern "C" fn(Status) -> *const c_char,
+    last_words: unsafe extern "C" fn(Handle) -> *const c_char,
+}
+
+impl Calls {
+    /// Loads the library, which stays loaded.
+    pub(super) fn load() -> Result<Self> {
+        let library = load(&NAMES).map_err(|attempts| {
+            let reasons: Vec<_> =
+                attempts.iter().take(NAMES.len()).map(|attempt| attempt.why.as_str()).collect();
+            Error::NoNccl(reasons.join("; "))
+        })?;
+        Self::of(&library).map_err(Error::NoNccl)
+    }
+
+    fn of(library: &Loaded) -> Result<Self, String> {
+        // SAFETY: the fields' types are those with which nccl.h declares the functions of these names; a communicator
+        // is a pointer, and the enums are ints.
+        unsafe {
+            Ok(Self {
+                get_unique_id: library.symbol(c"ncclGetUniqueId")?,
+                init_rank: library.symbol(c"ncclCommInitRank")?,
+                destroy: library.symbol(c"ncclCommDestroy")?,
+                abort: library.symbol(c"ncclCommAbort")?,
+                async_error: library.symbol(c"ncclCommGetAsyncError")?,
+                all_reduce: library.symbol(c"ncclAllReduce")?,
+                broadcast: library.symbol(c"ncclBroadcast")?,
+                send: library.symbol(c"ncclSend")?,
+                receive: library.symbol(c"ncclRecv")?,
+                group_start: library.symbol(c"ncclGroupStart")?,
+                group_end: library.symbol(c"ncclGroupEnd")?,
+                words: library.symbol(c"ncclGetErrorString")?,
+                last_words: library.symbol(c"ncclGetLastError")?,
+            })
+        }
+    }
+
+    pub(super) fn unique_id(&self) -> Result<NcclId> {
+        let mut id = NcclId([0; 128]);
+        // SAFETY: the pointer is to a live value of the function's type.
+        self.named(unsafe { (self.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
+        Ok(id)
+    }
+
+    /// Names the call that a status comes from.
+    pub(super) fn named(&self, status: Status, call: &'static str) -> Result<()> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: any status has words, and no communicator is asked for the last error of this thread; both are
+        // strings of the library's, which is never unloaded.
+        let (words, details) = unsafe { ((self.words)(status), (self.last_words)(std::ptr::null_mut())) };
+        Err(Error::Nccl { call, words: join(text(words), text(details)) })
+    }
+}
+
+fn text(words: *const c_char) -> String {
+    if words.is_null() {
+        return String::new();
+    }
+    // SAFETY: it is a string of the library's, as `Calls::named` says.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().trim().to_owned()
+}
+
+fn join(words: String, details: String) -> String {
+    if details.is_empty() { words } else { format!("{words} ({details})") }
+}

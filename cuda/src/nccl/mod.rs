@@ -1,0 +1,288 @@
+//! NCCL: what ranks do together that cannot access each other's memory, since they are on several nodes.
+//!
+//! The library is loaded when the first communicator is made, and never before. Its connections are made by the first
+//! collective of a kind and size; whoever captures one does the same once before.
+
+mod library;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use half::{bf16, f16};
+
+use crate::buffer::Pointer;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+
+pub use library::NcclId;
+use library::{Calls, Handle};
+
+/// What NCCL sums and sends.
+///
+/// # Safety
+/// `KIND` must be the `ncclDataType_t` of the type.
+pub unsafe trait NcclElement {
+    /// As nccl.h numbers it.
+    const KIND: i32;
+}
+
+macro_rules! elements {
+    ($($element:ty = $kind:literal),+) => {
+        $(
+            // SAFETY: nccl.h has this number for it.
+            unsafe impl NcclElement for $element {
+                const KIND: i32 = $kind;
+            }
+        )+
+    };
+}
+
+elements!(u8 = 1, i32 = 2, u32 = 3, i64 = 4, u64 = 5, f16 = 6, f32 = 7, f64 = 8, bf16 = 9);
+
+/// How elements of several ranks become one: `ncclRedOp_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their sum.
+    Sum = 0,
+    /// The greatest.
+    Max = 2,
+    /// The least.
+    Min = 3,
+}
+
+/// A run of elements that goes to a rank, or comes from it.
+#[derive(Debug, Clone, Copy)]
+pub struct Parcel<T> {
+    /// The other rank, or this one.
+    pub rank: usize,
+    /// Where it lies, or shall lie.
+    pub pointer: Pointer<T>,
+    /// How many elements.
+    pub len: usize,
+}
+
+/// A rank's membership in what ranks do together by NCCL. It must be dropped after the graphs that captured any of it.
+///
+/// All ranks must enqueue the same collectives in the same order, and a collective that a rank does not come to has no
+/// end: whoever waits for one sees to [`Communicator::abort`] when that takes too long.
+#[derive(Debug)]
+pub struct Communicator {
+    device: Arc<Device>,
+    calls: Calls,
+    /// None where the device was only measured, and once it is aborted.
+    handle: Option<Membership>,
+    rank: usize,
+    ranks: usize,
+}
+
+/// `ncclComm_t`, which any thread may use; one at a time.
+#[derive(Debug)]
+struct Membership(Handle);
+
+// SAFETY: the library allows the use of a communicator from any thread, one at a time; `Communicator` is not `Sync`.
+unsafe impl Send for Membership {}
+
+impl NcclId {
+    /// What one rank makes and hands to the others of a new communicator.
+    ///
+    /// # Errors
+    /// Where NCCL is not found, or finds no network.
+    pub fn new() -> Result<Self> {
+        Calls::load()?.unique_id()
+    }
+}
+
+impl Communicator {
+    /// Joins the ranks that have the id, each with a GPU of its own. It waits for all of them, as long as `deadline`;
+    /// where that is exceeded a thread of the process goes on waiting.
+    ///
+    /// # Errors
+    /// Where NCCL is not found or does not start, and where not all ranks come in time.
+    pub fn new(
+        device: &Arc<Device>,
+        id: NcclId,
+        rank: usize,
+        ranks: usize,
+        deadline: Duration,
+    ) -> Result<Self> {
+        let calls = Calls::load()?;
+        let handle = match device.ledger().measures() {
+            true => None,
+            false => Some(join(calls, device, id, (rank, ranks), deadline)?),
+        };
+        Ok(Self { device: Arc::clone(device), calls, handle, rank, ranks })
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.ranks
+    }
+
+    fn handle(&self, call: &'static str) -> Result<Option<Handle>> {
+        match &self.handle {
+            Some(Membership(handle)) => Ok(Some(*handle)),
+            None if self.device.ledger().measures() => Ok(None),
+            None => Err(Error::Nccl { call, words: "the communicator was aborted before".into() }),
+        }
+    }
+
+    /// Enqueues reducing `len` elements of each rank; all get the results. The two places may be the same.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]: there must be as many elements behind either pointer.
+    ///
+    /// # Errors
+    /// Where NCCL refuses.
+    pub unsafe fn all_reduce<T: NcclElement>(
+        &self,
+        lane: &Lane,
+        from: Pointer<T>,
+        to: Pointer<T>,
+        len: usize,
+        reduction: Reduction,
+    ) -> Result<()> {
+        let Some(handle) = self.handle("ncclAllReduce")? else { return Ok(()) };
+        let (from, to) = (from.address() as *const _, to.address() as *mut _);
+        // SAFETY: communicator and stream live; the caller vouches for the memory.
+        let status = unsafe {
+            (self.calls.all_reduce)(from, to, len, T::KIND, reduction as i32, handle, lane.stream())
+        };
+        self.calls.named(status, "ncclAllReduce")
+    }
+
+    /// Enqueues copying `len` elements of one rank to all. The two places may be the same.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]: there must be as many elements behind either pointer.
+    ///
+    /// # Errors
+    /// Where NCCL refuses.
+    pub unsafe fn broadcast<T: NcclElement>(
+        &self,
+        lane: &Lane,
+        from: Pointer<T>,
+        to: Pointer<T>,
+        len: usize,
+        root: usize,
+    ) -> Result<()> {
+        let Some(handle) = self.handle("ncclBroadcast")? else { return Ok(()) };
+        let (from, to) = (from.address() as *const _, to.address() as *mut _);
+        // SAFETY: communicator and stream live; the caller vouches for the memory.
+        let status =
+            unsafe { (self.calls.broadcast)(from, to, len, T::KIND, root as i32, handle, lane.stream()) };
+        self.calls.named(status, "ncclBroadcast")
+    }
+
+    /// Enqueues sending and receiving parcels, all at the same time. What one rank sends to another must be received
+    /// there, in the same order and with the same lengths.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]: there must be as many elements behind each pointer.
+    ///
+    /// # Errors
+    /// Where NCCL refuses.
+    pub unsafe fn exchange<T: NcclElement>(
+        &self,
+        lane: &Lane,
+        sent: &[Parcel<T>],
+        received: &[Parcel<T>],
+    ) -> Result<()> {
+        let Some(handle) = self.handle("ncclGroupStart")? else { return Ok(()) };
+        // SAFETY: groups are begun and ended by the same thread.
+        self.calls.named(unsafe { (self.calls.group_start)() }, "ncclGroupStart")?;
+        let enqueue = || -> Result<()> {
+            for Parcel { rank, pointer, len } in sent {
+                let from = pointer.address() as *const _;
+                // SAFETY: communicator and stream live; the caller vouches for the memory.
+                let status =
+                    unsafe { (self.calls.send)(from, *len, T::KIND, *rank as i32, handle, lane.stream()) };
+                self.calls.named(status, "ncclSend")?;
+            }
+            for Parcel { rank, pointer, len } in received {
+                let to = pointer.address() as *mut _;
+                // SAFETY: as for those that are sent.
+                let status =
+                    unsafe { (self.calls.receive)(to, *len, T::KIND, *rank as i32, handle, lane.stream()) };
+                self.calls.named(status, "ncclRecv")?;
+            }
+            Ok(())
+        };
+        let enqueued = enqueue();
+        // The group ends in any case; where enqueueing failed, its error is the one to tell.
+        // SAFETY: it was begun above.
+        let ended = self.calls.named(unsafe { (self.calls.group_end)() }, "ncclGroupEnd");
+        enqueued.and(ended)
+    }
+
+    /// Tells what went wrong in the background, without waiting: a connection that broke, for one.
+    ///
+    /// # Errors
+    /// What it is. Then nothing that was enqueued can be waited for before [`Communicator::abort`].
+    pub fn check(&self) -> Result<()> {
+        let Some(handle) = self.handle("ncclCommGetAsyncError")? else { return Ok(()) };
+        let mut status = 0;
+        // SAFETY: communicator and status live.
+        let asked = unsafe { (self.calls.async_error)(handle, &mut status) };
+        self.calls.named(asked, "ncclCommGetAsyncError")?;
+        self.calls.named(status, "a collective in the background")
+    }
+
+    /// Ends all that was enqueued, whatever other ranks do; the results are undefined. Nothing can be enqueued after.
+    pub fn abort(&mut self) {
+        if let Some(Membership(handle)) = self.handle.take() {
+            let _ = self.device.bind();
+            // SAFETY: the communicator was made by `join`, and is given back once.
+            let _ = unsafe { (self.calls.abort)(handle) };
+        }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // A rank that fails does not wait for the others; and neither for those that failed.
+        if thread::panicking() || self.check().is_err() {
+            self.abort();
+        }
+        if let Some(Membership(handle)) = self.handle.take() {
+            let _ = self.device.bind();
+            // SAFETY: the communicator was made by `join`, and is given back once.
+            let _ = unsafe { (self.calls.destroy)(handle) };
+        }
+    }
+}
+
+/// Makes a communicator on a thread of its own, since NCCL waits for the other ranks without end.
+fn join(
+    calls: Calls,
+    device: &Arc<Device>,
+    id: NcclId,
+    (rank, ranks): (usize, usize),
+    deadline: Duration,
+) -> Result<Membership> {
+    let (sender, receiver) = mpsc::channel();
+    let device = Arc::clone(device);
+    thread::spawn(move || {
+        let make = || {
+            device.bind()?;
+            let mut handle = std::ptr::null_mut();
+            // SAFETY: the pointer is to a live variable; the id is plain bytes.
+            let status = unsafe { (calls.init_rank)(&mut handle, ranks as i32, id, rank as i32) };
+            calls.named(status, "ncclCommInitRank")?;
+            Ok(Membership(handle))
+        };
+        if let Err(mpsc::SendError(Ok(Membership(handle)))) = sender.send(make()) {
+            // SAFETY: the communicator was just made, and nobody waits for it any more.
+            let _ = unsafe { (calls.abort)(handle) };
+        }
+    });
+    let late = |_| Error::NcclLate { rank, ranks, deadline_ms: deadline.as_millis() };
+    receiver.recv_timeout(deadline).map_err(late)?
+}

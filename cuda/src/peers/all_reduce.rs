@@ -1,0 +1,173 @@
+//! Sums over the ranks.
+
+use super::watch::Watch;
+use super::{Peers, Shared};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices};
+use crate::lane::Lane;
+
+/// Blocks of a grid, at most: with them the links are busy, and most of the GPU is left to others.
+const BLOCKS_MAX: usize = 32;
+/// Blocks that a multiprocessor runs at the same time, as `all_reduce.cu` is compiled.
+const BLOCKS_RESIDENT: u32 = 2;
+/// Values of a vector, which is read and written as a whole.
+const VECTOR: usize = 4;
+
+/// How sums over ranks are taken. Either way gives the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AllReduceWay {
+    /// Each rank writes all that it has to every other one, and sums for itself.
+    AtOnce,
+    /// Each rank sums a slice for all, and writes the sum to them.
+    BySlices,
+}
+
+impl AllReduceWay {
+    /// The faster one for so many bytes, as it was measured (docs/benchmarks.md).
+    pub fn of(bytes: usize, ranks: usize) -> Self {
+        let at_once_max = match ranks {
+            ..=2 => 1 << 20,
+            3..=4 => 256 << 10,
+            _ => 128 << 10,
+        };
+        if bytes <= at_once_max { Self::AtOnce } else { Self::BySlices }
+    }
+}
+
+/// Values that are summed over the ranks: f32 values, and beside them a few f64 numbers. Sums are taken in the order of
+/// ranks, so that all ranks get the same bits, and a run repeats.
+#[derive(Debug)]
+pub struct AllReduce {
+    way: AllReduceWay,
+    watch: Watch,
+    values: Shared<f32>,
+    numbers: Buffer<f64>,
+    #[expect(dead_code, reason = "only the kernel accesses them")]
+    inboxes: (Shared<f32>, Shared<f64>),
+    #[expect(dead_code, reason = "the kernel counts there")]
+    calls: Buffer<u64>,
+    parameters: kernels::AllReduce,
+    blocks: usize,
+}
+
+impl AllReduce {
+    /// Zeros: `len` values and so many numbers, the same at all ranks. A collective call; the device must be the
+    /// current one of this thread.
+    ///
+    /// # Errors
+    /// Those of [`Peers::share`].
+    pub fn new(peers: &Peers, len: usize, numbers: usize) -> Result<Self> {
+        let way = AllReduceWay::of(len * size_of::<f32>(), peers.ranks());
+        Self::by(peers, way, BLOCKS_MAX, len, numbers)
+    }
+
+    /// As [`AllReduce::new`], in a given way with so many blocks at most: to compare them.
+    ///
+    /// # Errors
+    /// Those of [`Peers::share`].
+    pub fn by(
+        peers: &Peers,
+        way: AllReduceWay,
+        blocks_max: usize,
+        len: usize,
+        numbers: usize,
+    ) -> Result<Self> {
+        let (device, ranks) = (peers.device(), peers.ranks());
+        let vectors = len.div_ceil(VECTOR);
+        let slice = vectors.div_ceil(ranks);
+        // Blocks that wait for each other must run at the same time, also where all ranks are on one GPU.
+        let multiprocessors = peers.gather(device.multiprocessors())?.into_iter().min().unwrap_or(1);
+        let most = (BLOCKS_RESIDENT * multiprocessors) as usize / ranks;
+        let (a_block, inbox_len) = match way {
+            AllReduceWay::AtOnce => (vectors, 2 * ranks * vectors * VECTOR),
+            AllReduceWay::BySlices => (slice, ranks * slice * VECTOR),
+        };
+        let wanted = a_block.div_ceil(kernels::AllReduce::THREADS as usize);
+        let blocks = wanted.min(blocks_max).min(most).max(1);
+
+        let watch = Watch::new(peers, blocks)?;
+        let values = peers.share::<f32>(vectors * VECTOR, 0)?;
+        let inbox = peers.share::<f32>(inbox_len, 0xff)?;
+        let numbers_inbox = peers.share::<f64>(2 * ranks * numbers, 0xff)?;
+        let numbers = Buffer::<f64>::filled(device, numbers, 0)?;
+        let calls = Buffer::<u64>::filled(device, blocks, 0)?;
+        let parameters = kernels::AllReduce {
+            values: values.of_ranks(),
+            inbox: inbox.of_ranks(),
+            numbers_inbox: numbers_inbox.of_ranks(),
+            flags: watch.flags().of_ranks(),
+            numbers: numbers.pointer(),
+            calls: calls.pointer(),
+            wait: watch.wait(),
+            vectors: vectors as u64,
+            slice: slice as u64,
+            numbers_count: numbers.len() as u32,
+            reserved: 0,
+        };
+        let inboxes = (inbox, numbers_inbox);
+        Ok(Self { way, watch, values, numbers, inboxes, calls, parameters, blocks })
+    }
+
+    /// This rank's values, which the sums replace: as many as were asked for, and up to 3 zeros behind them, which must
+    /// stay zeros.
+    pub fn values(&self) -> &Buffer<f32> {
+        &self.values
+    }
+
+    /// This rank's numbers, which the sums replace.
+    pub fn numbers(&self) -> &Buffer<f64> {
+        &self.numbers
+    }
+
+    /// How the sums are taken.
+    pub fn way(&self) -> AllReduceWay {
+        self.way
+    }
+
+    /// Replaces values and numbers by their sums over the ranks. Ranks must enqueue, or replay, their calls in the same
+    /// order; a rank's values may be changed until it is enqueued, and read after it.
+    ///
+    /// # Safety
+    /// This value, and those of all ranks, must live until the lane has done this; and where a graph is being captured,
+    /// for as long as that is replayed. Nothing may access the values meanwhile.
+    ///
+    /// # Errors
+    /// Where the driver refuses. That a rank did not come in time is what [`AllReduce::check`] tells.
+    pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
+        let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
+        let ranks = parameters.wait.ranks;
+        if ranks == 1 {
+            // The sums are what is there.
+            return Ok(());
+        }
+        // SAFETY: the addresses are of this value's and its peers', whose life the caller vouches for; inboxes and
+        // flags are as long as the way and the grid want them.
+        unsafe {
+            match (self.way, ranks) {
+                (AllReduceWay::AtOnce, ..=2) => lane.launch(&AllReduceAtOnce::<2>(parameters), grid),
+                (AllReduceWay::AtOnce, ..=4) => lane.launch(&AllReduceAtOnce::<4>(parameters), grid),
+                (AllReduceWay::AtOnce, _) => lane.launch(&AllReduceAtOnce::<8>(parameters), grid),
+                (AllReduceWay::BySlices, ..=2) => lane.launch(&AllReduceBySlices::<2>(parameters), grid),
+                (AllReduceWay::BySlices, ..=4) => lane.launch(&AllReduceBySlices::<4>(parameters), grid),
+                (AllReduceWay::BySlices, _) => lane.launch(&AllReduceBySlices::<8>(parameters), grid),
+            }
+        }
+    }
+
+    /// Waits for the lane, and tells whether a rank waited in vain.
+    ///
+    /// # Errors
+    /// Where the lane's work failed, and where a rank did not come in time.
+    pub fn check(&self, lane: &Lane) -> Result<()> {
+        self.watch.check(lane)
+    }
+
+    /// As [`AllReduce::check`], of what this rank has found by now; without waiting.
+    ///
+    /// # Errors
+    /// Where a rank did not come in time.
+    pub fn check_now(&self) -> Result<()> {
+        self.watch.check_now()
+    }
+}

@@ -1,0 +1,378 @@
+//! Where ranks that are processes of one node hand each other values, and handles of memory: each two have a socket.
+
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// Bytes of a value, at most: whoever says more is no rank.
+const VALUE_BYTES_MAX: usize = 1 << 16;
+/// Round and length of a value.
+const HEAD_BYTES: usize = 12;
+
+/// What a rank hands out: a value, and perhaps a handle.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    pub(super) value: Vec<u8>,
+    pub(super) handle: Option<OwnedFd>,
+}
+
+/// A rank's sockets to all others.
+#[derive(Debug)]
+pub(super) struct Sockets {
+    rank: usize,
+    deadline: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    round: u64,
+    /// None for this rank.
+    others: Vec<Option<UnixStream>>,
+    failed: bool,
+}
+
+/// Hands a value to all ranks and returns those of all, in their order; or says why it cannot.
+pub type Gather<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + 'a;
+
+impl Sockets {
+    /// Connects all ranks, which find each other by what `gather` hands around.
+    pub(super) fn connect(
+        rank: usize,
+        ranks: usize,
+        deadline: Duration,
+        gather: &mut Gather<'_>,
+    ) -> Result<Self> {
+        let failed = |what: &dyn fmt::Display| Error::PeersSocket { rank, why: what.to_string() };
+        let name = format!("rankine-{}-{}", std::process::id(), next_number());
+        let listener = SocketAddr::from_abstract_name(&name)
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .map_err(|error| failed(&error))?;
+        let names = gather(name.as_bytes()).map_err(|error| failed(&error))?;
+        if names.len() != ranks {
+            return Err(failed(&format_args!("{} ranks came in place of {ranks}", names.len())));
+        }
+        let mut others: Vec<Option<UnixStream>> = (0..ranks).map(|_| None).collect();
+        // All listen by now, so that nobody waits for an order: to those below, then from those above.
+        for (other, name) in names.iter().enumerate().take(rank) {
+            let stream =
+                SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address));
+            let mut stream = stream.map_err(|error| {
+                failed(&format_args!(
+                    "rank {other} is not reached: {error}; processes that share memory are on one node, and in one \
+                     container or with the host's network"
+                ))
+            })?;
+            stream.write_all(&(rank as u32).to_le_bytes()).map_err(|error| failed(&error))?;
+            others[other] = Some(stream);
+        }
+        let begun = Instant::now();
+        listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+        while others.iter().skip(rank + 1).any(Option::is_none) {
+            let late = || (rank + 1..ranks).filter(|&other| others[other].is_none()).collect();
+            let remaining = deadline.saturating_sub(begun.elapsed());
+            if remaining.is_zero() {
+                return Err(Error::PeersLate { rank, late: late(), deadline_ms: deadline.as_millis() });
+            }
+            if !wait(&[listener.as_raw_fd()], remaining)[0] {
+                continue;
+            }
+            let Ok((stream, _)) = listener.accept() else { continue };
+            if !is_own_user(&stream) || stream.set_nonblocking(false).is_err() {
+                continue;
+            }
+            let mut number = [0; 4];
+            let said = stream.set_read_timeout(Some(remaining)).is_ok()
+                && io::Read::read_exact(&mut &stream, &mut number).is_ok();
+            let other = u32::from_le_bytes(number) as usize;
+            if said && other > rank && other < ranks && others[other].is_none() {
+                others[other] = Some(stream);
+            }
+        }
+        Ok(Self { rank, deadline, state: Mutex::new(State { round: 0, others, failed: false }) })
+    }
+
+    /// Hands out a value, and returns those of all other ranks; its own is none.
+    pub(super) fn exchange(&self, value: &[u8], handle: Option<RawFd>) -> Result<Vec<Option<Handed>>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.failed {
+            let why = "what the ranks did together before has failed".into();
+            return Err(Error::PeersSocket { rank: self.rank, why });
+        }
+        state.round += 1;
+        let outcome = self.exchange_round(&state, value, handle);
+        state.failed = outcome.is_err();
+        outcome
+    }
+
+    fn exchange_round(
+        &self,
+        state: &State,
+        value: &[u8],
+        handle: Option<RawFd>,
+    ) -> Result<Vec<Option<Handed>>> {
+        let rank = self.rank;
+        assert!(value.len() <= VALUE_BYTES_MAX, "{} bytes are more than a small value", value.len());
+        let mut message = state.round.to_le_bytes().to_vec();
+        message.extend((value.len() as u32).to_le_bytes());
+        message.extend(value);
+        let left = |other| Error::PeersLeft { rank, left: vec![other] };
+        let streams =
+            || state.others.iter().enumerate().filter_map(|(other, own)| Some((other, own.as_ref()?)));
+        for (other, stream) in streams() {
+            send(stream, &message, handle).map_err(|_| left(other))?;
+        }
+        let begun = Instant::now();
+        let mut handed: Vec<Option<Handed>> = state.others.iter().map(|_| None).collect();
+        let mut missing: Vec<_> = streams().collect();
+        while !missing.is_empty() {
+            let remaining = self.deadline.saturating_sub(begun.elapsed());
+            if remaining.is_zero() {
+                let late = missing.iter().map(|(other, _)| *other).collect();
+                return Err(Error::PeersLate { rank, late, deadline_ms: self.deadline.as_millis() });
+            }
+            let sockets: Vec<_> = missing.iter().map(|(_, stream)| stream.as_raw_fd()).collect();
+            let mut ready = wait(&sockets, remaining).into_iter();
+            let (come, still): (Vec<_>, Vec<_>) =
+                missing.into_iter().partition(|_| ready.next() == Some(true));
+            missing = still;
+            for (other, stream) in come {
+                let (round, found) = receive(stream, remaining).map_err(|error| match error.kind() {
+                    ErrorKind::InvalidData => Error::PeersStray { rank, other },
+                    _ => left(other),
+                })?;
+                if round != state.round {
+                    return Err(Error::PeersStray { rank, other });
+                }
+                handed[other] = Some(found);
+            }
+        }
+        Ok(handed)
+    }
+}
+
+/// A number that this process has not had before: it may be in several groups of ranks.
+fn next_number() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Which of some sockets have something to read, or are closed; waits for the first.
+fn wait(sockets: &[RawFd], time: Duration) -> Vec<bool> {
+    let mut polled: Vec<_> =
+        sockets.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let time = i32::try_from(time.as_millis()).unwrap_or(i32::MAX).max(1);
+    // SAFETY: the pointer is to as many descriptions as are said. A failure is a signal: nothing is ready then.
+    let _ = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
+    polled.iter().map(|one| one.revents != 0).collect()
+}
+
+/// Whether the other side of a socket is a process of the same user.
+fn is_own_user(stream: &UnixStream) -> bool {
+    let mut other = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let to = (&raw mut other).cast();
+    // SAFETY: the pointers are to live values, the first of as many bytes as the second says.
+    let told =
+        unsafe { libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut len) };
+    // SAFETY: asking for the own user has no precondition.
+    told == 0 && other.uid == unsafe { libc::geteuid() }
+}
+
+/// Room for the one handle that goes along with a message, aligned as the system wants it.
+#[repr(align(8))]
+struct Control([u8; 32]);
+
+const HANDLE_BYTES: u32 = size_of::<RawFd>() as u32;
+
+/// Sends all bytes, and a handle with the first of them.
+fn send(stream: &UnixStream, mut bytes: &[u8], mut handle: Option<RawFd>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let mut control = Control([0; 32]);
+        let mut pieces = [IoSlice::new(bytes)];
+        // SAFETY: all zeros are a valid value of this plain C struct: no address, and nothing beside the bytes.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr().cast();
+        message.msg_iovlen = 1;
+        if let Some(handle) = handle {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            // SAFETY: these functions compute with lengths and with the place of `control`, which has room for a head
+            // and one handle.
+            unsafe {
+                message.msg_controllen = libc::CMSG_SPACE(HANDLE_BYTES) as _;
+                let head = libc::CMSG_FIRSTHDR(&message);
+                (*head).cmsg_level = libc::SOL_SOCKET;
+                (*head).cmsg_type = libc::SCM_RIGHTS;
+                (*head).cmsg_len = libc::CMSG_LEN(HANDLE_BYTES) as _;
+                libc::CMSG_DATA(head).cast::<RawFd>().write_unaligned(handle);
+            }
+        }
+        // SAFETY: the message's pointers are to values that live until it is sent.
+        let sent = unsafe { libc::sendmsg(stream.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(sent) => {
+                bytes = &bytes[sent..];
+                handle = None;
+            }
+            Err(_) => interrupted(io::Error::last_os_error())?,
+        }
+    }
+    Ok(())
+}
+
+/// Receives a message: its round, and what was handed out.
+fn receive(stream: &UnixStream, time: Duration) -> io::Result<(u64, Handed)> {
+    stream.set_read_timeout(Some(time.max(Duration::from_millis(1))))?;
+    let mut handed = Handed::default();
+    let mut head = [0; HEAD_BYTES];
+    fill(stream, &mut head, &mut handed.handle)?;
+    let (round, len) = head.split_at(8);
+    let round = round.try_into().map(u64::from_le_bytes).map_err(|_| ErrorKind::InvalidData)?;
+    let len = len.try_into().map(u32::from_le_bytes).map_err(|_| ErrorKind::InvalidData)? as usize;
+    if len > VALUE_BYTES_MAX {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    handed.value = vec![0; len];
+    fill(stream, &mut handed.value, &mut handed.handle)?;
+    Ok((round, handed))
+}
+
+/// Receives as many bytes, and a handle if one comes with them.
+fn fill(stream: &UnixStream, mut bytes: &mut [u8], handle: &mut Option<OwnedFd>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let mut control = Control([0; 32]);
+        let mut pieces = [IoSliceMut::new(bytes)];
+        // SAFETY: all zeros are a valid value of this plain C struct.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = pieces.as_mut_ptr().cast();
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len() as _;
+        // SAFETY: the message's pointers are to values that live until it is received.
+        let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
+        match usize::try_from(received) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(received) => bytes = &mut bytes[received..],
+            Err(_) => {
+                interrupted(io::Error::last_os_error())?;
+                continue;
+            }
+        }
+        // SAFETY: the system has filled `control` as far as the message says, and these functions stay within that.
+        unsafe {
+            let head = libc::CMSG_FIRSTHDR(&message);
+            if !head.is_null()
+                && (*head).cmsg_level == libc::SOL_SOCKET
+                && (*head).cmsg_type == libc::SCM_RIGHTS
+            {
+                let number = libc::CMSG_DATA(head).cast::<RawFd>().read_unaligned();
+                // The system has opened it for this process alone; one that came before is closed.
+                *handle = Some(OwnedFd::from_raw_fd(number));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn interrupted(error: io::Error) -> io::Result<()> {
+    if error.kind() == ErrorKind::Interrupted { Ok(()) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    /// Connects ranks that are threads, and returns what each of them does.
+    fn on_ranks<V: Send>(
+        ranks: usize,
+        deadline: Duration,
+        run: impl Fn(usize, Sockets) -> V + Sync,
+    ) -> Vec<V> {
+        let (names, barrier) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
+        thread::scope(|scope| {
+            let (names, barrier, run) = (&names, &barrier, &run);
+            let start = |rank| {
+                scope.spawn(move || {
+                    let mut gather = |name: &[u8]| {
+                        names.lock().unwrap()[rank] = name.to_vec();
+                        barrier.wait();
+                        Ok(names.lock().unwrap().clone())
+                    };
+                    run(rank, Sockets::connect(rank, ranks, deadline, &mut gather).unwrap())
+                })
+            };
+            let running: Vec<_> = (0..ranks).map(start).collect();
+            running.into_iter().map(|rank| rank.join().unwrap()).collect()
+        })
+    }
+
+    #[test]
+    fn values_and_handles_come_from_each_rank() {
+        on_ranks(4, Duration::from_secs(20), |rank, sockets| {
+            for round in 0..200 {
+                // A pipe whose other end has the rank's number.
+                let mut ends = [0; 2];
+                // SAFETY: the pointer is to two live integers, which become two open handles.
+                let [from, to] = unsafe {
+                    assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+                    ends.map(|end| OwnedFd::from_raw_fd(end))
+                };
+                File::from(to).write_all(&[rank as u8; 3]).unwrap();
+                let value = vec![rank as u8; rank * round];
+                let with_handle = (rank + round) % 2 == 0;
+                let handed = sockets.exchange(&value, with_handle.then_some(from.as_raw_fd())).unwrap();
+                for (other, handed) in handed.into_iter().enumerate() {
+                    let Some(Handed { value, handle }) = handed else {
+                        assert_eq!(other, rank);
+                        continue;
+                    };
+                    assert_eq!(value, vec![other as u8; other * round]);
+                    assert_eq!(handle.is_some(), (other + round) % 2 == 0);
+                    // The bytes are there once, for whoever reads them first.
+                    if let Some(handle) = handle.filter(|_| (rank + 1) % 4 == other) {
+                        let mut bytes = [0; 3];
+                        File::from(handle).read_exact(&mut bytes).unwrap();
+                        assert_eq!(bytes, [other as u8; 3]);
+                    }
+                }
+                // Nobody closes its end before it is read.
+                sockets.exchange(&[], None).unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn who_is_late_or_gone_is_named() {
+        on_ranks(4, Duration::from_millis(200), |rank, sockets| {
+            if rank == 1 || rank == 3 {
+                thread::sleep(Duration::from_millis(1000));
+                return;
+            }
+            match sockets.exchange(&[1], None) {
+                Err(Error::PeersLate { late, .. }) => assert_eq!(late, [1, 3]),
+                // The other one may have given up first.
+                Err(Error::PeersLeft { left, .. }) => assert_eq!(left, [2 - rank]),
+                other => panic!("{other:?}"),
+            }
+            assert!(sockets.exchange(&[1], None).unwrap_err().to_string().contains("has failed"));
+        });
+        on_ranks(3, Duration::from_secs(1000), |rank, sockets| {
+            if rank != 1 {
+                let gone = sockets.exchange(&[1], None).unwrap_err();
+                assert!(matches!(gone, Error::PeersLeft { .. }), "{gone:?}");
+            }
+        });
+    }
+}

@@ -1,0 +1,145 @@
+//! Ranks that share memory, wait for each other and sum, each a thread: several on one GPU, and where there are more,
+//! one on each.
+//!
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use rankine_cuda::{Device, Error, Lane, Peers};
+
+mod memory;
+mod nccl;
+mod processes;
+mod sums;
+
+type Outcome = Result<(), Failed>;
+/// A test: its name, on how many random cases it runs, and what it does with one.
+type Body = (&'static str, u64, fn(&Machine, &mut Words) -> Outcome);
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    if let Some(code) = processes::run_as_rank() {
+        return code;
+    }
+    let there = match Device::count() {
+        Ok(count) => count,
+        Err(error) => {
+            eprintln!("skipped: {error}");
+            0
+        }
+    };
+    let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
+    });
+    let counts: &[usize] = if there > 1 { &[1, there] } else { &[1] };
+    let bodies = [memory::BODIES, nccl::BODIES, processes::BODIES, sums::BODIES].concat();
+    let trials = bodies.into_iter().flat_map(|(name, cases, body)| {
+        counts.iter().map(move |&gpus| {
+            let trial = Trial::test(format!("{name}_on_{gpus}"), move || {
+                (0..cases).try_for_each(|case| {
+                    let mut words = Words(seed ^ case << 32);
+                    body(&Machine::new(gpus)?, &mut words).map_err(|failed| {
+                        let what = failed.message().unwrap_or_default();
+                        format!("seed {seed}, case {case}: {what}").into()
+                    })
+                })
+            });
+            trial.with_ignored_flag(there == 0)
+        })
+    });
+    let mut arguments = Arguments::from_args();
+    // Ranks that wait for each other hold the GPU.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
+}
+
+/// Random numbers, by splitmix64.
+struct Words(u64);
+
+impl Words {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn one_of<V: Copy>(&mut self, choices: &[V]) -> V {
+        choices[self.below(choices.len() as u64) as usize]
+    }
+
+    /// From -1 to 1, of any size between.
+    fn number(&mut self) -> f32 {
+        let number = self.below(1 << 25) as f32 / (1 << 24) as f32 - 1.0;
+        number * 2.0f32.powi(-(self.below(20) as i32))
+    }
+}
+
+/// The GPUs that ranks are on, in turn.
+struct Machine {
+    devices: Vec<Arc<Device>>,
+}
+
+impl Machine {
+    fn new(gpus: usize) -> Result<Self, Failed> {
+        Ok(Self { devices: (0..gpus).map(Device::open).collect::<Result<_, _>>()? })
+    }
+
+    fn gpus(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// As many ranks as there are GPUs, or several on the only one.
+    fn ranks(&self, words: &mut Words) -> usize {
+        if self.gpus() > 1 { self.gpus() } else { words.one_of(&[1, 2, 3, 4, 5, 8]) }
+    }
+
+    /// What each rank's thread returns; or the error of one that did not just miss another.
+    fn on_ranks<V: Send>(
+        &self,
+        ranks: usize,
+        deadline: Duration,
+        run: impl Fn(&Peers, &Lane) -> Result<V, Failed> + Sync,
+    ) -> Result<Vec<V>, Failed> {
+        let devices: Vec<_> = (0..ranks).map(|rank| Arc::clone(&self.devices[rank % self.gpus()])).collect();
+        let peers = Peers::in_process(&devices, deadline)?;
+        let outcomes: Vec<Result<V, Failed>> = thread::scope(|scope| {
+            let one = |peers: Peers| {
+                peers.device().bind()?;
+                run(&peers, &Lane::new(peers.device())?)
+            };
+            let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || one(peers))).collect();
+            running.into_iter().map(|rank| rank.join().expect("its panic has been printed")).collect()
+        });
+        let (values, mut failed): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
+        failed.sort_by_key(|outcome| {
+            outcome
+                .as_ref()
+                .err()
+                .and_then(Failed::message)
+                .is_some_and(|words| words.contains("cannot go on"))
+        });
+        match failed.into_iter().next() {
+            Some(failed) => Err(failed.err().unwrap_or_else(Failed::without_message)),
+            None => Ok(values.into_iter().flatten().collect()),
+        }
+    }
+}
+
+/// Whether a rank was told that another one did not come to a barrier.
+fn names_missing(outcome: Result<(), Error>, waited: usize, absent: usize) -> Outcome {
+    match outcome {
+        Err(Error::PeerBarrier { waiting, missing, .. }) if (waiting, missing) == (waited, absent) => Ok(()),
+        other => Err(format!("{other:?}").into()),
+    }
+}

@@ -1,0 +1,129 @@
+//! Ranks that are processes: this program, started once more for each.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Failed;
+use rankine_cuda::{AllReduce, AllReduceWay, Buffer, Device, Error, Lane, Peers};
+
+use super::{Body, DEADLINE, Machine, Outcome, Words};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("processes_share_memory_and_sum", 1, processes_share_memory_and_sum),
+    ("a_process_that_ends_is_told_of", 1, a_process_that_ends_is_told_of),
+];
+
+/// What a process is told: its rank, how many there are, on how many GPUs, what to do, and where they find each other.
+const VARIABLE: &str = "RANKINE_TEST_RANK";
+
+/// What this process does, if it is a rank of a test.
+pub(crate) fn run_as_rank() -> Option<ExitCode> {
+    let told = std::env::var(VARIABLE).ok()?;
+    let told: Vec<_> = told.splitn(5, ' ').collect();
+    let number = |place: usize| told[place].parse().expect("the test says numbers");
+    let outcome = rank(number(0), number(1), number(2), told[3], Path::new(told[4]));
+    if let Err(failed) = &outcome {
+        eprintln!("{}", failed.message().unwrap_or_default());
+    }
+    Some(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn rank(rank: usize, ranks: usize, gpus: usize, what: &str, dir: &Path) -> Outcome {
+    let device = Device::open(rank % gpus)?;
+    let mut gather = |own: &[u8]| by_files(dir, rank, ranks, own);
+    let peers = Peers::of_processes(&device, rank, ranks, DEADLINE, &mut gather)?;
+    let lane = Lane::new(&device)?;
+    if what == "end" {
+        let _all = peers.share::<u32>(10, 0)?;
+        if rank == 1 {
+            return Ok(());
+        }
+        return match peers.share::<u32>(10, 0).map(drop) {
+            Err(Error::PeersLeft { .. }) => Ok(()),
+            other => Err(format!("{other:?}").into()),
+        };
+    }
+    // Each rank's memory has a length of its own.
+    let shared = peers.share::<u32>(1000 * (rank + 1), 7)?;
+    shared.write(&lane, &vec![rank as u32 + 1; 1000 * (rank + 1)])?;
+    let all = peers.gather([rank as u64, 5])?;
+    if all != (0..ranks as u64).map(|rank| [rank, 5]).collect::<Vec<_>>() {
+        return Err(format!("{all:?} were gathered").into());
+    }
+    for other in 0..ranks {
+        let copy = Buffer::<u32>::filled(&device, shared.len_of(other), 0)?;
+        // SAFETY: both places have as many elements, and the lane is waited for before either is dropped.
+        unsafe { lane.copy(shared.of(other), copy.pointer(), copy.len()) }?;
+        if copy.read(&lane)? != vec![other as u32 + 1; 1000 * (other + 1)] {
+            return Err(format!("rank {rank} does not find rank {other}'s").into());
+        }
+    }
+    for (way, len) in [(AllReduceWay::AtOnce, 5000), (AllReduceWay::BySlices, 700_001)] {
+        let sums = AllReduce::by(&peers, way, 16, len, 1)?;
+        for turn in 0..5 {
+            let mut values = vec![(rank + turn) as f32; len];
+            values.resize(sums.values().len(), 0.0);
+            sums.values().write(&lane, &values)?;
+            // SAFETY: all ranks' sums live until all have read theirs.
+            unsafe { sums.enqueue(&lane) }?;
+            sums.check(&lane)?;
+            let expected: usize = (0..ranks).map(|rank| rank + turn).sum();
+            if sums.values().read(&lane)?[..len] != vec![expected as f32; len] {
+                return Err(format!("rank {rank} has another sum {way:?}").into());
+            }
+        }
+        peers.gather(0u8)?;
+    }
+    Ok(())
+}
+
+/// Values by files of a folder: a launcher's way, for a test.
+fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let hidden = dir.join(format!(".{rank}"));
+    let written = fs::write(&hidden, own).and_then(|()| fs::rename(&hidden, dir.join(rank.to_string())));
+    written.map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let wait = |rank: usize| {
+        while begun.elapsed() < DEADLINE {
+            if let Ok(value) = fs::read(dir.join(rank.to_string())) {
+                return Ok(value);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Err(format!("rank {rank} wrote nothing"))
+    };
+    (0..ranks).map(wait).collect()
+}
+
+fn on_processes(machine: &Machine, ranks: usize, what: &str) -> Outcome {
+    let dir = std::env::temp_dir().join(format!("rankine-peers-{}-{what}", std::process::id()));
+    fs::create_dir_all(&dir)?;
+    let start = |rank| {
+        let told = format!("{rank} {ranks} {} {what} {}", machine.gpus(), dir.display());
+        let mut command = Command::new(std::env::current_exe()?);
+        command.env(VARIABLE, told).stderr(Stdio::piped()).spawn()
+    };
+    let running: Vec<_> = (0..ranks).map(start).collect::<Result<_, _>>()?;
+    let outputs: Vec<_> = running.into_iter().map(|child| child.wait_with_output()).collect();
+    fs::remove_dir_all(&dir)?;
+    for (rank, output) in outputs.into_iter().enumerate() {
+        let output = output?;
+        if !output.status.success() {
+            return Err(format!("rank {rank}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+    }
+    Ok::<_, Failed>(())
+}
+
+fn processes_share_memory_and_sum(machine: &Machine, words: &mut Words) -> Outcome {
+    // Processes take turns on one GPU.
+    let ranks = if machine.gpus() > 1 { machine.gpus() } else { words.one_of(&[2, 3]) };
+    on_processes(machine, ranks, "sum")
+}
+
+fn a_process_that_ends_is_told_of(machine: &Machine, _: &mut Words) -> Outcome {
+    on_processes(machine, 3, "end")
+}

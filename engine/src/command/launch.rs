@@ -1,0 +1,123 @@
+//! The arguments that say who a process is among those it was launched with; and `rankine doctor --cluster`.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use rankine::launch::{
+    Address, LaunchError, Launcher, MeetError, Meeting, Member, Node, Seat, Wanted, nodes,
+};
+use rankine_cuda::probe::{Presence, probe};
+use serde::Serialize;
+
+use super::{CommandError, Exit, output};
+
+/// Exchanges that are timed.
+const EXCHANGES: u32 = 100;
+
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+#[command(next_help_heading = "Several processes")]
+pub(crate) struct Args {
+    /// Believe this launcher alone: torchrun, kubernetes, openmpi, pmi, slurm; none ignores the environment
+    #[arg(long, value_name = "NAME", value_parser = Launcher::named)]
+    launcher: Option<Launcher>,
+
+    /// This process among all, from 0; launchers say it by the environment
+    #[arg(long, requires = "ranks")]
+    rank: Option<usize>,
+
+    /// How many processes there are
+    #[arg(long, requires = "rank", value_name = "COUNT")]
+    ranks: Option<usize>,
+
+    /// Where the processes meet: rank 0 listens there
+    #[arg(long, value_name = "HOST:PORT")]
+    meet: Option<Address>,
+
+    /// How long to wait for the other processes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    meet_timeout: f64,
+}
+
+impl Args {
+    /// Whether anything is said.
+    pub(crate) fn any(&self) -> bool {
+        self.launcher.is_some() || self.rank.is_some() || self.meet.is_some()
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it must be a number of seconds".to_owned())?;
+    if (0.1..=86400.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.1 to 86400".into()) }
+}
+
+/// What a launch turned out to be.
+#[derive(Debug, Serialize)]
+struct Cluster {
+    launcher: Launcher,
+    meet: Option<String>,
+    /// Of one exchange among all processes, on the average.
+    exchange_ms: f64,
+    nodes: Vec<Node>,
+    members: Vec<Member>,
+}
+
+/// Meets the other processes, and has rank 0 tell who they are.
+pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
+    let rank = args.rank.zip(args.ranks);
+    let seat = Seat::find(&Wanted { launcher: args.launcher, rank, meet: args.meet.clone() })?;
+    tracing::info!("{seat}");
+    let mut meeting = Meeting::join(&seat, Duration::from_secs_f64(args.meet_timeout))?;
+    let gpus = match probe().driver {
+        Presence::Found(driver) => driver.devices.map_or(0, |devices| devices.len()),
+        Presence::Missing(_) => 0,
+    };
+    let members = Member::here(&seat, gpus).introduce(&mut meeting)?;
+    let begun = Instant::now();
+    for _ in 0..EXCHANGES {
+        meeting.gather(&[0; 128])?;
+    }
+    let exchange_ms = begun.elapsed().as_secs_f64() * 1e3 / f64::from(EXCHANGES);
+    if seat.rank != 0 {
+        return Ok(());
+    }
+    let cluster = Cluster {
+        launcher: seat.launcher,
+        meet: seat.meet.as_ref().map(Address::to_string),
+        exchange_ms,
+        nodes: nodes(&members),
+        members,
+    };
+    if json { output::json(&cluster) } else { output::text(cluster) }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { exchange_ms, nodes, members, .. } = self;
+        writeln!(f, "{:>5} {:>5} {:>8} {:>5}  host", "rank", "node", "process", "GPUs")?;
+        for Member { rank, process, gpus, host, .. } in members {
+            let node = nodes.iter().position(|node| node.ranks.contains(rank)).unwrap_or(0);
+            writeln!(f, "{rank:>5} {node:>5} {process:>8} {gpus:>5}  {host}")?;
+        }
+        let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let processes =
+            if members.len() == 1 { "1 process".into() } else { format!("{} processes", members.len()) };
+        writeln!(
+            f,
+            "{processes} on {}; an exchange among them takes {exchange_ms:.2} ms",
+            count(nodes.len(), "node")
+        )
+    }
+}
+
+impl From<LaunchError> for CommandError {
+    fn from(error: LaunchError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
+impl From<MeetError> for CommandError {
+    fn from(error: MeetError) -> Self {
+        Self::new(Exit::Failed, error)
+    }
+}

@@ -1,0 +1,146 @@
+//! Messages of processes that meet, as bytes come and go over TCP.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+/// Bytes of a value that a rank hands out, at most: whoever says more is no rank.
+pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// What a process says first.
+pub(super) const HELLO_BYTES: usize = 16;
+const MAGIC: &[u8; 8] = b"rankine1";
+
+/// Who comes, and among how many.
+pub(super) fn hello(rank: usize, ranks: usize) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    bytes[..8].copy_from_slice(MAGIC);
+    bytes[8..12].copy_from_slice(&(rank as u32).to_le_bytes());
+    bytes[12..].copy_from_slice(&(ranks as u32).to_le_bytes());
+    bytes
+}
+
+/// Rank and number of ranks of a hello, if it is one.
+pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<(usize, usize)> {
+    let number =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
+    bytes.starts_with(MAGIC).then(|| (number(8), number(12)))
+}
+
+/// What a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Kind {
+    /// Of a rank: its value. Of rank 0: all values, each behind its length.
+    Values = 1,
+    /// Of rank 0: ranks that did not come.
+    Late = 2,
+    /// Of rank 0: ranks that have ended.
+    Left = 3,
+    /// Of rank 0: in words, why the process is not one of them.
+    Stray = 4,
+}
+
+/// A message: its kind, in which round it was sent, and its bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) kind: Kind,
+    pub(super) round: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+const HEAD_BYTES: usize = 13;
+
+impl Message {
+    pub(super) fn send(&self, mut stream: &TcpStream) -> io::Result<()> {
+        let mut frame = Vec::with_capacity(HEAD_BYTES + self.bytes.len());
+        frame.push(self.kind as u8);
+        frame.extend(self.round.to_le_bytes());
+        frame.extend((self.bytes.len() as u32).to_le_bytes());
+        frame.extend(&self.bytes);
+        stream.write_all(&frame)
+    }
+}
+
+/// A message as it comes, in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Inbox(Vec<u8>);
+
+impl Inbox {
+    /// Reads what is there, or waits for as long as the stream's time-out says. `None`: there is more to come.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the other side has ended, and `InvalidData` where it sends what is no message, or one of
+    /// more than `most` bytes.
+    pub(super) fn read(&mut self, mut stream: &TcpStream, most: usize) -> io::Result<Option<Message>> {
+        loop {
+            let wanted = self.wanted(most)?;
+            if self.0.len() == wanted {
+                return self.take().map(Some);
+            }
+            let mut piece = vec![0; (wanted - self.0.len()).min(1 << 16)];
+            match stream.read(&mut piece) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => self.0.extend(&piece[..read]),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Ok(None);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Bytes of the head, and once that is there of the whole message.
+    fn wanted(&self, most: usize) -> io::Result<usize> {
+        let Some(head) = self.0.get(..HEAD_BYTES) else { return Ok(HEAD_BYTES) };
+        let len = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
+        if len > most { Err(ErrorKind::InvalidData.into()) } else { Ok(HEAD_BYTES + len) }
+    }
+
+    /// The message, which is complete.
+    fn take(&mut self) -> io::Result<Message> {
+        let frame = std::mem::take(&mut self.0);
+        let kind = match frame[0] {
+            1 => Kind::Values,
+            2 => Kind::Late,
+            3 => Kind::Left,
+            4 => Kind::Stray,
+            _ => return Err(ErrorKind::InvalidData.into()),
+        };
+        let mut round = [0; 8];
+        round.copy_from_slice(&frame[1..9]);
+        Ok(Message { kind, round: u64::from_le_bytes(round), bytes: frame[HEAD_BYTES..].to_vec() })
+    }
+}
+
+/// Values one behind the other, each behind its length.
+pub(super) fn join(values: &[Vec<u8>]) -> Vec<u8> {
+    values
+        .iter()
+        .flat_map(|value| (value.len() as u32).to_le_bytes().into_iter().chain(value.iter().copied()))
+        .collect()
+}
+
+/// What [`join`] has joined, if it is as many values.
+pub(super) fn split(mut bytes: &[u8], count: usize) -> Option<Vec<Vec<u8>>> {
+    let mut values = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (len, rest) = bytes.split_first_chunk::<4>()?;
+        let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        values.push(value.to_vec());
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(values)
+}
+
+/// Ranks as bytes, and back.
+pub(super) fn ranks_to_bytes(ranks: &[usize]) -> Vec<u8> {
+    ranks.iter().flat_map(|&rank| (rank as u32).to_le_bytes()).collect()
+}
+
+pub(super) fn ranks_of_bytes(bytes: &[u8]) -> Vec<usize> {
+    bytes
+        .chunks_exact(4)
+        .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize)
+        .collect()
+}

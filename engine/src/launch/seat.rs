@@ -1,0 +1,297 @@
+//! Who this process is.
+
+use std::fmt;
+
+use super::address::{Address, first_host};
+use super::error::LaunchError;
+use super::source::{Environment, Launcher, Says};
+
+/// What the user says; all else is the launcher's.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The launcher to believe. With [`Launcher::None`] the environment says nothing.
+    pub launcher: Option<Launcher>,
+    /// This process among all, and how many there are.
+    pub rank: Option<(usize, usize)>,
+    /// Where the processes meet.
+    pub meet: Option<Address>,
+}
+
+/// A process among those that work together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seat {
+    /// This process, from 0.
+    pub rank: usize,
+    /// All of them.
+    pub ranks: usize,
+    /// Its place among those of its node, where the launcher says it.
+    pub local: Option<usize>,
+    /// Where rank 0 listens; `None` for a process alone.
+    pub meet: Option<Address>,
+    /// Who says so.
+    pub launcher: Launcher,
+}
+
+impl Seat {
+    /// Finds out who this process is.
+    ///
+    /// # Errors
+    /// Where what is said is no rank, or not the whole of it, or where launchers contradict each other.
+    pub fn find(wanted: &Wanted) -> Result<Self, LaunchError> {
+        let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        Self::find_in(wanted, &environment)
+    }
+
+    pub(super) fn find_in(wanted: &Wanted, environment: &Environment<'_>) -> Result<Self, LaunchError> {
+        let (launcher, says) = who(wanted, environment)?;
+        let Says { rank, ranks, local, locals } = says;
+        let meet = match ranks {
+            1 => None,
+            _ => match address(wanted, environment, launcher, locals == Some(ranks))? {
+                Some(address) => Some(address),
+                None => return Err(LaunchError::Nowhere { launcher, ranks }),
+            },
+        };
+        Ok(Self { rank, ranks, local, meet, launcher })
+    }
+}
+
+/// `rank 3 of 16 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), meeting at gpu1:29500`
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, ranks, meet, launcher, .. } = self;
+        write!(f, "rank {rank} of {ranks}")?;
+        match (launcher, ranks) {
+            (Launcher::None, 1) => write!(f, " (no launcher)")?,
+            (Launcher::None, _) => write!(f, " ({})", launcher.variables())?,
+            _ => write!(f, " ({launcher}: {})", launcher.variables())?,
+        }
+        meet.as_ref().map_or(Ok(()), |address| write!(f, ", meeting at {address}"))
+    }
+}
+
+/// Whom to believe, and what it says.
+fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says), LaunchError> {
+    let alone = Says { rank: 0, ranks: 1, local: None, locals: None };
+    let mut said = Vec::new();
+    if let Some((rank, ranks)) = wanted.rank {
+        let why = match wanted.launcher {
+            Some(launcher) if launcher != Launcher::None => Some(format!("--launcher {launcher} says it")),
+            _ if rank >= ranks => Some(format!("it must be below --ranks, which is {ranks}")),
+            _ => None,
+        };
+        if let Some(why) = why {
+            return Err(LaunchError::Invalid { name: "--rank".into(), value: rank.to_string(), why });
+        }
+        said.push((Launcher::None, Says { rank, ranks, ..alone }));
+    }
+    match wanted.launcher {
+        Some(Launcher::None) => {}
+        Some(launcher) => match launcher.says(environment)? {
+            Some(says) => said.push((launcher, says)),
+            None => return Err(LaunchError::Absent { launcher }),
+        },
+        None => {
+            for launcher in Launcher::ALL {
+                said.extend(launcher.says(environment)?.map(|says| (launcher, says)));
+            }
+            // The processes of a launcher that says no more would each train alone.
+            if said.is_empty() && environment("PMIX_RANK").is_some() {
+                let missing = "OMPI_COMM_WORLD_SIZE or PMI_SIZE".into();
+                return Err(LaunchError::Half { there: "PMIX_RANK".into(), missing });
+            }
+        }
+    }
+    let Some(&(first, first_says)) = said.first() else { return Ok((Launcher::None, alone)) };
+    for &(second, second_says) in &said[1..] {
+        let pair = |says: Says| (says.rank, says.ranks);
+        // Who was started by another launcher's process has as many ranks for each of its.
+        let nested = first_says.ranks > second_says.ranks && first_says.ranks % second_says.ranks == 0;
+        if pair(first_says) != pair(second_says) && !nested {
+            let (first_says, second_says) = (pair(first_says), pair(second_says));
+            return Err(LaunchError::Contradiction { first, first_says, second, second_says });
+        }
+    }
+    Ok((first, first_says))
+}
+
+/// Where to meet.
+fn address(
+    wanted: &Wanted,
+    environment: &Environment<'_>,
+    launcher: Launcher,
+    on_one_node: bool,
+) -> Result<Option<Address>, LaunchError> {
+    if let Some(address) = &wanted.meet {
+        return Ok(Some(address.clone()));
+    }
+    let named = |host: &str, port: &str| -> Result<Option<Address>, LaunchError> {
+        let Some(host) = environment(host) else { return Ok(None) };
+        let port = match environment(port) {
+            None => Address::PORT,
+            Some(value) => value.trim().parse().map_err(|_| LaunchError::Invalid {
+                name: port.into(),
+                value,
+                why: "it must be a TCP port".into(),
+            })?,
+        };
+        Ok(Some(Address { host: host.trim().into(), port }))
+    };
+    let of_pets = match launcher {
+        Launcher::Kubernetes => named("PET_MASTER_ADDR", "PET_MASTER_PORT")?,
+        _ => None,
+    };
+    let of_master = match of_pets {
+        None if wanted.launcher != Some(Launcher::None) => named("MASTER_ADDR", "MASTER_PORT")?,
+        found => found,
+    };
+    if let Some(mut address) = of_master {
+        // Then torchrun's own store listens there.
+        let taken = launcher == Launcher::Torchrun
+            && environment("TORCHELASTIC_USE_AGENT_STORE")
+                .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        address.port = address.port.saturating_add(u16::from(taken));
+        return Ok(Some(address));
+    }
+    if launcher == Launcher::Slurm {
+        let lists = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+        let host = lists.iter().find_map(|list| first_host(&environment(list)?));
+        // Jobs that share a node take different ports; all are below those that the system gives away.
+        let job = environment("SLURM_JOB_ID").and_then(|job| job.parse::<u64>().ok());
+        let port = job.map_or(Address::PORT, |job| 15000 + (job % 15000) as u16);
+        if let Some(host) = host {
+            return Ok(Some(Address { host, port }));
+        }
+    }
+    Ok(on_one_node.then(|| Address { host: "127.0.0.1".into(), port: Address::PORT }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(variables: &str, wanted: &Wanted) -> Result<Seat, LaunchError> {
+        let value = |name: &str| {
+            let pairs = variables.split_whitespace().filter_map(|pair| pair.split_once('='));
+            pairs.filter(|(own, _)| *own == name).map(|(_, value)| value.to_owned()).next()
+        };
+        Seat::find_in(wanted, &value)
+    }
+
+    fn told(variables: &str) -> String {
+        match find(variables, &Wanted::default()) {
+            Ok(seat) => format!("{seat}, local {:?}", seat.local),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn each_launcher_is_understood() {
+        for (variables, expected) in [
+            ("", "rank 0 of 1 (no launcher), local None"),
+            (
+                "RANK=3 WORLD_SIZE=16 LOCAL_RANK=3 LOCAL_WORLD_SIZE=8 MASTER_ADDR=a MASTER_PORT=7",
+                "rank 3 of 16 (torchrun: RANK, WORLD_SIZE), meeting at a:7, local Some(3)",
+            ),
+            // torchrun's store listens at the port.
+            (
+                "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 MASTER_ADDR=a MASTER_PORT=7 TORCHELASTIC_USE_AGENT_STORE=True",
+                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), meeting at a:8, local Some(1)",
+            ),
+            // A PyTorchJob has a process a node.
+            (
+                "RANK=1 WORLD_SIZE=2 MASTER_ADDR=job-master-0",
+                "rank 1 of 2 (torchrun: RANK, WORLD_SIZE), meeting at job-master-0:29500, local Some(0)",
+            ),
+            (
+                "PET_NNODES=4 JOB_COMPLETION_INDEX=2 PET_MASTER_ADDR=n0.job PET_MASTER_PORT=29501",
+                "rank 2 of 4 (kubernetes: PET_NODE_RANK, PET_NNODES), meeting at n0.job:29501, local Some(0)",
+            ),
+            (
+                "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=1 \
+                 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1",
+                "rank 1 of 2 (openmpi: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE), meeting at 127.0.0.1:29500, \
+                 local Some(1)",
+            ),
+            (
+                "PMI_RANK=0 PMI_SIZE=2 MPI_LOCALRANKID=0 MASTER_ADDR=b",
+                "rank 0 of 2 (pmi: PMI_RANK, PMI_SIZE), meeting at b:29500, local Some(0)",
+            ),
+            (
+                "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_NODELIST=gpu[3-4] SLURM_JOB_ID=123",
+                "rank 5 of 8 (slurm: SLURM_PROCID, SLURM_STEP_NUM_TASKS), meeting at gpu3:15123, local Some(1)",
+            ),
+            // The shell of a batch script, and a pod that is no rank of anything.
+            ("SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=123", "rank 0 of 1 (no launcher), local None"),
+            ("JOB_COMPLETION_INDEX=3", "rank 0 of 1 (no launcher), local None"),
+        ] {
+            assert_eq!(told(variables), expected, "{variables}");
+        }
+    }
+
+    #[test]
+    fn launchers_may_be_nested_and_may_agree_but_not_differ() {
+        let slurm = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_JOB_NODELIST=a,b";
+        // Slurm started a torchrun on each of two nodes, and each of these eight processes.
+        let nested = told(&format!("{slurm} RANK=11 WORLD_SIZE=16 LOCAL_RANK=3 MASTER_ADDR=a"));
+        assert!(nested.starts_with("rank 11 of 16 (torchrun"), "{nested}");
+        let same = told(&format!("{slurm} PMI_RANK=1 PMI_SIZE=2 PMIX_RANK=1 MASTER_ADDR=a"));
+        assert!(same.starts_with("rank 1 of 2 (pmi"), "{same}");
+
+        let differ = format!("{slurm} RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=c");
+        assert_eq!(
+            told(&differ),
+            "torchrun says rank 0 of 2 (RANK, WORLD_SIZE), and slurm says rank 1 of 2 (SLURM_PROCID, \
+             SLURM_STEP_NUM_TASKS): say which of the two is meant, with --launcher torchrun or --launcher slurm"
+        );
+        let believed = Wanted { launcher: Some(Launcher::Slurm), ..Wanted::default() };
+        assert_eq!(find(&differ, &believed).unwrap().rank, 1);
+        // A forgotten variable would have each process train alone.
+        assert!(told(&format!("{slurm} RANK=0 WORLD_SIZE=1")).contains("rank 0 of 1"));
+        assert!(find(&format!("{slurm} RANK=0 WORLD_SIZE=1"), &Wanted::default()).is_err());
+    }
+
+    #[test]
+    fn what_the_user_says_comes_first() {
+        let address: Address = "here:1".parse().unwrap();
+        let wanted = Wanted { launcher: None, rank: Some((1, 3)), meet: Some(address) };
+        assert_eq!(
+            find("", &wanted).unwrap().to_string(),
+            "rank 1 of 3 (--rank, --ranks), meeting at here:1"
+        );
+        let other = "RANK=2 WORLD_SIZE=3 MASTER_ADDR=a";
+        let refused = find(other, &wanted).unwrap_err().to_string();
+        assert!(
+            refused.contains("rank 1 of 3 (--rank, --ranks)") && refused.contains("rank 2 of 3"),
+            "{refused}"
+        );
+        let alone = Wanted { launcher: Some(Launcher::None), ..wanted.clone() };
+        assert_eq!(find(other, &alone).unwrap().rank, 1);
+        let wrong = Wanted { rank: Some((3, 3)), ..alone };
+        assert!(find("", &wrong).unwrap_err().to_string().contains("below --ranks, which is 3"));
+        let both = Wanted { launcher: Some(Launcher::Torchrun), ..wanted };
+        assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun says it"));
+    }
+
+    #[test]
+    fn what_is_half_or_wrong_is_refused() {
+        for (variables, words) in [
+            ("RANK=1", "RANK is set and WORLD_SIZE is not"),
+            ("WORLD_SIZE=2", "WORLD_SIZE is set and RANK is not"),
+            ("PMIX_RANK=1", "PMIX_RANK is set and OMPI_COMM_WORLD_SIZE or PMI_SIZE is not"),
+            ("RANK=2 WORLD_SIZE=2", "RANK is `2`: it must be below WORLD_SIZE, which is 2"),
+            ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be one number"),
+            ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be one number"),
+            ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=p", "MASTER_PORT is `p`: it must be a TCP port"),
+            ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0", "set MASTER_ADDR (and MASTER_PORT)"),
+            ("RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is `2`"),
+        ] {
+            let told = told(variables);
+            assert!(told.contains(words), "{variables}: {told}");
+        }
+        let absent = Wanted { launcher: Some(Launcher::Slurm), ..Wanted::default() };
+        let refused = find("RANK=0 WORLD_SIZE=2", &absent).unwrap_err().to_string();
+        assert!(refused.contains("SLURM_PROCID, SLURM_STEP_NUM_TASKS are not set"), "{refused}");
+        assert!(Launcher::named("mpi").unwrap_err().contains("openmpi"));
+    }
+}

@@ -1,0 +1,184 @@
+//! What each launcher says by the environment.
+
+use std::fmt;
+
+use super::error::LaunchError;
+
+/// Who started the processes. Where several have, the first of this order counts: inner ones before outer ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Launcher {
+    /// Nobody but the user, by arguments; or nobody at all.
+    None,
+    /// torchrun, and what sets the same variables: Kubeflow's PyTorchJob among them, which counts nodes.
+    Torchrun,
+    /// Kubeflow's TrainJob: a process a node.
+    Kubernetes,
+    /// Open MPI's mpirun.
+    OpenMpi,
+    /// mpirun of MPICH and Intel MPI, and others that speak PMI.
+    Pmi,
+    /// Slurm's srun.
+    Slurm,
+}
+
+/// What a launcher says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Says {
+    pub(super) rank: usize,
+    pub(super) ranks: usize,
+    /// The place among the processes of the node.
+    pub(super) local: Option<usize>,
+    /// The processes of the node.
+    pub(super) locals: Option<usize>,
+}
+
+/// The environment: the value of a variable, where it is set and not empty.
+pub(super) type Environment<'a> = dyn Fn(&str) -> Option<String> + 'a;
+
+/// The variables that one launcher sets.
+struct Variables {
+    rank: &'static [&'static str],
+    ranks: &'static [&'static str],
+    local: &'static [&'static str],
+    locals: &'static [&'static str],
+}
+
+impl Launcher {
+    /// All that set variables, in the order in which they count.
+    pub const ALL: [Self; 5] = [Self::Torchrun, Self::Kubernetes, Self::OpenMpi, Self::Pmi, Self::Slurm];
+
+    /// What `--launcher` calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Torchrun => "torchrun",
+            Self::Kubernetes => "kubernetes",
+            Self::OpenMpi => "openmpi",
+            Self::Pmi => "pmi",
+            Self::Slurm => "slurm",
+        }
+    }
+
+    /// The launcher that `--launcher` calls so.
+    ///
+    /// # Errors
+    /// All names, where it is none of them.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let all = || [Self::None].into_iter().chain(Self::ALL);
+        let names = || all().map(Self::name).collect::<Vec<_>>().join(", ");
+        all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("there are {}", names()))
+    }
+
+    /// Where it says the rank and the number of ranks.
+    pub fn variables(self) -> String {
+        match self {
+            Self::None => "--rank, --ranks".into(),
+            _ => {
+                let Variables { rank, ranks, .. } = self.of();
+                format!("{}, {}", rank[0], ranks[0])
+            }
+        }
+    }
+
+    fn of(self) -> Variables {
+        match self {
+            Self::None => Variables { rank: &[], ranks: &[], local: &[], locals: &[] },
+            Self::Torchrun => Variables {
+                rank: &["RANK"],
+                ranks: &["WORLD_SIZE"],
+                local: &["LOCAL_RANK"],
+                locals: &["LOCAL_WORLD_SIZE"],
+            },
+            Self::Kubernetes => Variables {
+                rank: &["PET_NODE_RANK", "JOB_COMPLETION_INDEX"],
+                ranks: &["PET_NNODES"],
+                local: &[],
+                locals: &[],
+            },
+            Self::OpenMpi => Variables {
+                rank: &["OMPI_COMM_WORLD_RANK"],
+                ranks: &["OMPI_COMM_WORLD_SIZE"],
+                local: &["OMPI_COMM_WORLD_LOCAL_RANK"],
+                locals: &["OMPI_COMM_WORLD_LOCAL_SIZE"],
+            },
+            Self::Pmi => Variables {
+                rank: &["PMI_RANK"],
+                ranks: &["PMI_SIZE"],
+                local: &["MPI_LOCALRANKID"],
+                locals: &["MPI_LOCALNRANKS"],
+            },
+            // The shell of an sbatch script has SLURM_PROCID, too, but only tasks that srun started have the second.
+            Self::Slurm => Variables {
+                rank: &["SLURM_PROCID"],
+                ranks: &["SLURM_STEP_NUM_TASKS"],
+                local: &["SLURM_LOCALID"],
+                locals: &[],
+            },
+        }
+    }
+
+    /// What it says, if it started this process.
+    pub(super) fn says(self, environment: &Environment<'_>) -> Result<Option<Says>, LaunchError> {
+        let Variables { rank, ranks, local, locals } = self.of();
+        let half = |there: &str, missing: &str| {
+            Err(LaunchError::Half { there: there.into(), missing: missing.into() })
+        };
+        let (rank, ranks) = match (first(environment, rank)?, first(environment, ranks)?) {
+            (Some(rank), Some(ranks)) => (rank, ranks),
+            // Slurm sets one of them in shells; a job's index alone says nothing of ranks.
+            (Some((name, _)), None) if self == Self::Slurm || name == "JOB_COMPLETION_INDEX" => {
+                return Ok(None);
+            }
+            (Some((name, _)), None) => return half(name, ranks[0]),
+            (None, Some(_)) if self == Self::Slurm => return Ok(None),
+            (None, Some((name, _))) => return half(name, rank[0]),
+            (None, None) => return Ok(None),
+        };
+        check_below(rank, ranks)?;
+        let local = first(environment, local)?;
+        let locals = first(environment, locals)?;
+        if let (Some(local), Some(locals)) = (local, locals) {
+            check_below(local, locals)?;
+        }
+        // Whoever counts nodes and not processes has one on each.
+        let counts_nodes = self == Self::Kubernetes || self == Self::Torchrun && local.is_none();
+        let one = |given: Option<(_, usize)>, else_: usize| {
+            given.map(|(_, value)| value).or(counts_nodes.then_some(else_))
+        };
+        Ok(Some(Says { rank: rank.1, ranks: ranks.1, local: one(local, 0), locals: one(locals, 1) }))
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The first variable that is set, and its number.
+fn first(
+    environment: &Environment<'_>,
+    names: &[&'static str],
+) -> Result<Option<(&'static str, usize)>, LaunchError> {
+    let Some((name, value)) = names.iter().find_map(|&name| Some((name, environment(name)?))) else {
+        return Ok(None);
+    };
+    match value.trim().parse() {
+        Ok(number) => Ok(Some((name, number))),
+        Err(_) => Err(LaunchError::Invalid {
+            name: name.into(),
+            value,
+            why: "it must be one number, from 0 on; the number of processes cannot change while they run"
+                .into(),
+        }),
+    }
+}
+
+fn check_below((name, value): (&str, usize), (of, count): (&str, usize)) -> Result<(), LaunchError> {
+    if value < count {
+        return Ok(());
+    }
+    let why = format!("it must be below {of}, which is {count}");
+    Err(LaunchError::Invalid { name: name.into(), value: value.to_string(), why })
+}

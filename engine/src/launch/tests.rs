@@ -1,0 +1,130 @@
+//! Meetings of threads, each with a seat of its own.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Address, Launcher, MeetError, Meeting, Seat};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn address() -> Address {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    Address { host: "127.0.0.1".into(), port }
+}
+
+fn seat(rank: usize, ranks: usize, address: &Address) -> Seat {
+    Seat { rank, ranks, local: None, meet: Some(address.clone()), launcher: Launcher::None }
+}
+
+/// What each rank's thread returns.
+fn on_ranks<V: Send>(ranks: usize, address: &Address, run: impl Fn(Seat) -> V + Sync) -> Vec<V> {
+    let run = &run;
+    thread::scope(|scope| {
+        let start = |rank| scope.spawn(move || run(seat(rank, ranks, address)));
+        let running: Vec<_> = (0..ranks).map(start).collect();
+        running.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn values_of_any_length_come_in_the_order_of_ranks() {
+    let address = address();
+    on_ranks(5, &address, |seat| {
+        let mut meeting = Meeting::join(&seat, DEADLINE).unwrap();
+        for round in 0..50usize {
+            let value = |rank: usize| vec![(rank + round) as u8; (rank * 7919 * round) % 300_000];
+            let expected: Vec<_> = (0..5).map(value).collect();
+            assert_eq!(meeting.gather(&value(seat.rank)).unwrap(), expected);
+        }
+    });
+}
+
+#[test]
+fn one_alone_meets_itself() {
+    let seat = Seat { rank: 0, ranks: 1, local: None, meet: None, launcher: Launcher::None };
+    let mut meeting = Meeting::join(&seat, DEADLINE).unwrap();
+    assert_eq!(meeting.gather(b"here").unwrap(), [b"here"]);
+}
+
+#[test]
+fn who_is_late_is_named_to_all() {
+    let address = address();
+    let deadline = Duration::from_millis(300);
+    on_ranks(4, &address, |seat| {
+        let mut meeting = Meeting::join(&seat, deadline).unwrap();
+        if [1, 2].contains(&seat.rank) {
+            thread::sleep(3 * deadline);
+            return;
+        }
+        match meeting.gather(b"x") {
+            Err(MeetError::Late { late, .. }) => assert_eq!(late, [1, 2]),
+            other => panic!("{other:?}"),
+        }
+        assert!(meeting.gather(b"x").unwrap_err().to_string().contains("has failed"));
+    });
+}
+
+#[test]
+fn who_has_ended_is_named_to_all_at_once() {
+    for gone in [0, 2] {
+        let (address, begun) = (address(), Instant::now());
+        on_ranks(4, &address, |seat| {
+            let mut meeting = Meeting::join(&seat, DEADLINE).unwrap();
+            if seat.rank == gone {
+                return;
+            }
+            match meeting.gather(b"x") {
+                Err(MeetError::Left { left }) => assert_eq!(left, [gone]),
+                other => panic!("{other:?}"),
+            }
+        });
+        assert!(begun.elapsed() < DEADLINE / 2);
+    }
+}
+
+#[test]
+fn strangers_are_not_seated() {
+    let address = address();
+    on_ranks(3, &address, |seat| {
+        if seat.rank == 1 {
+            // Rank 0 may not listen yet.
+            let stranger = (0..200).find_map(|_| {
+                thread::sleep(Duration::from_millis(10));
+                TcpStream::connect(("127.0.0.1", address.port)).ok()
+            });
+            stranger.unwrap().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+            let _silent = TcpStream::connect(("127.0.0.1", address.port)).unwrap();
+        }
+        Meeting::join(&seat, DEADLINE).unwrap().gather(b"x").unwrap();
+    });
+}
+
+#[test]
+fn two_of_one_rank_and_jobs_of_other_sizes_are_told_apart() {
+    for (rank, ranks, words) in
+        [(1, 3, "two processes came as rank 1"), (2, 4, "rank 2 of 4, and rank 0 is one of 3")]
+    {
+        let address = address();
+        let told: Vec<_> = on_ranks(3, &address, |own| {
+            let own = if own.rank == 2 { seat(rank, ranks, &address) } else { own };
+            Meeting::join(&own, Duration::from_secs(3)).unwrap_err().to_string()
+        });
+        assert!(told[0].contains(words), "{told:?}");
+        // Who came late finds nobody, or is told the same.
+        assert!(told.iter().filter(|told| told.contains(words)).count() >= 2, "{told:?}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let taken = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0")).unwrap();
+    let address = Address { host: "127.0.0.1".into(), port: taken.local_addr().unwrap().port() };
+    match Meeting::join(&seat(0, 2, &address), DEADLINE) {
+        Err(error @ MeetError::Listen { .. }) => {
+            assert!(error.to_string().contains(&format!("port {}: Address", address.port)), "{error}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
