@@ -3,9 +3,11 @@
 // - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the samples,
 //   column by column, for the bias before that ReLU.
 // - Cross layers: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
+// - Gradients by a cross layer's result, of which a part comes past the layer behind it: g = product + g'; and with them
+//   those by the layer's own product, x0 * g, summed for its bias as above.
 //
 // What the elements are combined with is read while others multiply, into the place in shared memory that the results
-// are then written from.
+// are then written from, half a tile at a time: while one half is worked on, the next one is under way.
 //
 // Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
 // are turned when they are written. A block has one warp that fetches tiles and two warpgroups that multiply, each a tile
@@ -23,8 +25,9 @@ struct Matmul {
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What elements are combined with and what is written, [samples][columns] in tiles of 160 samples. For gradients the
-    // ReLU's outputs, and the gradients; for cross layers x0 and x, and u and x'.
+    // What elements are combined with and what is written, [samples][columns] in tiles of 160 samples. Through a ReLU its
+    // outputs, and the gradients; for cross layers x0 and x, and u and x'; on their way back what is added and x0, and
+    // the gradients by the result and by the product.
     TensorMap inputs[2];
     TensorMap outputs[2];
     // For gradients: [tile of samples][columns]
@@ -34,7 +37,9 @@ struct Matmul {
     u32 count;
     u32 columns;
     u32 depth;
-    u32 reserved[9];
+    // On the way back of cross layers: whether something is added.
+    u32 added;
+    u32 reserved[8];
 };
 static_assert(sizeof(Matmul) == 832);
 
@@ -52,13 +57,12 @@ constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
 // A tile of elements has two halves of 64 columns: those of one product of a warpgroup.
 constexpr u32 HALF_BYTES = SAMPLES * ROW_BYTES;
-constexpr u32 TILE_BYTES = 2 * HALF_BYTES;
 constexpr u32 STAGES = 4;
-// Tiles of elements. Each warpgroup has one of them where a product takes one, and they share both where it takes two.
-constexpr u32 TILES = 2;
-constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
-constexpr u32 BARRIERS_AT = TILES_AT + TILES * TILE_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 6);
+// Halves of tiles of elements that there is room for.
+constexpr u32 HALVES = 4;
+constexpr u32 HALVES_AT = STAGES * STAGE_BYTES;
+constexpr u32 BARRIERS_AT = HALVES_AT + HALVES * HALF_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 2 * HALVES + 2);
 static_assert(SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
 
 // What comes behind the products; see `Matmul`.
@@ -68,6 +72,10 @@ struct ReluGradient {
 };
 struct CrossLayer {
     static constexpr bool TURNED = false;
+    static constexpr u32 TAKEN = 2;
+};
+struct CrossGradient {
+    static constexpr bool TURNED = true;
     static constexpr u32 TAKEN = 2;
 };
 
@@ -85,16 +93,17 @@ struct Ring {
 
 template <class Then>
 __device__ inline void matmul(const Matmul& p) {
-    // Tiles' places: where there are two, they are the warpgroups' own.
-    constexpr u32 PLACES = TILES / Then::TAKEN;
+    // Places of what a half of a tile is combined with: halves take them in turns.
+    constexpr u32 PLACES = HALVES / Then::TAKEN;
+    constexpr bool SUMMED = !std::is_same_v<Then, CrossLayer>;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), tiles = base + TILES_AT;
+    const u32 base = shared_address(memory), places = base + HALVES_AT;
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const u32 rank = cluster_rank();
-    // Stages that are full, and those that are empty; tiles that are given to either warpgroup with what its elements are
-    // combined with, and places that are taken back once what lies there was written; whose turn it is to multiply.
+    // Stages that are full, and those that are empty; places that are given with what elements are combined with, and
+    // those that are taken back once what lies there was written; whose turn it is to multiply.
     const u32 full = base + BARRIERS_AT, empty = full + 8 * STAGES;
-    const u32 given = empty + 8 * STAGES, taken = given + 16, turns = taken + 16;
+    const u32 given = empty + 8 * STAGES, taken = given + 8 * HALVES, turns = taken + 8 * HALVES;
     const u32 across = (p.columns + 2 * COLUMNS - 1) / (2 * COLUMNS), down = (p.count + SAMPLES - 1) / SAMPLES;
     const u32 pairs = down * across, steps = (p.depth + DEPTH - 1) / DEPTH;
     const u32 first = blockIdx.x / 2, clusters = gridDim.x / 2;
@@ -103,11 +112,11 @@ __device__ inline void matmul(const Matmul& p) {
             barrier_make(full + 8 * stage, 1);
             barrier_make(empty + 8 * stage, 2);
         }
-        for (u32 consumer = 0; consumer < 2; consumer++) {
-            barrier_make(given + 8 * consumer, 1);
-            barrier_make(taken + 8 * consumer, 1);
-            barrier_make(turns + 8 * consumer, 1);
+        for (u32 place = 0; place < PLACES; place++) {
+            barrier_make(given + 8 * place, 1);
+            barrier_make(taken + 8 * place, 1);
         }
+        for (u32 consumer = 0; consumer < 2; consumer++) barrier_make(turns + 8 * consumer, 1);
         barriers_made();
     }
     __syncthreads();
@@ -138,24 +147,28 @@ __device__ inline void matmul(const Matmul& p) {
             }
         }
         if (warp == 1 && lane == 0) {
+            const bool added = !std::is_same_v<Then, CrossGradient> || p.added != 0;
+            // Of a half, among those of all tiles of this block.
             u32 number = 0;
-            for (u32 pair = first; pair < pairs; pair += clusters, number++) {
+            for (u32 pair = first; pair < pairs; pair += clusters) {
                 const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
-                const u32 barrier = given + 8 * (number & 1), place = number % PLACES;
-                wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
-                arrive_with_bytes(barrier, Then::TAKEN * TILE_BYTES);
+                for (u32 half = 0; half < 2; half++, number++) {
+                    const u32 place = number % PLACES, barrier = given + 8 * place;
+                    wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
+                    arrive_with_bytes(barrier, (Then::TAKEN - (added ? 0 : 1)) * HALF_BYTES);
 #pragma unroll
-                for (u32 i = 0; i < Then::TAKEN; i++) {
-                    const u32 tile = tiles + (place + i) * TILE_BYTES;
-                    fetch_tile(tile, p.inputs[i], barrier, column, sample);
-                    fetch_tile(tile + HALF_BYTES, p.inputs[i], barrier, column + COLUMNS / 2, sample);
+                    for (u32 i = 0; i < Then::TAKEN; i++) {
+                        const u32 to = places + (place * Then::TAKEN + i) * HALF_BYTES;
+                        if (i > 0 || added) {
+                            fetch_tile(to, p.inputs[i], barrier, column + half * (COLUMNS / 2), sample);
+                        }
+                    }
                 }
             }
         }
     } else {
         take_registers<232>();
         const u32 consumer = group - 1, thread = threadIdx.x % GROUP_THREADS;
-        const u32 place = consumer % PLACES, tile = tiles + place * TILE_BYTES;
         Ring ring;
         ring.advance(consumer * steps);
         float sums[2][SAMPLES / 2];
@@ -204,18 +217,23 @@ __device__ inline void matmul(const Matmul& p) {
             if (thread < 2) arrive_at(empty + 8 * before, thread);
             ring.advance(steps);
 
-            wait(given + 8 * consumer, number & 1);
             // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
             const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
-            const u32 row = tile + ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
+            const u32 row = ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
 #pragma unroll
-            for (u32 j = 0; j < SAMPLES / 16; j++) {
+            for (u32 half = 0; half < 2; half++) {
+                const u32 item = (number * 2 + consumer) * 2 + half, place = item % PLACES;
+                const u32 elements = places + place * Then::TAKEN * HALF_BYTES;
+                wait(given + 8 * place, item / PLACES & 1);
 #pragma unroll
-                for (u32 half = 0; half < 2; half++) {
-                    const u32 at = row + half * HALF_BYTES + j * 16 * ROW_BYTES;
-                    u32 pieces[Then::TAKEN][4];
+                for (u32 j = 0; j < SAMPLES / 16; j++) {
+                    const u32 at = elements + row + j * 16 * ROW_BYTES;
+                    u32 pieces[Then::TAKEN][4] = {};
 #pragma unroll
-                    for (u32 i = 0; i < Then::TAKEN; i++) load_pieces(pieces[i], at + i * TILE_BYTES);
+                    for (u32 i = 0; i < Then::TAKEN; i++) {
+                        const bool fetched = i > 0 || !std::is_same_v<Then, CrossGradient> || p.added != 0;
+                        if (fetched) load_pieces(pieces[i], at + i * HALF_BYTES);
+                    }
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
                         const float2 sum = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
@@ -223,33 +241,40 @@ __device__ inline void matmul(const Matmul& p) {
                         if constexpr (std::is_same_v<Then, ReluGradient>) {
                             const u32 mask = __hgt2_mask(as_pair(pieces[0][i]), __float2bfloat162_rn(0));
                             pieces[0][i] = packed_pair(sum) & mask;
-                            const float2 gradients = unpacked_pair(pieces[0][i]);
-                            of_column += gradients.x;
-                            of_column += gradients.y;
-                        } else {
+                        } else if constexpr (std::is_same_v<Then, CrossLayer>) {
                             const float2 x0 = unpacked_pair(pieces[0][i]), x = unpacked_pair(pieces[1][i]);
                             pieces[0][i] = packed_pair(sum);
                             const float2 u = unpacked_pair(pieces[0][i]);
                             pieces[1][i] = packed_pair(
                                 make_float2(x0.x * (u.x + of_column) + x.x, x0.y * (u.y + of_column) + x.y));
+                        } else {
+                            const float2 more = unpacked_pair(pieces[0][i]), x0 = unpacked_pair(pieces[1][i]);
+                            pieces[0][i] = packed_pair(make_float2(sum.x + more.x, sum.y + more.y));
+                            const float2 g = unpacked_pair(pieces[0][i]);
+                            pieces[1][i] = packed_pair(make_float2(x0.x * g.x, x0.y * g.y));
+                        }
+                        if constexpr (SUMMED) {
+                            const float2 gradients = unpacked_pair(pieces[Then::TAKEN - 1][i]);
+                            of_column += gradients.x;
+                            of_column += gradients.y;
                         }
                     }
 #pragma unroll
-                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * TILE_BYTES, pieces[i]);
+                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * HALF_BYTES, pieces[i]);
                 }
-            }
-            stores_shown();
-            meet(1 + consumer, GROUP_THREADS);
-            if (thread == 0) {
+                stores_shown();
+                meet(1 + consumer, GROUP_THREADS);
+                if (thread == 0) {
 #pragma unroll
-                for (u32 i = 0; i < Then::TAKEN; i++) {
-                    const u32 from = tile + i * TILE_BYTES;
-                    write_tile(p.outputs[i], from, column, sample);
-                    write_tile(p.outputs[i], from + HALF_BYTES, column + COLUMNS / 2, sample);
+                    for (u32 i = 0; i < Then::TAKEN; i++) {
+                        write_tile(p.outputs[i], elements + i * HALF_BYTES, column + half * (COLUMNS / 2), sample);
+                    }
+                    writes_begun();
+                    writes_read();
+                    arrive(taken + 8 * place);
                 }
-                writes_begun();
             }
-            if constexpr (std::is_same_v<Then, ReluGradient>) {
+            if constexpr (SUMMED) {
                 float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
 #pragma unroll
                 for (u32 i = 0; i < 4; i++) {
@@ -259,10 +284,6 @@ __device__ inline void matmul(const Matmul& p) {
                     const u32 at = own_column(i / 2, i % 2);
                     if (lane % 4 == 0 && at < p.columns) parts[at] = sum;
                 }
-            }
-            if (thread == 0) {
-                writes_read();
-                arrive(taken + 8 * place);
             }
         }
         if (thread == 0) writes_done();
@@ -276,6 +297,7 @@ __device__ inline void matmul(const Matmul& p) {
 // Never launched: there are other ways on other GPUs.
 struct ReluGradient {};
 struct CrossLayer {};
+struct CrossGradient {};
 template <class Then>
 __device__ inline void matmul(const Matmul&) {
     __trap();
@@ -296,4 +318,9 @@ extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
 
 extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1) matmul_cross(const __grid_constant__ Matmul p) {
     matmul<CrossLayer>(p);
+}
+
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
+    matmul_cross_gradient(const __grid_constant__ Matmul p) {
+    matmul<CrossGradient>(p);
 }
