@@ -123,9 +123,8 @@ __device__ inline void pool_bags(const LookUp& p, const Part& part, T* output) {
     }
 }
 
-// Not inline: what one type takes of registers shall be no other's.
 template <u32 DTYPE, class T>
-__device__ __noinline__ void look_up_rows(const LookUp& p, LookUpTask task) {
+__device__ inline void look_up_rows(const LookUp& p, LookUpTask task) {
     const u32 first = task.first + threadIdx.x / task.lanes * task.each;
     if (first >= p.samples) return;
     const u32 last = min(first + task.each, p.samples), there = min(last, *p.samples_count);
@@ -140,18 +139,24 @@ __device__ __noinline__ void look_up_rows(const LookUp& p, LookUpTask task) {
     }
 }
 
+// Not inline: what rare types take of registers shall not be the others'.
+template <u32 DTYPE, class T>
+__device__ __noinline__ void look_up_rows_apart(const LookUp& p, LookUpTask task) {
+    look_up_rows<DTYPE, T>(p, task);
+}
+
 template <class T>
 __device__ inline void look_up(const LookUp& p) {
     const LookUpTask task = p.tasks[blockIdx.x];
     switch (p.features[task.feature].dtype) {
         case FP32: return look_up_rows<FP32, T>(p, task);
-        case BF16: return look_up_rows<BF16, T>(p, task);
-        case FP16: return look_up_rows<FP16, T>(p, task);
+        case BF16: return look_up_rows_apart<BF16, T>(p, task);
+        case FP16: return look_up_rows_apart<FP16, T>(p, task);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) look_up_f32(const __grid_constant__ LookUp p) { look_up<float>(p); }
+extern "C" __global__ void __launch_bounds__(256, 4) look_up_f32(const __grid_constant__ LookUp p) { look_up<float>(p); }
 
-extern "C" __global__ void __launch_bounds__(256) look_up_bf16(const __grid_constant__ LookUp p) { look_up<bf16>(p); }
+extern "C" __global__ void __launch_bounds__(256, 4) look_up_bf16(const __grid_constant__ LookUp p) { look_up<bf16>(p); }
 
-extern "C" __global__ void __launch_bounds__(256) look_up_f16(const __grid_constant__ LookUp p) { look_up<f16>(p); }
+extern "C" __global__ void __launch_bounds__(256, 4) look_up_f16(const __grid_constant__ LookUp p) { look_up<f16>(p); }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::cublaslt::sys as lt;
 
 use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::kernels::{Element, ElementKind};
@@ -30,6 +30,8 @@ pub struct Blas {
     device: Arc<Device>,
     handle: lt::cublasLtHandle_t,
     workspace: Buffer<u8>,
+    /// Of the sums that products take beside.
+    parts: RefCell<Vec<Buffer<f32>>>,
     algorithms: Algorithms,
     known: Tuning,
     /// Of the products that were planned so far.
@@ -63,13 +65,23 @@ impl Blas {
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
         let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
-        Ok(Self { device: Arc::clone(device), handle, workspace, algorithms, known, taken })
+        let parts = RefCell::default();
+        Ok(Self { device: Arc::clone(device), handle, workspace, parts, algorithms, known, taken })
     }
 
     /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
     /// alike.
     pub fn tuning(&self) -> Tuning {
         self.taken.borrow().clone()
+    }
+
+    /// Room for the parts of a product's sums, for as long as this value lives: graphs outlive what they were captured
+    /// from.
+    pub(super) fn parts(&self, len: usize) -> Result<Pointer<f32>> {
+        let room = Buffer::uninitialized(&self.device, len)?;
+        let pointer = room.pointer();
+        self.parts.borrow_mut().push(room);
+        Ok(pointer)
     }
 
     /// The GPU.

@@ -13,7 +13,7 @@ use std::fmt;
 
 use half::bf16;
 
-use crate::buffer::{Buffer, Pointer};
+use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::kernels::{
     Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
@@ -140,29 +140,8 @@ pub struct Product {
     library: Option<Library>,
     /// What is done by kernels of ours, in their order.
     kernels: Vec<Box<dyn Launch>>,
-    /// Of epilogues that sum columns.
-    sums: Option<Sums>,
-}
-
-/// Sums of columns, in parts that are added up when they are asked for.
-#[derive(Debug)]
-struct Sums {
-    total: Total,
-    /// `[piece][column]`
-    _parts: Buffer<f32>,
-}
-
-impl Sums {
-    /// Room for the parts of a matrix's columns, whose sums go to `sums`.
-    fn new(blas: &Blas, pieces: usize, columns: usize, sums: Pointer<f32>) -> Result<Self> {
-        let parts = Buffer::uninitialized(blas.device(), pieces * columns)?;
-        let total = Total { parts: parts.pointer(), sums, pieces: pieces as u32, columns: columns as u32 };
-        Ok(Self { total, _parts: parts })
-    }
-
-    fn parts(&self) -> Pointer<f32> {
-        self.total.parts
-    }
+    /// Of epilogues that sum columns: what adds up the parts.
+    sums: Option<Total>,
 }
 
 /// A kernel that is always launched alike.
@@ -268,18 +247,18 @@ impl Product {
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
         let device = blas.device();
         if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
-            let sums = Sums::new(blas, matmul_pieces(out.rows), out.columns, sums)?;
-            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), sums.parts())?;
+            let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
+            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), sums.parts)?;
             let grid = own.grid(device.multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
-        let sums = Sums::new(blas, pieces, out.columns, sums)?;
+        let sums = total(blas, pieces, out.columns, sums)?;
         let columns = Columns {
             gradients: out.pointer,
             outputs: outputs.pointer,
-            parts: sums.parts(),
+            parts: sums.parts,
             samples: out.rows as u32,
             columns: out.columns as u32,
             stride: out.stride as u32,
@@ -340,21 +319,21 @@ impl Product {
             assert_eq!(matrix.stride, out.columns, "rows lie one behind the other");
         }
         if let Some(factors) = for_hopper(blas, factors, false, &all) {
-            let sums = Sums::new(blas, matmul_pieces(out.rows), out.columns, sums)?;
+            let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
             let (added, outputs) = (added.map(Matrix::cast), [out.cast(), product.cast()]);
-            let own = MatmulCrossGradient::new(factors, added, first.cast(), outputs, sums.parts())?;
+            let own = MatmulCrossGradient::new(factors, added, first.cast(), outputs, sums.parts)?;
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
         let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
         let pieces = CrossGradient::<T>::pieces(out.rows as u32) as usize;
-        let sums = Sums::new(blas, pieces, out.columns, sums)?;
+        let sums = total(blas, pieces, out.columns, sums)?;
         let gradient = CrossGradient {
             first: first.pointer,
             added: added.map_or(Pointer::NULL, |added| added.pointer),
             gradients: out.pointer,
             product_gradients: product.pointer,
-            parts: sums.parts(),
+            parts: sums.parts,
             samples: out.rows as u32,
             columns: out.columns as u32,
             first_stride: first.stride as u32,
@@ -405,14 +384,20 @@ impl Product {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn enqueue_sums(&self, lane: &Lane) -> Result<()> {
-        let Some(Sums { total, .. }) = &self.sums else { return Ok(()) };
-        // SAFETY: the parts are this value's; the caller vouches for the sums.
+        let Some(total) = &self.sums else { return Ok(()) };
+        // SAFETY: the parts lie in memory of the product's `Blas`; the caller vouches for it and for the sums.
         unsafe { lane.launch(total, total.grid()) }
     }
 }
 
 fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u32)) -> Box<dyn Launch> {
     Box::new(Launcher(kernel, blocks))
+}
+
+/// What adds up the parts of a matrix's columns, for which it has room, to `sums`.
+fn total(blas: &Blas, pieces: usize, columns: usize, sums: Pointer<f32>) -> Result<Total> {
+    let parts = blas.parts(pieces * columns)?;
+    Ok(Total { parts, sums, pieces: pieces as u32, columns: columns as u32 })
 }
 
 /// A matrix of the type that is computed with, as which it is known.

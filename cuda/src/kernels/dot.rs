@@ -39,8 +39,9 @@ const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
 /// Vectors of a sample that tensor cores take.
 const VECTORS_MAX: u32 = 48;
-/// Samples that a block takes at a time on tensor cores.
+/// Samples that a block takes at a time on tensor cores, forward and back.
 const WARPS: u32 = 4;
+const WARPS_BACK: u32 = 2;
 
 impl<T: Element> Dot<T> {
     /// Whether the vectors of a sample fit where a multiprocessor works on them.
@@ -59,10 +60,9 @@ impl<T: Element> Dot<T> {
         Self::warps_fit(self.count, self.dim, self.stride)
     }
 
-    /// Blocks: all kernels loop over the samples.
-    fn grid(&self, lane: &Lane) -> (u32, u32) {
-        let at_once = if self.by_warps() { WARPS } else { 1 };
-        (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * 16), 1)
+    /// Blocks of a kernel that takes so many samples at once, so many a multiprocessor: all loop over the samples.
+    fn grid(&self, lane: &Lane, at_once: u32, each: u32) -> (u32, u32) {
+        (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * each), 1)
     }
 
     /// Enqueues the way from vectors to products.
@@ -73,12 +73,11 @@ impl<T: Element> Dot<T> {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn enqueue_forward(&self, lane: &Lane) -> Result<()> {
-        let grid = self.grid(lane);
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.by_warps() {
-                true => lane.launch(&Forward(*self), grid),
-                false => lane.launch(&ForwardByBlocks(*self), grid),
+                true => lane.launch(&Forward(*self), self.grid(lane, WARPS, 16)),
+                false => lane.launch(&ForwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
     }
@@ -91,12 +90,11 @@ impl<T: Element> Dot<T> {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn enqueue_backward(&self, lane: &Lane) -> Result<()> {
-        let grid = self.grid(lane);
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.by_warps() {
-                true => lane.launch(&Backward(*self), grid),
-                false => lane.launch(&BackwardByBlocks(*self), grid),
+                true => lane.launch(&Backward(*self), self.grid(lane, WARPS_BACK, 10)),
+                false => lane.launch(&BackwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
     }
@@ -104,9 +102,13 @@ impl<T: Element> Dot<T> {
 
 /// Bytes of shared memory that `dot.cu` takes on tensor cores.
 fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
-    let rows = count.next_multiple_of(16);
-    let (matrix, places) = if forward { (0, 0) } else { (rows * (rows + 8), 2 * count * (count - 1)) };
-    WARPS * (2 * (rows * (dim + 8) + matrix + stride)).next_multiple_of(128) + places
+    let (rows, row) = (count.next_multiple_of(16), dim + 8);
+    if forward {
+        return WARPS * (2 * (rows * row + stride)).next_multiple_of(128);
+    }
+    // Two samples, the matrix of products and a row of zeros; the places of products in the matrix.
+    let warp = 2 * (count * row + stride) + rows * (rows + 8) + row;
+    WARPS_BACK * 2 * warp.next_multiple_of(64) + 2 * count * (count - 1)
 }
 
 /// The same where a block takes a sample.
@@ -119,7 +121,7 @@ fn fits(bytes: [u32; 2]) -> bool {
 }
 
 macro_rules! kernels {
-    ($($name:ident, $label:literal, $instances:expr, $bytes:expr;)+) => {$(
+    ($($name:ident, $label:literal, $threads:literal, $instances:expr, $bytes:expr;)+) => {$(
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
         struct $name<T>(Dot<T>);
@@ -128,7 +130,7 @@ macro_rules! kernels {
         unsafe impl<T: Element> Kernel for $name<T> {
             const ID: Id = Id::of::<T>($instances);
             const NAME: &'static str = $label;
-            const THREADS: u32 = 128;
+            const THREADS: u32 = $threads;
 
             fn shared_bytes(&self) -> u32 {
                 let bytes: fn(Dot<T>) -> u32 = $bytes;
@@ -140,14 +142,14 @@ macro_rules! kernels {
 
 kernels! {
     // f32 has none on tensor cores: `by_warps` never takes it for one.
-    Forward, "dot_forward", [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
+    Forward, "dot_forward", 128, [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
         |p| by_warps(p.count, p.dim, p.stride, true);
-    Backward, "dot_backward", [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
+    Backward, "dot_backward", 64, [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
         |p| by_warps(p.count, p.dim, p.stride, false);
-    ForwardByBlocks, "dot_forward_by_blocks",
+    ForwardByBlocks, "dot_forward_by_blocks", 128,
         [Id::DotForwardByBlocksF32, Id::DotForwardByBlocksBf16, Id::DotForwardByBlocksF16],
         |p| by_blocks(p.count, p.dim, true);
-    BackwardByBlocks, "dot_backward_by_blocks",
+    BackwardByBlocks, "dot_backward_by_blocks", 128,
         [Id::DotBackwardByBlocksF32, Id::DotBackwardByBlocksBf16, Id::DotBackwardByBlocksF16],
         |p| by_blocks(p.count, p.dim, false);
 }

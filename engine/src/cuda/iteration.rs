@@ -184,13 +184,14 @@ impl<T: Element> Iteration<'_, T> {
             }
             weights.record(weighed)?;
             main.wait(weighed)?;
+            // The tables' update is what takes longest: the dense one is where it is in nobody's way.
+            main.wait(routed)?;
             self.enqueue(Phase::Verdict, main)?;
             main.record(judged)?;
-            beside.wait(judged)?;
-            beside.wait(routed)?;
-            self.enqueue(Phase::UpdateTables, beside)?;
-            beside.record(updated)?;
-            self.enqueue(Phase::UpdateDense, main)?;
+            weights.wait(judged)?;
+            self.enqueue(Phase::UpdateTables, main)?;
+            self.enqueue(Phase::UpdateDense, weights)?;
+            weights.record(updated)?;
             main.wait(updated)?;
             self.network.end(main)?;
         }
