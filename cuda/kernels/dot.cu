@@ -31,8 +31,6 @@ static_assert(sizeof(Dot) == 64);
 constexpr u32 PAD_F32 = 4;
 constexpr u32 PAD_HALF = 8;
 constexpr u32 DOT_THREADS = 128;
-// Two warps with two samples each, so that a multiprocessor has room for ten.
-constexpr u32 DOT_BACK_THREADS = 64;
 
 struct Pair {
     u32 high;
@@ -297,63 +295,61 @@ __device__ inline __nv_bfloat162 pair_of(const bf16*, float2 values) {
 }
 __device__ inline __half2 pair_of(const f16*, float2 values) { return __floats2half2_rn(values.x, values.y); }
 
-// What a block of the way back has in shared memory: of each warp twice a sample's vectors, in whose place their gradients
-// are made, and its products' gradients as they come; those as a symmetric matrix, and a row of zeros; and behind those
-// of all warps the places of each product in the matrix.
+// What a block of the way back has in shared memory: of each warp a sample's vectors, in whose place their gradients are
+// made, its products' gradients as they come, and those as a symmetric matrix; behind those of all warps a row of zeros and
+// the places of each product in the matrix. The less it is, the more samples are on their way.
 template <u32 TILES>
 struct Back {
-    static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_BACK_THREADS / WARP;
+    static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
 
     // In elements.
-    u32 row, vectors, sample, zeros, warp;
+    u32 row, products, matrix, warp, zeros, places;
 
     __device__ explicit Back(const Dot& p)
-        : row(p.dim + PAD_HALF), vectors(p.count * row), sample(vectors + p.stride),
-          zeros(2 * sample + ROWS * G_ROW), warp(rounded_up(zeros + row, 64)) {}
+        : row(p.dim + PAD_HALF), products(p.count * row), matrix(products + p.stride), warp(matrix + ROWS * G_ROW),
+          zeros(WARPS * warp), places(zeros + row) {}
 };
 
-// One warp a sample; the next one's elements are on their way meanwhile.
+// One warp a sample.
 template <class T, u32 TILES>
 __device__ inline void dot_backward(const Dot& p, float4* memory) {
     using Layout = Back<TILES>;
     constexpr u32 ROWS = Layout::ROWS, G_ROW = Layout::G_ROW, WARPS = Layout::WARPS;
     const Layout layout(p);
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = layout.row;
-    T* const own = reinterpret_cast<T*>(memory) + warp * layout.warp;
-    T* const g = own + 2 * layout.sample;
-    T* const zeros = own + layout.zeros;
-    u32* const places = reinterpret_cast<u32*>(reinterpret_cast<T*>(memory) + WARPS * layout.warp);
-    const u32 pairs = p.count * (p.count - 1) / 2, step = gridDim.x * WARPS;
+    T* const all = reinterpret_cast<T*>(memory);
+    T* const z = all + warp * layout.warp;
+    T* const products = z + layout.products;
+    T* const g = z + layout.matrix;
+    T* const zeros = all + layout.zeros;
+    u32* const places = reinterpret_cast<u32*>(all + layout.places);
+    const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     T zero;
     store(&zero, 0.0f);
-    for (u32 i = threadIdx.x; i < pairs; i += DOT_BACK_THREADS) {
+    for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
         const Pair pair = pair_of(i);
         places[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
     }
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
-    for (u32 i = lane; i < row; i += WARP) zeros[i] = zero;
+    for (u32 i = threadIdx.x; i < row; i += DOT_THREADS) zeros[i] = zero;
     __syncthreads();
-    const auto fetch = [&](u32 sample, T* to) {
-        if (sample < p.samples) {
-            const T* from = static_cast<const T*>(p.products) + u64(sample) * p.stride;
-            for (u32 i = lane * PIECE; i < p.stride; i += WARP * PIECE) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + layout.vectors + i)),
-                             "l"(from + i));
-            }
-            load_vectors(p, sample, to);
-        }
-        asm volatile("cp.async.commit_group;" ::: "memory");
-    };
+    // What is multiplied with 0 must be a number: behind the last vector there are zeros.
+    const T* from[TILES];
+#pragma unroll
+    for (u32 k = 0; k < TILES; k++) {
+        const u32 vector = k * EDGE + lane % EDGE;
+        from[k] = (vector < p.count ? z + vector * row : zeros) + lane / EDGE * PIECE;
+    }
     auto most = pair_of(g, make_float2(0, 0));
-    const u32 first = blockIdx.x * WARPS + warp;
-    fetch(first, own);
-    for (u32 sample = first, turn = 0; sample < p.samples; sample += step, turn ^= 1) {
-        T* const z = own + turn * layout.sample;
-        const T* const products = z + layout.vectors;
-        fetch(sample + step, own + (turn ^ 1) * layout.sample);
-        asm volatile("cp.async.wait_group 1;" ::: "memory");
-        __syncwarp();
+    for (u32 sample = blockIdx.x * WARPS + warp; sample < p.samples; sample += gridDim.x * WARPS) {
+        const T* by_products = static_cast<const T*>(p.products) + u64(sample) * p.stride;
+        for (u32 i = lane * PIECE; i < p.stride; i += WARP * PIECE) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(products + i)),
+                         "l"(by_products + i));
+        }
+        load_vectors(p, sample, z);
+        vectors_loaded();
 #pragma unroll 4
         for (u32 i = lane; i < pairs; i += WARP) {
             const u32 place = places[i];
@@ -365,13 +361,6 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
         for (u32 i = 0; i < TILES; i++) {
 #pragma unroll
             for (u32 k = 0; k < TILES; k++) load_rows(scales[i][k], g + i * EDGE * G_ROW + k * EDGE, G_ROW);
-        }
-        // What is multiplied with 0 must be a number: behind the last vector there are zeros.
-        const T* from[TILES];
-#pragma unroll
-        for (u32 k = 0; k < TILES; k++) {
-            const u32 vector = k * EDGE + lane % EDGE;
-            from[k] = (vector < p.count ? z + vector * row : zeros) + lane / EDGE * PIECE;
         }
         for (u32 left = 0; left < p.dim; left += EDGE) {
             float sums[TILES][2][4] = {};
@@ -414,10 +403,8 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
             *reinterpret_cast<uint4*>(gradients + at.vector * p.dim + at.column) =
                 *reinterpret_cast<const uint4*>(z + at.vector * row + at.column);
         }
-        // What is fetched next goes here.
         __syncwarp();
     }
-    asm volatile("cp.async.wait_all;" ::: "memory");
     if (!finite(most)) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
@@ -454,12 +441,12 @@ extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_f16(const 
     dot_forward_of<f16>(p, memory);
 }
 
-extern "C" __global__ void __launch_bounds__(DOT_BACK_THREADS) dot_backward_bf16(const __grid_constant__ Dot p) {
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_bf16(const __grid_constant__ Dot p) {
     extern __shared__ float4 memory[];
     dot_backward_of<bf16>(p, memory);
 }
 
-extern "C" __global__ void __launch_bounds__(DOT_BACK_THREADS) dot_backward_f16(const __grid_constant__ Dot p) {
+extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_backward_f16(const __grid_constant__ Dot p) {
     extern __shared__ float4 memory[];
     dot_backward_of<f16>(p, memory);
 }

@@ -7,11 +7,11 @@
 //   those by the layer's own product, x0 * g, summed for its bias as above.
 //
 // What the elements are combined with is read while others multiply, into the place in shared memory that the results
-// are then written from, half a tile at a time: while one half is worked on, the next one is under way.
+// are then written from, a quarter of a tile at a time: some quarters are read and some written while one is worked on.
 //
 // Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
-// are turned when they are written. A block has one warp that fetches tiles and two warpgroups that multiply, each a tile
-// of its own, in turns: while one multiplies, the other one finishes its elements and has them written. Two blocks are a
+// are turned when they are written. A block has two warps that fetch tiles, two that have them written, and two warpgroups
+// that multiply, each a tile of its own, in turns: while one multiplies, the other one finishes its elements. Two blocks are a
 // cluster with tiles of the same samples, of which each fetches half for both. Pairs of tiles are numbered along a
 // sample's columns, so that samples are read from memory once; weights stay in the cache.
 #include "hopper.cuh"
@@ -25,7 +25,7 @@ struct Matmul {
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What elements are combined with and what is written, [samples][columns] in tiles of 160 samples. Through a ReLU its
+    // What elements are combined with and what is written, [samples][columns] in tiles of 80 samples. Through a ReLU its
     // outputs, and the gradients; for cross layers x0 and x, and u and x'; on their way back what is added and x0, and
     // the gradients by the result and by the product.
     TensorMap inputs[2];
@@ -55,14 +55,15 @@ constexpr u32 ROW_BYTES = 128;
 constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
 constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
-// A tile of elements has two halves of 64 columns: those of one product of a warpgroup.
-constexpr u32 HALF_BYTES = SAMPLES * ROW_BYTES;
+// A tile of elements has two halves of 64 columns, those of one product of a warpgroup, and each two quarters.
+constexpr u32 QUARTER_SAMPLES = SAMPLES / 2;
+constexpr u32 QUARTER_BYTES = QUARTER_SAMPLES * ROW_BYTES;
 constexpr u32 STAGES = 4;
-// Halves of tiles of elements that there is room for.
-constexpr u32 HALVES = 4;
-constexpr u32 HALVES_AT = STAGES * STAGE_BYTES;
-constexpr u32 BARRIERS_AT = HALVES_AT + HALVES * HALF_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 2 * HALVES + 2);
+// Quarters that there is room for.
+constexpr u32 QUARTERS = 8;
+constexpr u32 QUARTERS_AT = STAGES * STAGE_BYTES;
+constexpr u32 BARRIERS_AT = QUARTERS_AT + QUARTERS * QUARTER_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 3 * QUARTERS + 2);
 static_assert(SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
 
 // What comes behind the products; see `Matmul`.
@@ -93,17 +94,17 @@ struct Ring {
 
 template <class Then>
 __device__ inline void matmul(const Matmul& p) {
-    // Places of what a half of a tile is combined with: halves take them in turns.
-    constexpr u32 PLACES = HALVES / Then::TAKEN;
+    // Places of what a quarter of a tile is combined with: quarters take them in turns.
+    constexpr u32 PLACES = QUARTERS / Then::TAKEN;
     constexpr bool SUMMED = !std::is_same_v<Then, CrossLayer>;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), places = base + HALVES_AT;
+    const u32 base = shared_address(memory), places = base + QUARTERS_AT;
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const u32 rank = cluster_rank();
-    // Stages that are full, and those that are empty; places that are given with what elements are combined with, and
-    // those that are taken back once what lies there was written; whose turn it is to multiply.
-    const u32 full = base + BARRIERS_AT, empty = full + 8 * STAGES;
-    const u32 given = empty + 8 * STAGES, taken = given + 8 * HALVES, turns = taken + 8 * HALVES;
+    // Stages that are full, and those that are empty; places that are given with what elements are combined with, those
+    // whose elements are finished, and those that are taken back once these were written; whose turn it is to multiply.
+    const u32 full = base + BARRIERS_AT, empty = full + 8 * STAGES, given = empty + 8 * STAGES;
+    const u32 finished = given + 8 * QUARTERS, taken = finished + 8 * QUARTERS, turns = taken + 8 * QUARTERS;
     const u32 across = (p.columns + 2 * COLUMNS - 1) / (2 * COLUMNS), down = (p.count + SAMPLES - 1) / SAMPLES;
     const u32 pairs = down * across, steps = (p.depth + DEPTH - 1) / DEPTH;
     const u32 first = blockIdx.x / 2, clusters = gridDim.x / 2;
@@ -114,6 +115,7 @@ __device__ inline void matmul(const Matmul& p) {
         }
         for (u32 place = 0; place < PLACES; place++) {
             barrier_make(given + 8 * place, 1);
+            barrier_make(finished + 8 * place, GROUP_THREADS);
             barrier_make(taken + 8 * place, 1);
         }
         for (u32 consumer = 0; consumer < 2; consumer++) barrier_make(turns + 8 * consumer, 1);
@@ -148,23 +150,40 @@ __device__ inline void matmul(const Matmul& p) {
         }
         if (warp == 1 && lane == 0) {
             const bool added = !std::is_same_v<Then, CrossGradient> || p.added != 0;
-            // Of a half, among those of all tiles of this block.
+            // Of a quarter, among those of all tiles of this block.
             u32 number = 0;
             for (u32 pair = first; pair < pairs; pair += clusters) {
                 const u32 sample = pair / across * SAMPLES, column = (pair % across * 2 + rank) * COLUMNS;
-                for (u32 half = 0; half < 2; half++, number++) {
+                for (u32 quarter = 0; quarter < 4; quarter++, number++) {
                     const u32 place = number % PLACES, barrier = given + 8 * place;
+                    const u32 to = places + place * Then::TAKEN * QUARTER_BYTES;
                     wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
-                    arrive_with_bytes(barrier, (Then::TAKEN - (added ? 0 : 1)) * HALF_BYTES);
+                    arrive_with_bytes(barrier, (Then::TAKEN - (added ? 0 : 1)) * QUARTER_BYTES);
 #pragma unroll
                     for (u32 i = 0; i < Then::TAKEN; i++) {
-                        const u32 to = places + (place * Then::TAKEN + i) * HALF_BYTES;
-                        if (i > 0 || added) {
-                            fetch_tile(to, p.inputs[i], barrier, column + half * (COLUMNS / 2), sample);
-                        }
+                        if (i == 0 && !added) continue;
+                        fetch_tile(to + i * QUARTER_BYTES, p.inputs[i], barrier, column + quarter / 2 * (COLUMNS / 2),
+                                   sample + quarter % 2 * QUARTER_SAMPLES);
                     }
                 }
             }
+        }
+        if (warp >= 2 && lane == 0) {
+            // Of each half one quarter.
+            for (u32 number = warp - 2, pair = first; pair < pairs; number += 2) {
+                const u32 quarter = number % 4, place = number % PLACES;
+                const u32 from = places + place * Then::TAKEN * QUARTER_BYTES;
+                const u32 column = (pair % across * 2 + rank) * COLUMNS + quarter / 2 * (COLUMNS / 2);
+                const u32 sample = pair / across * SAMPLES + quarter % 2 * QUARTER_SAMPLES;
+                wait(finished + 8 * place, number / PLACES & 1);
+#pragma unroll
+                for (u32 i = 0; i < Then::TAKEN; i++) write_tile(p.outputs[i], from + i * QUARTER_BYTES, column, sample);
+                writes_begun();
+                writes_read();
+                arrive(taken + 8 * place);
+                if (quarter >= 2) pair += clusters;
+            }
+            writes_done();
         }
     } else {
         take_registers<232>();
@@ -221,22 +240,22 @@ __device__ inline void matmul(const Matmul& p) {
             const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
             const u32 row = ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
 #pragma unroll
-            for (u32 half = 0; half < 2; half++) {
-                const u32 item = (number * 2 + consumer) * 2 + half, place = item % PLACES;
-                const u32 elements = places + place * Then::TAKEN * HALF_BYTES;
+            for (u32 quarter = 0; quarter < 4; quarter++) {
+                const u32 half = quarter / 2, item = (number * 2 + consumer) * 4 + quarter, place = item % PLACES;
+                const u32 elements = places + place * Then::TAKEN * QUARTER_BYTES;
                 wait(given + 8 * place, item / PLACES & 1);
 #pragma unroll
-                for (u32 j = 0; j < SAMPLES / 16; j++) {
-                    const u32 at = elements + row + j * 16 * ROW_BYTES;
+                for (u32 j = 0; j < QUARTER_SAMPLES / 16; j++) {
+                    const u32 at = elements + row + j * 16 * ROW_BYTES, from = (quarter % 2 * (SAMPLES / 32) + j) * 8;
                     u32 pieces[Then::TAKEN][4] = {};
 #pragma unroll
                     for (u32 i = 0; i < Then::TAKEN; i++) {
                         const bool fetched = i > 0 || !std::is_same_v<Then, CrossGradient> || p.added != 0;
-                        if (fetched) load_pieces(pieces[i], at + i * HALF_BYTES);
+                        if (fetched) load_pieces(pieces[i], at + i * QUARTER_BYTES);
                     }
 #pragma unroll
                     for (u32 i = 0; i < 4; i++) {
-                        const float2 sum = make_float2(sums[half][j * 8 + i * 2], sums[half][j * 8 + i * 2 + 1]);
+                        const float2 sum = make_float2(sums[half][from + i * 2], sums[half][from + i * 2 + 1]);
                         float& of_column = by_column[half][i % 2];
                         if constexpr (std::is_same_v<Then, ReluGradient>) {
                             const u32 mask = __hgt2_mask(as_pair(pieces[0][i]), __float2bfloat162_rn(0));
@@ -260,19 +279,10 @@ __device__ inline void matmul(const Matmul& p) {
                         }
                     }
 #pragma unroll
-                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * HALF_BYTES, pieces[i]);
+                    for (u32 i = 0; i < Then::TAKEN; i++) store_pieces(at + i * QUARTER_BYTES, pieces[i]);
                 }
                 stores_shown();
-                meet(1 + consumer, GROUP_THREADS);
-                if (thread == 0) {
-#pragma unroll
-                    for (u32 i = 0; i < Then::TAKEN; i++) {
-                        write_tile(p.outputs[i], elements + i * HALF_BYTES, column + half * (COLUMNS / 2), sample);
-                    }
-                    writes_begun();
-                    writes_read();
-                    arrive(taken + 8 * place);
-                }
+                arrive(finished + 8 * place);
             }
             if constexpr (SUMMED) {
                 float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
@@ -286,7 +296,6 @@ __device__ inline void matmul(const Matmul& p) {
                 }
             }
         }
-        if (thread == 0) writes_done();
     }
     __syncthreads();
     cluster_meet();

@@ -39,9 +39,8 @@ const _: () = assert!(size_of::<Dot<f32>>() == 64);
 
 /// Vectors of a sample that tensor cores take.
 const VECTORS_MAX: u32 = 48;
-/// Samples that a block takes at a time on tensor cores, forward and back.
+/// Samples that a block takes at a time on tensor cores.
 const WARPS: u32 = 4;
-const WARPS_BACK: u32 = 2;
 
 impl<T: Element> Dot<T> {
     /// Whether the vectors of a sample fit where a multiprocessor works on them.
@@ -93,7 +92,7 @@ impl<T: Element> Dot<T> {
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.by_warps() {
-                true => lane.launch(&Backward(*self), self.grid(lane, WARPS_BACK, 10)),
+                true => lane.launch(&Backward(*self), self.grid(lane, WARPS, 10)),
                 false => lane.launch(&BackwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
@@ -106,9 +105,8 @@ fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
     if forward {
         return WARPS * (2 * (rows * row + stride)).next_multiple_of(128);
     }
-    // Two samples, the matrix of products and a row of zeros; the places of products in the matrix.
-    let warp = 2 * (count * row + stride) + rows * (rows + 8) + row;
-    WARPS_BACK * 2 * warp.next_multiple_of(64) + 2 * count * (count - 1)
+    // Of each warp the vectors, the products and their matrix; a row of zeros, and the places of products in the matrix.
+    2 * (WARPS * (count * row + stride + rows * (rows + 8)) + row) + 2 * count * (count - 1)
 }
 
 /// The same where a block takes a sample.
@@ -121,7 +119,7 @@ fn fits(bytes: [u32; 2]) -> bool {
 }
 
 macro_rules! kernels {
-    ($($name:ident, $label:literal, $threads:literal, $instances:expr, $bytes:expr;)+) => {$(
+    ($($name:ident, $label:literal, $instances:expr, $bytes:expr;)+) => {$(
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
         struct $name<T>(Dot<T>);
@@ -130,7 +128,7 @@ macro_rules! kernels {
         unsafe impl<T: Element> Kernel for $name<T> {
             const ID: Id = Id::of::<T>($instances);
             const NAME: &'static str = $label;
-            const THREADS: u32 = $threads;
+            const THREADS: u32 = 128;
 
             fn shared_bytes(&self) -> u32 {
                 let bytes: fn(Dot<T>) -> u32 = $bytes;
@@ -142,14 +140,14 @@ macro_rules! kernels {
 
 kernels! {
     // f32 has none on tensor cores: `by_warps` never takes it for one.
-    Forward, "dot_forward", 128, [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
+    Forward, "dot_forward", [Id::DotForwardByBlocksF32, Id::DotForwardBf16, Id::DotForwardF16],
         |p| by_warps(p.count, p.dim, p.stride, true);
-    Backward, "dot_backward", 64, [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
+    Backward, "dot_backward", [Id::DotBackwardByBlocksF32, Id::DotBackwardBf16, Id::DotBackwardF16],
         |p| by_warps(p.count, p.dim, p.stride, false);
-    ForwardByBlocks, "dot_forward_by_blocks", 128,
+    ForwardByBlocks, "dot_forward_by_blocks",
         [Id::DotForwardByBlocksF32, Id::DotForwardByBlocksBf16, Id::DotForwardByBlocksF16],
         |p| by_blocks(p.count, p.dim, true);
-    BackwardByBlocks, "dot_backward_by_blocks", 128,
+    BackwardByBlocks, "dot_backward_by_blocks",
         [Id::DotBackwardByBlocksF32, Id::DotBackwardByBlocksBf16, Id::DotBackwardByBlocksF16],
         |p| by_blocks(p.count, p.dim, false);
 }

@@ -20,7 +20,7 @@ const DEPTH: usize = 64;
 const STAGES: usize = 4;
 /// The stages, two tiles of elements, and barriers.
 pub(super) const SHARED_BYTES: u32 =
-    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 10)) as u32;
+    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 26)) as u32;
 
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
@@ -104,7 +104,7 @@ impl Matmul {
         let tiles = |matrices: &[Matrix<bf16>]| -> Result<_> {
             let mut maps = [TensorMap([0; 16]); 2];
             for (map, &matrix) in maps.iter_mut().zip(matrices) {
-                *map = TensorMap::new(matrix, SAMPLES)?;
+                *map = TensorMap::new(matrix, SAMPLES / 2)?;
             }
             Ok(maps)
         };

@@ -21,6 +21,7 @@ pub(crate) enum Phase {
     InteractWeights,
     BottomBackward,
     BottomWeights,
+    Sums,
     Verdict,
     Route,
     UpdateTables,
@@ -28,7 +29,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 15] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::BottomForward,
         Self::LookUp,
         Self::Interact,
@@ -40,6 +41,7 @@ impl Phase {
         Self::InteractWeights,
         Self::BottomBackward,
         Self::BottomWeights,
+        Self::Sums,
         Self::Verdict,
         Self::Route,
         Self::UpdateTables,
@@ -60,6 +62,7 @@ impl Phase {
             Self::InteractWeights => "interaction by weights",
             Self::BottomBackward => "bottom MLP back",
             Self::BottomWeights => "bottom MLP by weights",
+            Self::Sums => "sums by biases",
             Self::Verdict => "verdict",
             Self::Route => "route",
             Self::UpdateTables => "update of tables",
@@ -141,6 +144,7 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::InteractWeights => network.interact_weights(lane, backward),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
+                Phase::Sums => network.sums(lane, backward),
                 Phase::Verdict => network.verdict(lane, input, losses),
                 Phase::Route => tables.route(lane, input.ids),
                 Phase::UpdateTables => network.update_tables(lane, tables, input),
@@ -183,6 +187,8 @@ impl<T: Element> Iteration<'_, T> {
                 self.enqueue(by_weights, weights)?;
             }
             weights.record(weighed)?;
+            // Short kernels, while the weights' products go on.
+            self.enqueue(Phase::Sums, main)?;
             main.wait(weighed)?;
             // The tables' update is what takes longest: the dense one is where it is in nobody's way.
             main.wait(routed)?;

@@ -216,23 +216,30 @@ impl<T: Element> CrossNetwork<T> {
         Ok(())
     }
 
-    /// Enqueues the gradients by all weights and biases.
+    /// Enqueues the gradients by all weights.
     ///
     /// # Safety
     /// [`CrossNetwork::backward`] must come before; nobody else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        let mut products = plan.0.iter().rev().flat_map(|layer| &layer.by_weights);
+        // SAFETY: as for `forward`.
+        unsafe { products.try_for_each(|product| product.enqueue(&shared.beside, lane)) }?;
+        Ok(())
+    }
+
+    /// Enqueues the gradients by all biases, as far as the product that begins the way back does not have them.
+    ///
+    /// # Safety
+    /// [`CrossNetwork::backward`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe {
             if let (Some(parts), Some(last)) = (&self.begin, self.layers.last()) {
                 parts.add_up(lane, shared.dense.gradients.pointer().element(last.layer.bias().start))?;
             }
-            for LayerBackward { by_weights, by_input } in plan.0.iter().rev() {
-                for product in by_weights {
-                    product.enqueue(&shared.beside, lane)?;
-                }
-                by_input.iter().try_for_each(|product| product.enqueue_sums(lane))?;
-            }
+            let mut products = plan.0.iter().flat_map(|layer| &layer.by_input);
+            products.try_for_each(|product| product.enqueue_sums(lane))?;
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ impl<T: Element> Head<T> {
     ///
     /// # Safety
     /// [`Head::enqueue`] must come before; see [`Lane::launch`].
-    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
         // The head's parameters lie one behind the other, at the end of all.
         let sums = shared.dense.gradients.pointer().element(shared.dense.layers.head.offset);
         // SAFETY: there are as many gradients as parameters; the caller vouches for the order.

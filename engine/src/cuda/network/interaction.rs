@@ -166,7 +166,7 @@ impl<T: Element> Interaction<T> {
         Ok(())
     }
 
-    /// Enqueues the gradients by weights and biases.
+    /// Enqueues the gradients by weights.
     ///
     /// # Safety
     /// [`Interaction::backward`] must come before; nobody else may use the second workspace meanwhile. See
@@ -175,6 +175,18 @@ impl<T: Element> Interaction<T> {
         match (&self.kind, &plan.0) {
             // SAFETY: the caller vouches for it.
             (Kind::Cross(network), Some(plan)) => unsafe { network.weights(lane, shared, plan) },
+            _ => Ok(()),
+        }
+    }
+
+    /// Enqueues the gradients by biases.
+    ///
+    /// # Safety
+    /// [`Interaction::backward`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        match (&self.kind, &plan.0) {
+            // SAFETY: the caller vouches for it.
+            (Kind::Cross(network), Some(plan)) => unsafe { network.sums(lane, shared, plan) },
             _ => Ok(()),
         }
     }

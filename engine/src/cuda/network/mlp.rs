@@ -136,11 +136,23 @@ impl<T: Element> Mlp<T> {
         Ok(())
     }
 
-    /// Enqueues the gradients by weights and biases.
+    /// Enqueues the gradients by weights.
     ///
     /// # Safety
     /// [`Mlp::backward`] must come before; nobody else may use the second workspace meanwhile. See [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `forward`.
+        unsafe {
+            plan.0.iter().rev().try_for_each(|(by_weights, _)| by_weights.enqueue(&shared.beside, lane))
+        }?;
+        Ok(())
+    }
+
+    /// Enqueues the gradients by biases.
+    ///
+    /// # Safety
+    /// [`Mlp::backward`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         let Some(Place { layer, .. }) = self.places.last() else { return Ok(()) };
         // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
         unsafe {
@@ -148,10 +160,8 @@ impl<T: Element> Mlp<T> {
                 self.sum_last(lane, shared)?;
             }
             self.parts.add_up(lane, shared.dense.gradients.pointer().element(layer.bias().start))?;
-            for (by_weights, by_input) in plan.0.iter().rev() {
-                by_weights.enqueue(&shared.beside, lane)?;
-                by_input.iter().try_for_each(|by_input| by_input.enqueue_sums(lane))?;
-            }
+            let mut by_input = plan.0.iter().filter_map(|(_, by_input)| by_input.as_ref());
+            by_input.try_for_each(|by_input| by_input.enqueue_sums(lane))?;
         }
         Ok(())
     }

@@ -289,20 +289,17 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights and biases of the top MLP, heads included, after
-    /// [`Network::hidden_backward`]. Of these passes over weights one at a time may run, beside all others.
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. Of these
+    /// passes over weights one at a time may run, beside all else.
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe {
-            self.head.weights(lane, &self.shared)?;
-            self.hidden.weights(lane, &self.shared, &plan.hidden)
-        }
+        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the gradients by the interaction's weights and biases, after [`Network::interact_backward`].
+    /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -311,13 +308,28 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the gradients by the weights and biases of the bottom MLP, after [`Network::bottom_backward`].
+    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe { self.bottom.weights(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        let shared = &self.shared;
+        // SAFETY: as for `bottom_forward`.
+        unsafe {
+            self.head.sums(lane, shared)?;
+            self.hidden.sums(lane, shared, &plan.hidden)?;
+            self.interaction.sums(lane, shared, &plan.interaction)?;
+            self.bottom.sums(lane, shared, &plan.bottom)
+        }
     }
 
     /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place
