@@ -45,7 +45,7 @@ pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBef
 pub use barrier::{Barrier, Flags};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
-pub use cross::{Cross, CrossBack};
+pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
@@ -56,7 +56,9 @@ pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
-pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
+pub(crate) use matmul::{
+    Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
+};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
@@ -188,7 +190,8 @@ macro_rules! kernels {
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
                 let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
-                    && allow_matmul(functions[Id::MatmulCross as usize])?;
+                    && allow_matmul(functions[Id::MatmulCross as usize])?
+                    && allow_matmul(functions[Id::MatmulCrossGradient as usize])?;
                 Ok(Self { functions, hopper })
             }
         }
@@ -214,8 +217,10 @@ kernels! {
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",
         Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16",
-        CrossBackF16 = c"cross_back_f16";
+        CrossGradientF32 = c"cross_gradient_f32", CrossGradientBf16 = c"cross_gradient_bf16",
+        CrossGradientF16 = c"cross_gradient_f16",
+        CrossFirstF32 = c"cross_first_f32", CrossFirstBf16 = c"cross_first_bf16",
+        CrossFirstF16 = c"cross_first_f16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16",
         DenseInputF16 = c"dense_input_f16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
@@ -242,7 +247,8 @@ kernels! {
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
-    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
+        MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce":
