@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{Place, SUCCESS, data_folder, root, run, summary, told, train, word};
+use support::{Place, SUCCESS, data_folder, gpus, root, run, summary, told, train, word};
 
 mod support;
 
@@ -26,11 +26,24 @@ fn main() -> ExitCode {
     if !found {
         told(&format!("skipped: {} was not found; RANKINE_TEST_DATA names its folder", folder.display()));
     }
-    let trial = Trial::test("movielens_100k_reaches_its_auc", move || movielens_reaches_its_auc(&folder));
-    libtest_mimic::run(&Arguments::from_args(), vec![trial.with_ignored_flag(!found)]).exit_code()
+    let trial = |name, here: bool, device: &'static [&str]| {
+        let folder = folder.clone();
+        Trial::test(name, move || movielens_reaches_its_auc(&folder, device)).with_ignored_flag(!here)
+    };
+    let gpu = found && gpus() > 0;
+    let trials = vec![
+        trial("movielens_100k_reaches_its_auc", found, &["device.kind=\"cpu\""]),
+        trial("movielens_100k_reaches_its_auc_on_a_gpu", gpu, &["device.kind=\"cuda\""]),
+        trial(
+            "movielens_100k_reaches_its_auc_on_a_gpu_in_f32",
+            gpu,
+            &["device.kind=\"cuda\"", "device.precision=\"fp32\""],
+        ),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn movielens_reaches_its_auc(folder: &Path) -> Result<(), Failed> {
+fn movielens_reaches_its_auc(folder: &Path, device: &[&str]) -> Result<(), Failed> {
     let place = Place::new();
     let ratings = place.file("ratings.csv", joined(folder)?);
     let schema = word(&root().join("configs/movielens-schema.toml"));
@@ -41,13 +54,15 @@ fn movielens_reaches_its_auc(folder: &Path) -> Result<(), Failed> {
         let split = format!("random:0.1:{seed}");
         run(["convert", "csv", &ratings, "--schema", &schema, "--out", &data, "--split", &split])
             .with(SUCCESS);
-        let sets = [format!("seed={seed}"), format!("data.dir={data}")];
-        train(&place, &job, &run_dir, &sets.each_ref().map(String::as_str)).with(SUCCESS);
+        let own = [format!("seed={seed}"), format!("data.dir={data}")];
+        let sets: Vec<_> = own.iter().map(String::as_str).chain(device.iter().copied()).collect();
+        train(&place, &job, &run_dir, &sets).with(SUCCESS);
         let auc = summary(&place, &run_dir)["eval"]["auc"].as_f64();
         aucs.push(auc.expect("the evaluation part has both labels"));
     }
     let mean = aucs.iter().sum::<f64>() / aucs.len() as f64;
-    told(&format!("movielens-100k: mean AUC {mean:.5} over the seeds {SEEDS:?}: {aucs:.5?}"));
+    let device = device.join(", ");
+    told(&format!("movielens-100k, {device}: mean AUC {mean:.5} over the seeds {SEEDS:?}: {aucs:.5?}"));
     if mean < AUC_MIN {
         return Err(format!("the mean AUC {mean:.5} is below {AUC_MIN}").into());
     }

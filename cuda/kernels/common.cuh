@@ -110,10 +110,10 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A column of ids as it is looked up in a table. Row `id` of the table belongs to rank `id % ranks`, as its row
-// `base + id / ranks`.
+// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank `id % ranks`
+// and is its row `base + id / ranks`; else it is the owner's row `base + id`.
 struct Feature {
-    // Where the table begins, in words of four bytes.
+    // Where the shard begins on this GPU, in words of four bytes.
     u64 words;
     // Where the column's ids begin.
     u32 ids;
@@ -123,7 +123,7 @@ struct Feature {
     u32 hotness;
     // Whether a bag's vector is the mean of its rows, else their sum.
     u32 mean;
-    // Where the table's rows begin, and how many they are.
+    // Where the shard's rows begin, and how many the table has.
     u32 base;
     u32 rows;
     // Words from one row to the next.
@@ -132,12 +132,17 @@ struct Feature {
     u32 dim;
     // Where the vector begins in a sample's.
     u32 place;
-    u32 table;
+    u32 shard;
     // What the rows are stored as: a `Dtype`.
     u32 dtype;
+    // Where the slots of its look-ups begin.
+    u32 slots;
+    // The rank that owns all rows, or `TURNS`.
+    u32 owner;
     u32 reserved;
 };
-static_assert(sizeof(Feature) == 56);
+static_assert(sizeof(Feature) == 64);
+constexpr u32 TURNS = ~0u;
 constexpr u32 FIXED = ~0u;
 
 // A sample's ids: `size` from `begin` on.

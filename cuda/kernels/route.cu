@@ -71,7 +71,7 @@ struct Route {
     u32* starts;
     // Of each owner, unless null: its first slot; behind the last one, how many there are.
     u32* owner_starts;
-    // [feature][sample], unless null: the slots of bags of one id.
+    // Of each look-up, unless null: its slot, where its feature's begin and by its place there, as ids lie in a column.
     u32* slots;
     // Look-ups, and distinct rows.
     u32* counts;
@@ -80,7 +80,8 @@ struct Route {
     u32 passes;
     u32 pass;
     u32 sample_bits;
-    u32 samples;
+    // Bits of a look-up's place in its feature, which where slots are wanted is sorted in place of its sample.
+    u32 place_bits;
     u32 ranks;
     // Keys of an owner.
     u32 span;
@@ -130,7 +131,7 @@ __device__ inline Tile tile_of(const Route& p, u32 tile) {
     return {segment, begin, first, first < end ? min(ROUTE_TILE, end - first) : 0};
 }
 
-// The last sample whose ids begin at `wanted` or before, of which `sample` is one: it lies not far behind.
+// The last sample whose ids begin at `wanted` or before, of which `sample` is one: it lies the sooner found the nearer.
 __device__ __noinline__ u32 sample_of(const u32* offsets, u32 samples, u32 wanted, u32 sample) {
     u32 step = 1, behind = sample + 1;
     while (behind < samples && offsets[behind] <= wanted) {
@@ -189,12 +190,15 @@ struct Source {
             faults++;
             id = rows - 1;
         }
-        return p.ranks == 1 ? base + id : id % p.ranks * p.span + base + id / p.ranks;
+        if (p.ranks == 1) return base + id;
+        const u32 owner = p.features[number].owner;
+        return owner == TURNS ? id % p.ranks * p.span + base + id / p.ranks : owner * p.span + base + id;
     }
 
     // After `key`.
     __device__ u32 bag(const Route& p, u32 look_up) {
         const u32 at = look_up - begin;
+        if (p.slots != nullptr) return number << p.place_bits | at;
         if (offsets != nullptr) {
             sample = sample_of(offsets, *p.samples_count, *offsets + at, sample);
         } else {
@@ -399,6 +403,22 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 3) route_sort(const 
     }
 }
 
+// Leaves a look-up's slot at its place, and returns its bag.
+__device__ inline u32 leave_slot(const Route& p, u32 look_up, u32 slot) {
+    const u32 number = look_up >> p.place_bits, at = look_up & ((1u << p.place_bits) - 1);
+    const Feature& feature = p.features[number];
+    u32 sample = at, place = at;
+    if (feature.offsets != FIXED) {
+        const u32* offsets = p.offsets + feature.offsets;
+        place += *offsets;
+        sample = sample_of(offsets, *p.samples_count, place, 0);
+    } else if (feature.hotness != 1) {
+        sample = at / feature.hotness;
+    }
+    p.slots[feature.slots + place] = slot;
+    return number << p.sample_bits | sample;
+}
+
 // Numbers the distinct keys, and lists their rows. Grid: one block a tile of all look-ups, whatever their tables.
 extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const __grid_constant__ Route p) {
     __shared__ u32 heads_of[ROUTE_WARPS + 1];
@@ -460,11 +480,8 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         const u32 slot = next + __popc(heads[round] & (~0u >> (WARP - 1 - lane))) - 1;
         next += __popc(heads[round]);
         if (i >= count) continue;
-        const u32 bag = pairs[round].y;
+        const u32 bag = p.slots == nullptr ? pairs[round].y : leave_slot(p, pairs[round].y, slot);
         __stcs(p.sorted + begin + i, make_uint2(slot, bag));
-        if (p.slots != nullptr) {
-            p.slots[(bag >> p.sample_bits) * p.samples + (bag & ((1u << p.sample_bits) - 1))] = slot;
-        }
         if (heads[round] >> lane & 1) {
             const u32 key = pairs[round].x, owner = p.ranks == 1 ? 0 : key / p.span;
             p.rows[slot] = key - owner * p.span;

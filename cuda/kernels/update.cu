@@ -1,91 +1,93 @@
-// The update of an owner's rows by gradient descent, each distinct row of the global batch once.
+// The update of an owner's rows: each distinct row of the global batch once, by its table's rule, from the sum of what
+// the ranks have summed, in the order of ranks.
 //
-// Of 16384 samples of dlrm on each of two GPUs an owner moves 87 MB, in 23 us: 3800 GB/s (H200), which is the memory's
-// rate. Reads 2 bytes an element of every rank that looked the row up, and reads and writes 4. The gradients were
+// Reads an element of every rank that looked the row up, and reads and writes the row and its state. The sums were
 // written here by the ranks: reading them over the link was slower, by its lower rate and because nothing else went on
-// meanwhile.
-#include "common.cuh"
+// meanwhile. A team takes some rows at a time and asks for all that it will read of them, so that it comes from the
+// cache.
+#include "learn.cuh"
 
 struct Update {
-    float* table;
+    Learning by;
     // The union of the rows that ranks looked up, and their number.
     const u32* rows;
     const u32* rows_count;
-    // [union row][rank]: 1 + the place of its gradient, or 0.
+    // [union row][rank]: 1 + the place of its sum, or 0.
     const u32* sources;
-    const uint2* gradients;
-    const float* rate;
+    // [place][width]
+    const void* sums;
+    u32 shards_count;
     u32 ranks;
-    u32 dim;
+    // Elements from one sum to the next: bytes of them are a multiple of 16.
+    u32 width;
+    // What sums are stored as: a `Dtype`.
+    u32 dtype;
 };
-static_assert(sizeof(Update) == 56);
+static_assert(sizeof(Update) == 104);
 
-// Rows that a warp has in flight, by ranks: what fits its registers.
-template <u32 RANKS>
-constexpr u32 ROWS = RANKS <= 2 ? 4 : RANKS <= 4 ? 2 : 1;
+// Rows that a team takes at a time.
+constexpr u32 UPDATE_ROWS = 4;
 
-template <u32 RANKS>
+template <u32 LANES, u32 VECTORS>
 __device__ inline void update_rows(const Update& p) {
-    const u32 count = *p.rows_count, lane = threadIdx.x % WARP, vectors = p.dim / VECTOR;
-    const float rate = *p.rate;
-    const u32 warps = gridDim.x * blockDim.x / WARP;
-    float4* table = reinterpret_cast<float4*>(p.table);
-    for (u32 begin = (blockIdx.x * blockDim.x + threadIdx.x) / WARP * ROWS<RANKS>; begin < count;
-         begin += warps * ROWS<RANKS>) {
-        const u32 here = min(ROWS<RANKS>, count - begin);
-        const u32 own_row = lane < here ? p.rows[begin + lane] : 0;
-        const u32 own_source = lane < here * p.ranks ? p.sources[begin * p.ranks + lane] : 0;
-        u32 sources[ROWS<RANKS>][RANKS];
-        float4* weights[ROWS<RANKS>];
-#pragma unroll
-        for (u32 i = 0; i < ROWS<RANKS>; i++) {
-            weights[i] = table + u64(__shfl_sync(ALL_LANES, own_row, i)) * vectors;
-#pragma unroll
-            for (u32 rank = 0; rank < RANKS; rank++) {
-                const u32 source = __shfl_sync(ALL_LANES, own_source, i * p.ranks + rank);
-                sources[i][rank] = i < here && rank < p.ranks ? source : 0;
-            }
+    using TEAM = Team<LANES, VECTORS>;
+    __shared__ float4 sums[TEAM::COUNT][VECTORS][LANES];
+    const TEAM team;
+    if (*p.by.stop != 0) return;
+    const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
+    const u32 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
+    const float* all_sums = static_cast<const float*>(p.sums);
+    for (u32 begin = (blockIdx.x * TEAM::COUNT + team.number) * UPDATE_ROWS; begin < count;
+         begin += teams * UPDATE_ROWS) {
+        const u32 here = min(UPDATE_ROWS, count - begin);
+        u32 own_row = 0, own_shard = 0;
+        if (team.lane < here) {
+            own_row = p.rows[begin + team.lane];
+            own_shard = shard_of(p.by.shards, p.shards_count, own_row);
+            const Shard& shard = p.by.shards[own_shard];
+            prefetch(row_at(p.by, shard, own_row), shard.row_words);
         }
-        for (u32 column = lane; column < vectors; column += WARP) {
-            float4 weight[ROWS<RANKS>];
-            uint2 values[ROWS<RANKS>][RANKS];
+        for (u32 i = team.lane; i < here * p.ranks; i += LANES) {
+            const u32 source = p.sources[begin * p.ranks + i];
+            if (source != 0) prefetch(all_sums + u64(source - 1) * sum_words, sum_words);
+        }
+        for (u32 i = 0; i < here; i++) {
+            const u32 row = team.of(own_row, i);
+            const Shard& shard = p.by.shards[team.of(own_shard, i)];
+            const u32 dim = filled_dim(shard), *sources = p.sources + u64(begin + i) * p.ranks;
+            float4 sum[VECTORS];
 #pragma unroll
-            for (u32 i = 0; i < ROWS<RANKS>; i++) {
+            for (u32 vector = 0; vector < VECTORS; vector++) sum[vector] = zeros();
+#pragma unroll 4
+            for (u32 rank = 0; rank < p.ranks; rank++) {
+                const u32 source = sources[rank];
+                if (source == 0) continue;
+                const float* from = all_sums + u64(source - 1) * sum_words;
 #pragma unroll
-                for (u32 rank = 0; rank < RANKS; rank++) {
-                    // bf16 zeros add nothing.
-                    values[i][rank] = make_uint2(0, 0);
-                    if (sources[i][rank] != 0) {
-                        values[i][rank] = __ldcg(p.gradients + u64(sources[i][rank] - 1) * vectors + column);
-                    }
+                for (u32 vector = 0; vector < VECTORS; vector++) {
+                    const u32 column = (vector * LANES + team.lane) * VECTOR;
+                    if (column < dim) add(sum[vector], load_weights(from, column, p.dtype));
                 }
-                if (i < here) weight[i] = __ldcs(weights[i] + column);
             }
 #pragma unroll
-            for (u32 i = 0; i < ROWS<RANKS>; i++) {
-                float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-                for (u32 rank = 0; rank < RANKS; rank++) add(sum, unpacked(values[i][rank]));
-                // No fused multiplication and subtraction: rounded as on the CPU.
-                weight[i].x = __fsub_rn(weight[i].x, __fmul_rn(rate, sum.x));
-                weight[i].y = __fsub_rn(weight[i].y, __fmul_rn(rate, sum.y));
-                weight[i].z = __fsub_rn(weight[i].z, __fmul_rn(rate, sum.z));
-                weight[i].w = __fsub_rn(weight[i].w, __fmul_rn(rate, sum.w));
-                if (i < here) __stcs(weights[i] + column, weight[i]);
-            }
+            for (u32 vector = 0; vector < VECTORS; vector++) sums[team.number][vector][team.lane] = sum[vector];
+            __syncwarp(team.mask);
+            learn_by_rule(p.by, team, shard, row, sums[team.number]);
+            // The sums are overwritten next.
+            __syncwarp(team.mask);
         }
     }
 }
 
-// Grid: any.
-extern "C" __global__ void __launch_bounds__(256) update_sgd(const __grid_constant__ Update p) {
-    if (p.ranks == 1) {
-        update_rows<1>(p);
-    } else if (p.ranks == 2) {
-        update_rows<2>(p);
-    } else if (p.ranks <= 4) {
-        update_rows<4>(p);
-    } else {
-        update_rows<RANKS_MAX>(p);
+#define KERNEL(LANES, VECTORS)                                                              \
+    extern "C" __global__ void __launch_bounds__(TEAM_THREADS, VECTORS == 1 ? 4 : 1)        \
+        update_##LANES##x##VECTORS(const __grid_constant__ Update p) {                      \
+        update_rows<LANES, VECTORS>(p);                                                     \
     }
-}
+
+// By the widest row: of 16, 64, 128, 256 and 1024 elements.
+KERNEL(4, 1)
+KERNEL(16, 1)
+KERNEL(32, 1)
+KERNEL(32, 2)
+KERNEL(32, 8)

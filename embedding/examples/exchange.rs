@@ -1,24 +1,27 @@
-//! Measures an iteration of embedding tables on the GPUs of a node, phase by phase, and what it could be instead.
+//! Measures an iteration of embedding tables on the GPUs of a node, phase by phase and as a whole.
 //!
 //! ```text
-//! cargo run --release -p rankine-embedding --features cuda --example exchange -- --gpus 2 --batch 65536
+//! cargo run --release -p rankine-embedding --features cuda --example exchange -- --gpus 4 --batch 65536
+//! cargo run --release -p rankine-embedding --features cuda --example exchange -- --gpus 4 --batch 65536 \
+//!     --shape dlrm-dcnv2 --optimizer adagrad
 //! ```
 //!
-//! The tables are those of a shape (the `dlrm` workload's by default), the ids follow its power law. Every phase is
-//! captured in a graph that goes through several batches, and replayed; times are medians of replays, and the slowest
-//! rank counts. Table to stderr, JSON to stdout.
+//! The tables are those of a shape (the `dlrm` workload's by default), the ids follow its power law; rows travel as
+//! bf16. Every phase is captured in a graph that goes through several batches, and replayed; times are medians of
+//! replays, and the slowest rank counts. Table to stderr, JSON to stdout.
 
 use std::error::Error;
-use std::sync::{Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use half::bf16;
-use rankine_cuda::{Device, Graph, Lane, Moment};
-use rankine_embedding::Pooling;
-use rankine_embedding::cuda::{self, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, PeerBarrier, Peers, Pointer};
+use rankine_embedding::cuda::{self, Feature, Hotness, Ids, Layout, NodeTables};
 use rankine_embedding::random::philox4x32;
+use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use serde_json::json;
@@ -39,8 +42,11 @@ struct Options {
     batch: usize,
     #[command(flatten)]
     workload: Workload,
+    /// How the tables learn
+    #[arg(long, value_enum, default_value = "sgd")]
+    optimizer: Rule,
     /// Batches that phases go through, so that none finds its own data in the cache
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 4)]
     batches: usize,
     /// Times that each phase is measured
     #[arg(long, default_value_t = 21)]
@@ -50,11 +56,27 @@ struct Options {
     deadline: u64,
 }
 
-/// A phase: its name, what it enqueues for a batch, and the bytes that it moves in a GPU's memory and into or out of it
-/// over NVLink, counted from the routes.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Rule {
+    Sgd,
+    Adagrad,
+}
+
+impl Rule {
+    fn optimizer(self) -> Optimizer {
+        let rule = match self {
+            Self::Sgd => UpdateRule::Sgd,
+            Self::Adagrad => UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 },
+        };
+        Optimizer { rule, ..Optimizer::sgd(1e-3) }
+    }
+}
+
+/// A phase: its name, what it enqueues for a batch, and the bytes that it moves in a GPU's memory and out of it over
+/// NVLink, counted from the routes.
 struct Phase {
     name: &'static str,
-    enqueue: fn(&Rank, &Lane, usize) -> cuda::Result<()>,
+    enqueue: fn(&Bench, &Lane, usize) -> cuda::Result<()>,
     bytes: fn(&Counts) -> Bytes,
 }
 
@@ -65,87 +87,72 @@ struct Bytes {
 }
 
 /// What there is to move for a rank, on the average of its batches.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Counts {
-    /// Look-ups.
-    ids: f64,
+    look_ups: f64,
+    bags: f64,
     /// Distinct rows that the rank looks up, and those of them that others own.
     slots: f64,
     slots_far: f64,
-    /// Rows that others look up of this owner.
+    /// Rows that all ranks, and that others, look up of this owner.
+    entries: f64,
     entries_far: f64,
     /// Distinct rows that the owner updates.
     union: f64,
-    /// Look-ups of other owners' rows.
-    ids_far: f64,
     dim: f64,
-    /// Bits of all keys, in bytes.
-    bits: f64,
-    ranks: f64,
+    /// Numbers of state of an element.
+    states: f64,
 }
 
-const PHASES: [Phase; 9] = [
-    Phase { name: "barrier", enqueue: |rank, lane, _| rank.barrier(lane), bytes: |_| Bytes::default() },
+const PHASES: [Phase; 8] = [
+    Phase { name: "barrier", enqueue: |bench, lane, _| bench.meet(lane), bytes: |_| Bytes::default() },
     Phase {
-        name: "route",
-        enqueue: |rank, lane, batch| rank.route(lane, Routing { batch, route: batch }),
-        // Keys, slots and two passes over pairs; bits cleared and read.
-        bytes: |counts| Bytes { memory: 52.0 * counts.ids + 2.0 * counts.bits, link: 0.0 },
+        name: "route: own",
+        enqueue: |bench, lane, batch| bench.route_own(lane, batch),
+        // Ids, four passes over pairs or three, slots.
+        bytes: |counts| Bytes { memory: (4.0 + 4.0 * 16.0 + 4.0) * counts.look_ups, link: 0.0 },
     },
     Phase {
-        name: "merge",
-        enqueue: |rank, lane, batch| rank.merge(lane, batch),
-        bytes: |counts| Bytes {
-            memory: 12.0 * counts.slots + 2.0 * counts.bits / counts.ranks,
-            link: 4.0 * counts.entries_far,
-        },
+        name: "route: merge",
+        enqueue: |bench, lane, batch| bench.merge(lane, batch),
+        bytes: |counts| Bytes { memory: 20.0 * counts.entries, link: 4.0 * counts.entries_far },
     },
     Phase {
-        name: "send",
-        enqueue: |rank, lane, batch| rank.send(lane, batch),
+        name: "look-up: send",
+        enqueue: |bench, lane, batch| bench.send(lane, batch),
         bytes: |counts| Bytes {
-            memory: 6.0 * counts.dim * counts.slots,
+            memory: counts.dim * (4.0 * counts.entries + 2.0 * counts.slots),
             link: 2.0 * counts.dim * counts.entries_far,
         },
     },
     Phase {
-        name: "gather",
-        enqueue: |rank, lane, batch| rank.gather(lane, batch),
-        bytes: |counts| Bytes { memory: 2.0 * counts.dim * (counts.ids + counts.slots), link: 0.0 },
+        name: "look-up: pool",
+        enqueue: |bench, lane, batch| bench.pool(lane, batch),
+        bytes: |counts| Bytes { memory: 2.0 * counts.dim * (counts.bags + counts.slots), link: 0.0 },
     },
     Phase {
         name: "reduce",
-        enqueue: |rank, lane, batch| rank.reduce(lane, batch),
+        enqueue: |bench, lane, batch| bench.reduce(lane, batch),
         bytes: |counts| Bytes {
-            memory: 2.0 * counts.dim * (counts.ids + counts.slots),
+            memory: 2.0 * counts.dim * (counts.bags + counts.slots),
             link: 2.0 * counts.dim * counts.slots_far,
         },
     },
     Phase {
         name: "update",
-        enqueue: |rank, lane, batch| rank.update(lane, batch),
-        bytes: |counts| Bytes { memory: counts.dim * (8.0 * counts.union + 2.0 * counts.slots), link: 0.0 },
-    },
-    Phase {
-        name: "fetch (for send)",
-        enqueue: |rank, lane, batch| rank.fetch(lane, batch),
+        enqueue: |bench, lane, batch| bench.update(lane, batch),
         bytes: |counts| Bytes {
-            memory: 6.0 * counts.dim * counts.slots,
-            link: 4.0 * counts.dim * counts.slots_far,
+            memory: counts.dim * (8.0 * (1.0 + counts.states) * counts.union + 2.0 * counts.entries),
+            link: 0.0,
         },
     },
     Phase {
-        name: "vectors (for send, gather)",
-        enqueue: |rank, lane, batch| rank.send_vectors(lane, batch),
-        bytes: |counts| Bytes {
-            memory: 2.0 * counts.dim * counts.ids,
-            link: 2.0 * counts.dim * counts.ids_far,
-        },
+        name: "all but the route",
+        enqueue: |bench, lane, batch| bench.iterate(lane, batch),
+        bytes: |_| Bytes::default(),
     },
 ];
 
-/// Whole iterations: in order, and with the next batch's route made aside.
-const WHOLES: [(&str, bool); 2] = [("iteration, in order", false), ("iteration, overlapped", true)];
 /// Graphs between two moments.
 const REPLAYS: usize = 4;
 
@@ -154,70 +161,78 @@ fn main() -> Result<()> {
     if options.gpus == 0 || !options.batch.is_multiple_of(options.gpus) {
         return Err("--batch must be a multiple of --gpus, which is 1 at least".into());
     }
-    if options.batches == 0 || !options.batches.is_multiple_of(2) {
-        return Err("--batches must be even: iterations use two routes in turn".into());
+    if options.batches < 2 {
+        return Err("--batches must be 2 at least: a route is made while another is in use".into());
     }
     let Workload { dim, shape, .. } = &options.workload;
-    let tables = options.workload.tables(&Shape::load(shape)?);
-    // The first vector of a sample is the bottom MLP's.
-    let stride = (1 + tables.len()) * dim;
-    let place = |table| (1 + table) * dim;
-    let feature = |table| Feature { column: table, table, place: place(table), pooling: Pooling::Sum };
+    let shape = Shape::load(shape)?;
+    let tables = options.workload.tables(&shape);
+    let feature = |table| Feature {
+        column: table,
+        table,
+        // The first vector of a sample is the bottom MLP's.
+        place: (1 + table) * dim,
+        pooling: Pooling::Sum,
+    };
     let features: Vec<_> = (0..tables.len()).map(feature).collect();
-    let columns = vec![Hotness::Fixed(1); features.len()];
+    let hotness = |column| shape.hotness.get(column).map_or(1, |&hotness| hotness as usize);
+    let columns: Vec<_> = (0..tables.len()).map(|column| Hotness::Fixed(hotness(column))).collect();
     let samples = options.batch / options.gpus;
+    let stride = (1 + tables.len()) * dim;
     let layout = Layout::new(options.gpus, samples, stride, &tables, &columns, &features)?;
+    let layout = layout.with_optimizers(&vec![options.optimizer.optimizer(); tables.len()]);
     let devices: Vec<_> = (0..options.gpus).map(Device::open).collect::<Result<_, _>>()?;
-    let deadline = Duration::from_secs(options.deadline);
-    let ranks = Node::ranks(layout, &devices, options.batches, options.batches, deadline)?;
-    let shared_bytes = ranks[0].shared_bytes();
+    let peers = Peers::in_process(&devices, Duration::from_secs(options.deadline))?;
 
     let laws = options.workload.laws(&tables);
     let together = Together { barrier: Barrier::new(options.gpus), failed: Mutex::new(None) };
     let of_ranks: Vec<_> = thread::scope(|scope| {
-        let measure = |rank: Rank| measure_rank(rank, &options, &laws, &together);
-        let running: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || measure(rank))).collect();
+        let measure = |peers: Peers| measure_rank(&peers, &options, &layout, &laws, &together);
+        let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || measure(peers))).collect();
         running.into_iter().map(|rank| rank.join().expect("a rank's panic has been printed")).collect()
     });
     let of_ranks: Vec<Measured> = of_ranks.into_iter().collect::<Result<_>>()?;
+    report(&options, &devices, &tables, &of_ranks)
+}
 
-    let counts = of_ranks[0].counts;
+fn report(
+    options: &Options,
+    devices: &[Arc<Device>],
+    tables: &[TableSpec],
+    ranks: &[Measured],
+) -> Result<()> {
+    let counts = ranks[0].counts;
     eprintln!(
-        "{} of {}, batch {}, {} samples a GPU, {} look-ups a GPU, {:.0} distinct, {:.0} of all GPUs' at an owner",
+        "{} of {}, batch {}, {} tables; of a GPU {:.0} look-ups, {:.0} distinct, {:.0} of all GPUs' at an owner",
         options.gpus,
         devices[0].name()?,
         options.batch,
-        samples,
-        counts.ids,
+        tables.len(),
+        counts.look_ups,
         counts.slots,
         counts.union
     );
     eprintln!("{:28} {:>9} {:>9} {:>9} {:>9} {:>9}", "", "us", "MB", "GB/s", "link MB", "GB/s");
-    let slowest = |of: &dyn Fn(&Measured) -> f64| of_ranks.iter().map(of).fold(0.0, f64::max);
+    let slowest = |of: &dyn Fn(&Measured) -> f64| ranks.iter().map(of).fold(0.0, f64::max);
     let mut rows = Vec::new();
     for (number, phase) in PHASES.iter().enumerate() {
         let us = slowest(&|rank| rank.phases_us[number]);
         let Bytes { memory, link } = (phase.bytes)(&counts);
         let (memory_rate, link_rate) = (memory / us / 1e3, link / us / 1e3);
         let (memory_mb, link_mb) = (memory / 1e6, link / 1e6);
-        eprintln!(
-            "{:28} {us:9.1} {memory_mb:9.1} {memory_rate:9.0} {link_mb:9.1} {link_rate:9.0}",
-            phase.name
-        );
-        rows.push(json!({
-            "phase": phase.name, "us": us, "memory_bytes": memory, "link_bytes": link,
-        }));
+        let name = phase.name;
+        eprintln!("{name:28} {us:9.1} {memory_mb:9.1} {memory_rate:9.0} {link_mb:9.1} {link_rate:9.0}");
+        rows.push(json!({ "phase": name, "us": us, "memory_bytes": memory, "link_bytes": link }));
     }
-    for (number, (name, _)) in WHOLES.iter().enumerate() {
-        let us = slowest(&|rank| rank.wholes_us[number]);
-        eprintln!("{name:28} {us:9.1}");
-        rows.push(json!({ "phase": name, "us": us }));
-    }
+    let us = slowest(&|rank| rank.whole_us);
+    let name = "iteration, next route aside";
+    eprintln!("{name:28} {us:9.1}");
+    rows.push(json!({ "phase": name, "us": us }));
     let Workload { shape, rows_cap, dim, .. } = &options.workload;
     let report = json!({
         "gpus": options.gpus, "batch": options.batch, "shape": shape, "rows_cap": rows_cap, "dim": dim,
-        "look_ups": counts.ids, "distinct": counts.slots, "distinct_far": counts.slots_far,
-        "union": counts.union, "shared_bytes": shared_bytes, "phases": rows,
+        "look_ups": counts.look_ups, "distinct": counts.slots, "distinct_far": counts.slots_far,
+        "union": counts.union, "shared_bytes": ranks[0].shared_bytes, "phases": rows,
     });
     #[expect(clippy::print_stdout, reason = "it is what the command is for")]
     {
@@ -230,7 +245,8 @@ fn main() -> Result<()> {
 struct Measured {
     counts: Counts,
     phases_us: Vec<f64>,
-    wholes_us: Vec<f64>,
+    whole_us: f64,
+    shared_bytes: usize,
 }
 
 /// Lets ranks begin a measurement together.
@@ -255,126 +271,212 @@ impl Together {
     }
 }
 
-fn measure_rank(rank: Rank, options: &Options, laws: &[PowerLaw], together: &Together) -> Result<Measured> {
-    let prepared = prepare(&rank, options, laws);
-    let schedules = together.agree(prepared)?;
-    let lane = schedules[0].lane();
-    // All routes, once in order: phases use them one by one.
-    for batch in 0..options.batches {
-        let began = schedules[0].begin(&rank, Routing { batch, route: batch });
-        together.agree(began.map_err(Into::into))?;
+/// A rank's tables, batches, and what the model would have.
+struct Bench {
+    tables: NodeTables,
+    device: Arc<Device>,
+    /// Lets the ranks' measurements begin together.
+    begin: PeerBarrier,
+    batches: Vec<Buffer<u32>>,
+    samples: Buffer<u32>,
+    offsets: Buffer<u32>,
+    vectors: Buffer<bf16>,
+    gradients: Buffer<bf16>,
+    rates: Buffer<Rate>,
+    step: Buffer<Step>,
+    stop: Buffer<u32>,
+}
+
+impl Bench {
+    /// Fills what the rank reads.
+    fn new(
+        peers: &Peers,
+        options: &Options,
+        layout: &Layout,
+        laws: &[PowerLaw],
+        lane: &Lane,
+    ) -> Result<Self> {
+        let (device, rank, drawn) = (peers.device(), peers.rank() as u32, layout.tables().len());
+        let batch = |number: usize| -> Result<Buffer<u32>> {
+            let of_column = |(column, law): (usize, &PowerLaw)| -> Vec<u32> {
+                let ids = 0..layout.samples() * layout.columns()[column].max();
+                ids.map(|at| id(law, column, [at as u32, number as u32, rank])).collect()
+            };
+            let ids: Vec<u32> = laws.par_iter().enumerate().flat_map(of_column).collect();
+            Ok(Buffer::of(device, &ids)?)
+        };
+        let noise = |at: usize| {
+            let words = philox4x32([at as u32, (at >> 32) as u32, rank, 1], [0, 2]);
+            words.map(|word| bf16::from_f32((f64::from(word) / f64::from(u32::MAX) - 0.5) as f32))
+        };
+        let gradients: Vec<_> = (0..layout.elements() / 4).into_par_iter().flat_map_iter(noise).collect();
+        let rate = Rate { rate: 1e-3, root_correction: 1.0 };
+        let layout_of_tables = layout.clone();
+        Ok(Self {
+            tables: NodeTables::initialized::<bf16>(
+                peers,
+                layout_of_tables,
+                lane,
+                1,
+                drawn,
+                options.batches,
+            )?,
+            device: Arc::clone(device),
+            begin: PeerBarrier::new(peers)?,
+            batches: (0..options.batches).map(batch).collect::<Result<_>>()?,
+            samples: Buffer::of(device, &[layout.samples() as u32])?,
+            offsets: Buffer::filled(device, 1, 0)?,
+            vectors: Buffer::filled(device, layout.elements(), 0)?,
+            gradients: Buffer::of(device, &gradients)?,
+            rates: Buffer::of(device, &vec![rate; drawn])?,
+            step: Buffer::of(device, &[Step { number: 1, ..Step::default() }])?,
+            stop: Buffer::filled(device, 1, 0)?,
+        })
     }
-    let counts = together.agree(count(&rank, lane, options.batches))?;
+
+    fn ids(&self, batch: usize) -> Ids {
+        let ids = self.batches[batch].pointer();
+        Ids { ids, offsets: self.offsets.pointer(), samples: self.samples.pointer() }
+    }
+
+    fn route_own(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        // SAFETY: as for the route.
+        unsafe { self.tables.route_own(lane, self.ids(batch), batch) }
+    }
+
+    fn merge(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        // SAFETY: as for the route, whose first part all ranks have made.
+        unsafe { self.tables.merge(lane, batch) }
+    }
+
+    fn meet(&self, lane: &Lane) -> cuda::Result<()> {
+        // SAFETY: as for the route.
+        unsafe { self.tables.meet(lane) }
+    }
+
+    fn send(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        // SAFETY: as for the route; nothing depends on what lands while phases are measured alone.
+        unsafe { self.tables.send::<bf16>(lane, batch) }
+    }
+
+    fn pool(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        let samples = self.tables.layout().samples();
+        // SAFETY: as for sending.
+        unsafe { self.tables.pool(lane, self.ids(batch), batch, samples, self.vectors.pointer()) }
+    }
+
+    fn reduce(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        // SAFETY: as for sending; each rank writes to places of its own.
+        unsafe { self.tables.reduce(lane, self.ids(batch), batch, self.gradients.pointer()) }
+    }
+
+    fn update(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        let told = (Pointer::NULL, self.stop.pointer());
+        // SAFETY: as for sending.
+        unsafe { self.tables.update(lane, batch, self.rates.pointer(), self.step.pointer(), told) }
+    }
+
+    /// All that is done with a batch that has a route.
+    fn iterate(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        self.send(lane, batch)?;
+        self.meet(lane)?;
+        self.pool(lane, batch)?;
+        self.reduce(lane, batch)?;
+        self.meet(lane)?;
+        self.update(lane, batch)
+    }
+
+    fn route(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
+        // SAFETY: the buffers have what the layout says, and live until all ranks are done.
+        unsafe { self.tables.route(lane, self.ids(batch), batch) }
+    }
+
+    /// What there is to move, once all routes are made.
+    fn count(&self, lane: &Lane, options: &Options) -> Result<Counts> {
+        self.tables.check(lane)?;
+        let (layout, own) = (self.tables.layout(), self.tables.rank());
+        let states = options.optimizer.optimizer().rule.state_elements(1) as f64;
+        let bags = (layout.samples() * layout.features().len()) as f64;
+        let mut counts = Counts { bags, dim: options.workload.dim as f64, states, ..Counts::default() };
+        let each = options.batches as f64;
+        for batch in 0..options.batches {
+            let route = self.tables.snapshot(lane, batch)?;
+            let entries = route.sources.iter().flat_map(|of_row| of_row.iter().enumerate());
+            let entries: Vec<_> = entries.filter(|(_, entry)| entry.is_some()).collect();
+            counts.look_ups += route.sorted.len() as f64 / each;
+            counts.slots += route.list.len() as f64 / each;
+            counts.slots_far += route.list.iter().filter(|(owner, _)| *owner != own).count() as f64 / each;
+            counts.entries += entries.len() as f64 / each;
+            counts.entries_far += entries.iter().filter(|(rank, _)| *rank != own).count() as f64 / each;
+            counts.union += route.union.len() as f64 / each;
+        }
+        Ok(counts)
+    }
+
+    /// Microseconds a batch: the median of repeats, after two that do not count.
+    fn time(&self, lane: &Lane, mut graph: Graph, options: &Options, together: &Together) -> Result<f64> {
+        let (begin, end) = (Moment::new(&self.device)?, Moment::new(&self.device)?);
+        let mut times = Vec::new();
+        for repeat in 0..options.repeats + 2 {
+            let mut once = || -> Result<f64> {
+                // SAFETY: the ranks' benches live until all are done.
+                unsafe { self.begin.enqueue(lane) }?;
+                lane.record(&begin)?;
+                for _ in 0..REPLAYS {
+                    // SAFETY: the bench and the lanes, which the graph has, outlive it.
+                    unsafe { graph.replay(lane) }?;
+                }
+                lane.record(&end)?;
+                self.tables.check(lane)?;
+                Ok(end.ms_since(&begin)? * 1e3 / (REPLAYS * options.batches) as f64)
+            };
+            let us = together.agree(once())?;
+            if repeat >= 2 {
+                times.push(us);
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+}
+
+fn measure_rank(
+    peers: &Peers,
+    options: &Options,
+    layout: &Layout,
+    laws: &[PowerLaw],
+    together: &Together,
+) -> Result<Measured> {
+    let device = peers.device();
+    let prepare = || -> Result<_> {
+        device.bind()?;
+        let (lane, side) = (Lane::new(device)?, Lane::of_high_priority(device)?);
+        let bench = Bench::new(peers, options, layout, laws, &lane)?;
+        Ok((lane, side, [Moment::new(device)?, Moment::new(device)?], bench))
+    };
+    let (lane, side, [forked, joined], bench) = together.agree(prepare())?;
+    // All routes, once in order: phases use them one by one.
+    let routed = (0..options.batches).try_for_each(|batch| bench.route(&lane, batch));
+    together.agree(routed.map_err(Into::into))?;
+    let counts = together.agree(bench.count(&lane, options))?;
     let mut phases_us = Vec::new();
     for phase in &PHASES {
-        let graph = Graph::capture(lane, || {
-            (0..options.batches).try_for_each(|batch| (phase.enqueue)(&rank, lane, batch))
-        });
-        let graph = together.agree(graph.map_err(Into::into))?;
-        phases_us.push(time(&rank, lane, graph, options, together)?);
+        let enqueue = || (0..options.batches).try_for_each(|batch| (phase.enqueue)(&bench, &lane, batch));
+        let graph = together.agree(Graph::capture(&lane, enqueue).map_err(Into::into))?;
+        phases_us.push(bench.time(&lane, graph, options, together)?);
     }
-    let mut wholes_us = Vec::new();
-    for schedule in &schedules {
-        let first = Routing { batch: 0, route: 0 };
-        together.agree(schedule.begin(&rank, first).map_err(Into::into))?;
-        let graph = Graph::capture(schedule.lane(), || {
-            // Two routes in turn, as training has it.
-            (0..options.batches).try_for_each(|batch| {
-                let next = Routing { batch: (batch + 1) % options.batches, route: (batch + 1) % 2 };
-                schedule.iteration(&rank, batch % 2, next, |_| Ok(()))
-            })
-        });
-        let graph = together.agree(graph.map_err(Into::into))?;
-        wholes_us.push(time(&rank, schedule.lane(), graph, options, together)?);
-    }
-    Ok(Measured { counts, phases_us, wholes_us })
-}
-
-/// Fills what the rank reads.
-fn prepare(rank: &Rank, options: &Options, laws: &[PowerLaw]) -> Result<Vec<Schedule>> {
-    rank.device().bind()?;
-    let schedules: Vec<_> =
-        WHOLES.iter().map(|(_, overlap)| Schedule::new(rank, *overlap)).collect::<Result<_, _>>()?;
-    let lane = schedules[0].lane();
-    let layout = rank.layout();
-    rank.initialize(lane, 1)?;
-    rank.set_rate(lane, 1e-3)?;
-    let number = rank.number() as u32;
-    for batch in 0..options.batches {
-        let samples = layout.samples() as u32;
-        let ids: Vec<_> = laws
-            .par_iter()
-            .enumerate()
-            .flat_map(|(feature, law)| {
-                let place = move |sample| [sample, batch as u32, number];
-                (0..samples).into_par_iter().map(move |sample| id(law, feature, place(sample)))
-            })
-            .collect();
-        rank.set_ids(lane, batch, &ids)?;
-    }
-    let noise = |at: usize| {
-        let words = philox4x32([at as u32, (at >> 32) as u32, number, 1], [0, 2]);
-        words.map(|word| bf16::from_f32((f64::from(word) / f64::from(u32::MAX) - 0.5) as f32))
-    };
-    let gradients: Vec<_> = (0..layout.elements() / 4).into_par_iter().flat_map_iter(noise).collect();
-    rank.set_gradients(lane, &gradients)?;
-    Ok(schedules)
-}
-
-fn count(rank: &Rank, lane: &Lane, batches: usize) -> Result<Counts> {
-    rank.check(lane)?;
-    let layout = rank.layout();
-    let own = rank.number();
-    let mut counts = Counts {
-        ids: layout.ids() as f64,
-        slots: 0.0,
-        slots_far: 0.0,
-        entries_far: 0.0,
-        union: 0.0,
-        ids_far: 0.0,
-        dim: layout.tables()[0].dim as f64,
-        bits: layout.key_bytes() as f64,
-        ranks: layout.ranks() as f64,
-    };
-    for batch in 0..batches {
-        let Snapshot { list, slots, union, sources, .. } = rank.snapshot(lane, batch)?;
-        let far = |slot: &&u32| list[**slot as usize].0 != own;
-        let of_others = sources.iter().map(|of_row| {
-            let others = of_row.iter().enumerate().filter(|(rank, slot)| *rank != own && slot.is_some());
-            others.count()
-        });
-        let each = batches as f64;
-        counts.slots += list.len() as f64 / each;
-        counts.slots_far += list.iter().filter(|(owner, _)| *owner != own).count() as f64 / each;
-        counts.entries_far += of_others.sum::<usize>() as f64 / each;
-        counts.union += union.len() as f64 / each;
-        counts.ids_far += slots.iter().filter(far).count() as f64 / each;
-    }
-    Ok(counts)
-}
-
-/// Microseconds a batch: the median of repeats, after two that do not count.
-fn time(rank: &Rank, lane: &Lane, mut graph: Graph, options: &Options, together: &Together) -> Result<f64> {
-    let (begin, end) = (Moment::new(rank.device())?, Moment::new(rank.device())?);
-    let mut times = Vec::new();
-    for repeat in 0..options.repeats + 2 {
-        let mut once = || -> Result<f64> {
-            // The GPUs begin together.
-            rank.barrier(lane)?;
-            lane.record(&begin)?;
-            for _ in 0..REPLAYS {
-                // SAFETY: the rank and the schedule, whose buffers the graph has, outlive it.
-                unsafe { graph.replay(lane) }?;
-            }
-            lane.record(&end)?;
-            rank.check(lane)?;
-            Ok(end.ms_since(&begin)? * 1e3 / (REPLAYS * options.batches) as f64)
-        };
-        let us = together.agree(once())?;
-        if repeat >= 2 {
-            times.push(us);
+    let iterations = || -> cuda::Result<()> {
+        for batch in 0..options.batches {
+            lane.record(&forked)?;
+            side.wait(&forked)?;
+            bench.route(&side, (batch + 1) % options.batches)?;
+            side.record(&joined)?;
+            bench.iterate(&lane, batch)?;
+            lane.wait(&joined)?;
         }
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times[times.len() / 2])
+        Ok(())
+    };
+    let graph = together.agree(Graph::capture(&lane, iterations).map_err(Into::into))?;
+    let whole_us = bench.time(&lane, graph, options, together)?;
+    Ok(Measured { counts, phases_us, whole_us, shared_bytes: bench.tables.shared_bytes() })
 }

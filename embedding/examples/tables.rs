@@ -1,14 +1,15 @@
-//! Measures what tables on one GPU do in an iteration: the look-ups and the route of a batch.
+//! Measures what tables on one GPU do in an iteration: the look-ups, the route and the update of a batch.
 //!
 //! Ids are drawn table by table from a power law, each by itself, as the benchmark's are.
 
 use std::error::Error;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use half::bf16;
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
-use rankine_embedding::Pooling;
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Pointer};
 use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables};
+use rankine_embedding::{Optimizer, Pooling, UpdateRule};
 use rankine_reader::generate::{PowerLaw, Shape};
 use rayon::prelude::*;
 use workload::{Workload, id};
@@ -17,7 +18,7 @@ mod workload;
 
 type Result<T, E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
-/// Measures the look-ups and the route of a batch on one GPU.
+/// Measures the look-ups, the route and the update of a batch on one GPU.
 #[derive(Debug, Parser)]
 struct Options {
     /// Samples of a batch
@@ -25,12 +26,36 @@ struct Options {
     batch: usize,
     #[command(flatten)]
     workload: Workload,
+    /// How rows learn
+    #[arg(long, value_enum, default_value_t = Rule::Sgd)]
+    rule: Rule,
     /// Batches that are measured in turn, so that none finds its own data in the cache
     #[arg(long, default_value_t = 4)]
     batches: usize,
     /// Times that each is measured
     #[arg(long, default_value_t = 11)]
     repeats: usize,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Rule {
+    Sgd,
+    Adagrad,
+    RowwiseAdagrad,
+    Adam,
+}
+
+impl Rule {
+    fn optimizer(self) -> Optimizer {
+        let (initial_accumulator, epsilon) = (0.0, 1e-8);
+        let rule = match self {
+            Self::Sgd => UpdateRule::Sgd,
+            Self::Adagrad => UpdateRule::Adagrad { initial_accumulator, epsilon },
+            Self::RowwiseAdagrad => UpdateRule::RowwiseAdagrad { initial_accumulator, epsilon },
+            Self::Adam => UpdateRule::Adam { beta1: 0.9, beta2: 0.999, epsilon },
+        };
+        Optimizer { rule, ..Optimizer::sgd(0.01) }
+    }
 }
 
 fn main() -> Result<()> {
@@ -51,12 +76,14 @@ fn main() -> Result<()> {
     let features: Vec<_> = (0..tables.len()).map(feature).collect();
     let stride = (1 + tables.len()) * dim;
     let layout = Layout::new(1, options.batch, stride, &tables, &columns, &features)?;
+    let optimizer = options.rule.optimizer();
+    let layout = layout.with_optimizers(&vec![optimizer; tables.len()]);
     let device = Device::open(0)?;
     let lane = Lane::new(&device)?;
     let began = std::time::Instant::now();
     let tables = LocalTables::initialized(&device, layout.clone(), &lane, 1, tables.len())?;
     let seconds = began.elapsed().as_secs_f64();
-    let gigabytes = 4e-9 * layout.owner_words() as f64;
+    let gigabytes = 4e-9 * layout.rank_words(0) as f64;
     eprintln!("{gigabytes:.1} GB of tables initialized in {seconds:.2} s");
 
     let batch = |number: usize| -> Result<Buffer<u32>> {
@@ -87,7 +114,23 @@ fn main() -> Result<()> {
         // SAFETY: as for looking up.
         batches.iter().try_for_each(|batch| unsafe { tables.route(&lane, ids(batch)) })
     })?;
-    for (what, mut graph) in [("look-up", look_up), ("route", route)] {
+    let step = rankine_embedding::Step { number: 1, rate_factor: 1.0 };
+    let rates = Buffer::<Rate>::of(&device, &vec![optimizer.at(step).into(); layout.tables().len()])?;
+    let step = Buffer::of(&device, &[Step { number: 1, ..Step::default() }])?;
+    let stop = Buffer::of(&device, &[0])?;
+    let gradient =
+        |at: usize| bf16::from_f32(((at.wrapping_mul(0x9e37_79b9) >> 8) % 2001) as f32 * 1e-6 - 1e-3);
+    let gradients: Vec<bf16> = (0..layout.elements()).into_par_iter().map(gradient).collect();
+    let gradients = Buffer::of(&device, &gradients)?;
+    let update = Graph::capture(&lane, || {
+        let told = (Pointer::NULL, stop.pointer());
+        // SAFETY: as for looking up. The batch is the one that is routed last.
+        (0..options.batches).try_for_each(|_| unsafe {
+            let ids = ids(&batches[options.batches - 1]);
+            tables.update(&lane, ids, gradients.pointer(), rates.pointer(), step.pointer(), told)
+        })
+    })?;
+    for (what, mut graph) in [("look-up", look_up), ("route", route), ("update", update)] {
         let mut times = Vec::new();
         for _ in 0..options.repeats {
             let (begin, end) = (Moment::new(&device)?, Moment::new(&device)?);

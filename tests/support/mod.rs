@@ -225,6 +225,15 @@ pub(crate) fn data_folder() -> PathBuf {
     named.unwrap_or_else(|| root().join("../shared/data"))
 }
 
+/// GPUs that this build and this machine have.
+pub(crate) fn gpus() -> usize {
+    #[cfg(feature = "cuda")]
+    let count = rankine_cuda::Device::count().unwrap_or(0);
+    #[cfg(not(feature = "cuda"))]
+    let count = 0;
+    count
+}
+
 /// A test's own word to whoever runs it.
 #[expect(clippy::print_stdout, reason = "a test's own word to whoever runs it")]
 pub(crate) fn told(text: &str) {

@@ -30,7 +30,7 @@ pub struct Blas {
     device: Arc<Device>,
     handle: lt::cublasLtHandle_t,
     workspace: Buffer<u8>,
-    /// Where the workspace does not suffice for the parts of sums.
+    /// Of the sums that products take beside.
     parts: RefCell<Vec<Buffer<f32>>>,
     algorithms: Algorithms,
     known: Tuning,
@@ -65,15 +65,8 @@ impl Blas {
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
         let taken = RefCell::new(Tuning { gpu, library, ..Tuning::default() });
-        Ok(Self {
-            device: Arc::clone(device),
-            handle,
-            workspace,
-            parts: RefCell::default(),
-            algorithms,
-            known,
-            taken,
-        })
+        let parts = RefCell::default();
+        Ok(Self { device: Arc::clone(device), handle, workspace, parts, algorithms, known, taken })
     }
 
     /// The algorithms of all products that were planned so far: with them as [`Algorithms::Recorded`] they are computed
@@ -82,11 +75,9 @@ impl Blas {
         self.taken.borrow().clone()
     }
 
-    /// Room for the parts of sums, for as long as this value lives, while one product is computed.
+    /// Room for the parts of a product's sums, for as long as this value lives: graphs outlive what they were captured
+    /// from.
     pub(super) fn parts(&self, len: usize) -> Result<Pointer<f32>> {
-        if len * size_of::<f32>() <= self.workspace.len() {
-            return Ok(self.workspace.pointer().cast());
-        }
         let room = Buffer::uninitialized(&self.device, len)?;
         let pointer = room.pointer();
         self.parts.borrow_mut().push(room);
@@ -150,7 +141,7 @@ impl Library {
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, kind)?;
                 description.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.address())?;
             }
-            Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => {
+            Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } | Epilogue::CrossGradient { .. } => {
                 unreachable!("the products that the library is asked for have no such epilogue")
             }
         }
@@ -348,7 +339,10 @@ fn name<T: Element, O: Element>(
         format!("{}x{} of {}{turned}", matrix.rows, matrix.columns, matrix.stride)
     };
     let epilogue = match epilogue {
-        Epilogue::None | Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } => "",
+        Epilogue::None
+        | Epilogue::ReluGradient { .. }
+        | Epilogue::Cross { .. }
+        | Epilogue::CrossGradient { .. } => "",
         Epilogue::Add => ", added",
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };

@@ -4,6 +4,8 @@ use bytemuck::{Pod, Zeroable};
 
 use super::{Element, Feature, Id, Kernel};
 use crate::buffer::Pointer;
+use crate::error::Result;
+use crate::lane::Lane;
 
 /// Samples of a feature that a block looks up, from `first` on.
 #[repr(C)]
@@ -39,7 +41,7 @@ impl LookUpTask {
     }
 }
 
-/// Pools the rows that ids name in tables on this GPU, each bag to where its vector belongs. Grid: one block a task.
+/// Pools the rows that ids name in tables on this GPU, each bag to where its vector belongs.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct LookUp<T> {
@@ -47,7 +49,7 @@ pub struct LookUp<T> {
     pub tables: Pointer<f32>,
     /// All features.
     pub features: Pointer<Feature>,
-    /// Of each block.
+    /// Of each block: those over tables of f32 first, then of bf16, then of f16.
     pub tasks: Pointer<LookUpTask>,
     /// Where the features say.
     pub ids: Pointer<u32>,
@@ -65,9 +67,38 @@ pub struct LookUp<T> {
 
 const _: () = assert!(size_of::<LookUpTask>() == 16 && size_of::<LookUp<f32>>() == 64);
 
+impl<T: Element> LookUp<T> {
+    /// Enqueues it; `counts` says how many tasks are over tables of each type, by the numbers of [`super::Dtype`].
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue(&self, lane: &Lane, counts: [u32; 3]) -> Result<()> {
+        let [f32s, bf16s, _] = counts;
+        let from = |first: u32| Self { tasks: self.tasks.element(first as usize), ..*self };
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            lane.launch(&OfRows::<T, 0>(from(0)), (counts[0], 1))?;
+            lane.launch(&OfRows::<T, 1>(from(f32s)), (counts[1], 1))?;
+            lane.launch(&OfRows::<T, 2>(from(f32s + bf16s)), (counts[2], 1))
+        }
+    }
+}
+
+/// The look-ups in tables of the type with a number.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct OfRows<T, const DTYPE: u32>(LookUp<T>);
+
 // SAFETY: `look_up.cu` has the same struct.
-unsafe impl<T: Element> Kernel for LookUp<T> {
-    const ID: Id = Id::of::<T>([Id::LookUpF32, Id::LookUpBf16, Id::LookUpF16]);
+unsafe impl<T: Element, const DTYPE: u32> Kernel for OfRows<T, DTYPE> {
+    const ID: Id = Id::of::<T>(match DTYPE {
+        0 => [Id::LookUpF32OfF32, Id::LookUpBf16OfF32, Id::LookUpF16OfF32],
+        1 => [Id::LookUpF32OfBf16, Id::LookUpBf16OfBf16, Id::LookUpF16OfBf16],
+        _ => [Id::LookUpF32OfF16, Id::LookUpBf16OfF16, Id::LookUpF16OfF16],
+    });
     const NAME: &'static str = "look_up";
     const THREADS: u32 = LookUpTask::THREADS;
 }

@@ -19,7 +19,6 @@ mod dense_input;
 mod dense_update;
 mod dot;
 mod element;
-mod gather;
 mod guard;
 mod head;
 mod initialize;
@@ -33,7 +32,9 @@ mod optimizer;
 mod reduce;
 mod route;
 mod rows;
+mod shard;
 mod sparse_update;
+mod team;
 mod totals;
 mod unpack;
 mod update;
@@ -44,26 +45,28 @@ pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBef
 pub use barrier::{Barrier, Flags};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
-pub use cross::{Cross, CrossBack};
+pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
-pub use gather::Gather;
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
-pub use initialize::{Initialize, Table};
+pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
-pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
+pub(crate) use matmul::{
+    Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
+};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
-pub use reduce::{Parts, Reduce, Runs};
+pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
-pub use rows::{Fetch, Send, Vectors};
-pub use sparse_update::{SparseUpdate, TableRule};
+pub use rows::Send;
+pub use shard::{Learning, Shard};
+pub use sparse_update::SparseUpdate;
 pub use totals::Totals;
 pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
@@ -91,11 +94,11 @@ pub struct KeySet {
     pub lines: Pointer<u32>,
 }
 
-/// A column of ids, as it is looked up in a table.
+/// A column of ids, as it is looked up in a shard of a table.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub struct Feature {
-    /// Where its table begins at every owner, in words of four bytes.
+    /// Where the shard begins on this GPU, in words of four bytes.
     pub words: u64,
     /// Where the column's ids begin.
     pub ids: u32,
@@ -105,20 +108,24 @@ pub struct Feature {
     pub hotness: u32,
     /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
     pub mean: u32,
-    /// Where its table's rows begin at every owner.
+    /// The number of the shard's first row at every owner.
     pub base: u32,
     /// Rows of its table.
     pub rows: u32,
-    /// Words from one row of its table to the next.
+    /// Words from one row of the shard to the next.
     pub row_words: u32,
     /// Elements of a row, a multiple of 4.
     pub dim: u32,
     /// Where its vector begins in a sample's.
     pub place: u32,
-    /// The number of its table.
-    pub table: u32,
-    /// What its table's rows are stored as: a [`Dtype`].
+    /// The number of the shard.
+    pub shard: u32,
+    /// What the shard's rows are stored as: a [`Dtype`].
     pub dtype: u32,
+    /// Where the slots of its look-ups begin.
+    pub slots: u32,
+    /// The rank that owns all of the shard's rows, or [`Feature::TURNS`].
+    pub owner: u32,
     /// 0.
     pub reserved: u32,
 }
@@ -126,9 +133,11 @@ pub struct Feature {
 impl Feature {
     /// In place of where offsets begin: every sample has as many ids.
     pub const FIXED: u32 = u32::MAX;
+    /// In place of an owner: row `id` of the table belongs to rank `id % ranks`.
+    pub const TURNS: u32 = u32::MAX;
 }
 
-const _: () = assert!(size_of::<Feature>() == 56);
+const _: () = assert!(size_of::<Feature>() == 64);
 
 /// What a kernel is launched with.
 ///
@@ -181,7 +190,8 @@ macro_rules! kernels {
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
                 let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
-                    && allow_matmul(functions[Id::MatmulCross as usize])?;
+                    && allow_matmul(functions[Id::MatmulCross as usize])?
+                    && allow_matmul(functions[Id::MatmulCrossGradient as usize])?;
                 Ok(Self { functions, hopper })
             }
         }
@@ -207,8 +217,10 @@ kernels! {
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",
         Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16",
-        CrossBackF16 = c"cross_back_f16";
+        CrossGradientF32 = c"cross_gradient_f32", CrossGradientBf16 = c"cross_gradient_bf16",
+        CrossGradientF16 = c"cross_gradient_f16",
+        CrossFirstF32 = c"cross_first_f32", CrossFirstBf16 = c"cross_first_bf16",
+        CrossFirstF16 = c"cross_first_f16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16",
         DenseInputF16 = c"dense_input_f16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
@@ -221,24 +233,51 @@ kernels! {
         DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
         DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
         DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
-    "gather": Gather = c"gather";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
     "judge": JudgeParts = c"judge", JudgeTotal = c"judge_total";
-    "look_up": LookUpF32 = c"look_up_f32", LookUpBf16 = c"look_up_bf16", LookUpF16 = c"look_up_f16";
+    "look_up": LookUpF32OfF32 = c"look_up_f32_f32", LookUpF32OfBf16 = c"look_up_f32_bf16",
+        LookUpF32OfF16 = c"look_up_f32_f16", LookUpBf16OfF32 = c"look_up_bf16_f32",
+        LookUpBf16OfBf16 = c"look_up_bf16_bf16", LookUpBf16OfF16 = c"look_up_bf16_f16",
+        LookUpF16OfF32 = c"look_up_f16_f32", LookUpF16OfBf16 = c"look_up_f16_bf16",
+        LookUpF16OfF16 = c"look_up_f16_f16";
     "machine": MachineForwardF32 = c"machine_forward_f32", MachineForwardBf16 = c"machine_forward_bf16",
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
-    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
+        MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
-    "reduce": Runs = c"reduce_runs", Parts = c"reduce_parts";
+    "reduce":
+        ReduceF32By4x1 = c"reduce_f32_4x1",
+        ReduceBf16By4x1 = c"reduce_bf16_4x1",
+        ReduceF16By4x1 = c"reduce_f16_4x1",
+        ReducePartsBy4x1 = c"reduce_parts_4x1",
+        ReduceF32By16x1 = c"reduce_f32_16x1",
+        ReduceBf16By16x1 = c"reduce_bf16_16x1",
+        ReduceF16By16x1 = c"reduce_f16_16x1",
+        ReducePartsBy16x1 = c"reduce_parts_16x1",
+        ReduceF32By32x1 = c"reduce_f32_32x1",
+        ReduceBf16By32x1 = c"reduce_bf16_32x1",
+        ReduceF16By32x1 = c"reduce_f16_32x1",
+        ReducePartsBy32x1 = c"reduce_parts_32x1",
+        ReduceF32By32x2 = c"reduce_f32_32x2",
+        ReduceBf16By32x2 = c"reduce_bf16_32x2",
+        ReduceF16By32x2 = c"reduce_f16_32x2",
+        ReducePartsBy32x2 = c"reduce_parts_32x2",
+        ReduceF32By32x8 = c"reduce_f32_32x8",
+        ReduceBf16By32x8 = c"reduce_bf16_32x8",
+        ReduceF16By32x8 = c"reduce_f16_32x8",
+        ReducePartsBy32x8 = c"reduce_parts_32x8";
     "route": RouteBegin = c"route_begin", RouteCount = c"route_count", RouteSort = c"route_sort",
         RouteNumber = c"route_number";
-    "rows": Send = c"rows_send", Fetch = c"rows_fetch", Vectors = c"vectors_send";
+    "rows":
+        SendF32By4 = c"send_f32_4", SendBf16By4 = c"send_bf16_4", SendF16By4 = c"send_f16_4",
+        SendF32By16 = c"send_f32_16", SendBf16By16 = c"send_bf16_16", SendF16By16 = c"send_f16_16",
+        SendF32By32 = c"send_f32_32", SendBf16By32 = c"send_bf16_32", SendF16By32 = c"send_f16_32";
     "totals": Totals = c"totals";
     "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
         UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
@@ -262,8 +301,18 @@ kernels! {
         SparseUpdateF16By32x2 = c"sparse_update_f16_32x2",
         SparsePartsBy32x2 = c"sparse_parts_32x2",
         SparseUpdateF16By32x8 = c"sparse_update_f16_32x8",
-        SparsePartsBy32x8 = c"sparse_parts_32x8";
-    "update": UpdateSgd = c"update_sgd";
+        SparsePartsBy32x8 = c"sparse_parts_32x8",
+        LeanUpdateF32By4x1 = c"lean_update_f32_4x1",
+        LeanUpdateF32By16x1 = c"lean_update_f32_16x1",
+        LeanUpdateF32By32x1 = c"lean_update_f32_32x1",
+        LeanUpdateBf16By4x1 = c"lean_update_bf16_4x1",
+        LeanUpdateBf16By16x1 = c"lean_update_bf16_16x1",
+        LeanUpdateBf16By32x1 = c"lean_update_bf16_32x1",
+        LeanUpdateF16By4x1 = c"lean_update_f16_4x1",
+        LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
+        LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
+    "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
 }
 
 impl Kernels {

@@ -1,88 +1,132 @@
 //! `reduce.cu`.
 
-use half::bf16;
-
-use super::{Feature, Id, Kernel, Pair, RANKS_MAX};
+use super::team::{self, THREADS, by_width};
+use super::{Dtype, Element, ElementKind, Feature, Id, Kernel, Pair, RANKS_MAX};
 use crate::buffer::Pointer;
+use crate::error::Result;
+use crate::lane::Lane;
 
-/// What both kernels take that sum the gradients of each distinct row.
+/// Sums the gradients of each distinct row and writes the sum to the row's owner.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Reduce {
-    /// Sorted. A bag is a feature's number above `sample_bits`, and a sample's below.
+pub struct Reduce<T> {
+    /// Sorted; a bag is a feature's number above `sample_bits`, a sample's below.
     pub pairs: Pointer<Pair>,
-    /// All features, [`Reduce::FEATURES_MAX`] at most.
+    /// How many they are.
+    pub count: Pointer<u32>,
+    /// All features.
     pub features: Pointer<Feature>,
+    /// Where the bags of ragged columns begin.
+    pub offsets: Pointer<u32>,
     /// `[sample][stride]`
-    pub gradients: Pointer<bf16>,
+    pub gradients: Pointer<T>,
+    /// As many elements as [`Reduce::parts_len`] says: sums of rows that reach from one block into another.
+    pub parts: Pointer<f32>,
     /// Where the slots of each owner begin.
     pub starts: Pointer<u32>,
-    /// Of each owner: `[rank][capacity][dim]`.
-    pub sums: [Pointer<bf16>; RANKS_MAX],
-    /// `[run][2][dim]`: sums of rows that reach from one run into another.
-    pub parts: Pointer<f32>,
-    /// Ids.
-    pub ids: u32,
-    /// Features.
-    pub features_count: u32,
+    /// Of each owner: `[rank][capacity][width]`.
+    pub sums: [Pointer<u32>; RANKS_MAX],
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// Elements from one sample to the next, a multiple of 4.
     pub stride: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
-    /// Rows that a rank can look up at an owner.
+    /// A quarter of the elements of the widest row, filled up.
+    pub vectors: u32,
+    /// Elements from one sum to the next, a multiple of 8.
+    pub width: u32,
+    /// Sums that a rank can have for an owner.
     pub capacity: u32,
     /// This rank.
     pub rank: u32,
     /// All ranks.
     pub ranks: u32,
+    /// What sums are stored as: [`Reduce::SUMS`].
+    pub dtype: u32,
 }
 
-const _: () = assert!(size_of::<Reduce>() == 136);
+const _: () = assert!(size_of::<Reduce<f32>>() == 152);
 
-impl Reduce {
-    /// Ids that a warp sums.
-    pub const RUN: u32 = 64;
-    /// Features, at most.
-    pub const FEATURES_MAX: usize = 512;
-
-    /// Runs of all ids.
-    pub fn runs(&self) -> u32 {
-        self.ids.div_ceil(Self::RUN)
-    }
-
-    /// Blocks of [`Runs`].
-    pub fn runs_grid(&self) -> (u32, u32) {
-        (self.runs().div_ceil(Runs::THREADS / 32), self.dim.div_ceil(128))
-    }
-
-    /// Blocks of [`Parts`].
-    pub fn parts_grid(&self) -> (u32, u32) {
-        (self.runs().div_ceil(Parts::THREADS / 32), self.dim.div_ceil(128))
+impl<T> Reduce<T> {
+    /// Elements of `parts`.
+    pub fn parts_len(room: usize, vectors: usize) -> usize {
+        team::parts_len(room, vectors)
     }
 }
 
-/// Sums run by run. Grid: [`Reduce::runs_grid`].
+impl<T: Element> Reduce<T> {
+    /// What sums of such gradients travel as. Those of f16 may be beyond its range where none of their terms is.
+    pub const SUMS: Dtype = match T::KIND {
+        ElementKind::Bf16 => Dtype::Bf16,
+        ElementKind::F32 | ElementKind::F16 => Dtype::Fp32,
+    };
+
+    /// Enqueues the sums of as many pairs as there is `room` for.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Panics
+    /// Where rows are wider than there are kernels for.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue(&self, lane: &Lane, room: u32) -> Result<()> {
+        // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
+        unsafe { by_width!(self.vectors, self.enqueue_by(lane, room)) }
+    }
+
+    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane, room: u32) -> Result<()> {
+        let (runs, parts) = team::runs_grid(room, LANES);
+        // SAFETY: as for `enqueue`.
+        unsafe {
+            lane.launch(&ReduceRuns::<T, LANES, VECTORS>(*self), (runs, 1))?;
+            lane.launch(&ReduceParts::<T, LANES, VECTORS>(*self), (parts, 1))
+        }
+    }
+}
+
+/// Sums the rows that lie within what one block takes, by teams of so many lanes with so many vectors each.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub struct Runs(pub Reduce);
+struct ReduceRuns<T, const LANES: u32, const VECTORS: u32>(Reduce<T>);
 
-// SAFETY: `reduce.cu` has the same struct.
-unsafe impl Kernel for Runs {
-    const ID: Id = Id::Runs;
-    const NAME: &'static str = "reduce_runs";
-    const THREADS: u32 = 256;
-}
-
-/// Sums over runs, after [`Runs`]. Grid: [`Reduce::parts_grid`].
+/// Sums the rows that go on from one block to the next, after [`ReduceRuns`].
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub struct Parts(pub Reduce);
+struct ReduceParts<T, const LANES: u32, const VECTORS: u32>(Reduce<T>);
 
-// SAFETY: `reduce.cu` has the same struct.
-unsafe impl Kernel for Parts {
-    const ID: Id = Id::Parts;
+// SAFETY: `reduce.cu` has the same struct, and its blocks take this much shared memory.
+unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for ReduceRuns<T, LANES, VECTORS> {
+    const ID: Id = Id::of::<T>(match (LANES, VECTORS) {
+        (4, 1) => [Id::ReduceF32By4x1, Id::ReduceBf16By4x1, Id::ReduceF16By4x1],
+        (16, 1) => [Id::ReduceF32By16x1, Id::ReduceBf16By16x1, Id::ReduceF16By16x1],
+        (32, 1) => [Id::ReduceF32By32x1, Id::ReduceBf16By32x1, Id::ReduceF16By32x1],
+        (32, 2) => [Id::ReduceF32By32x2, Id::ReduceBf16By32x2, Id::ReduceF16By32x2],
+        (32, 8) => [Id::ReduceF32By32x8, Id::ReduceBf16By32x8, Id::ReduceF16By32x8],
+        _ => panic!("no such team"),
+    });
+    const NAME: &'static str = "reduce";
+    const THREADS: u32 = THREADS;
+
+    fn shared_bytes(&self) -> u32 {
+        team::runs_bytes(LANES, VECTORS)
+    }
+}
+
+// SAFETY: as for `ReduceRuns`.
+unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for ReduceParts<T, LANES, VECTORS> {
+    const ID: Id = match (LANES, VECTORS) {
+        (4, 1) => Id::ReducePartsBy4x1,
+        (16, 1) => Id::ReducePartsBy16x1,
+        (32, 1) => Id::ReducePartsBy32x1,
+        (32, 2) => Id::ReducePartsBy32x2,
+        (32, 8) => Id::ReducePartsBy32x8,
+        _ => panic!("no such team"),
+    };
     const NAME: &'static str = "reduce_parts";
-    const THREADS: u32 = 512;
+    const THREADS: u32 = THREADS;
+
+    fn shared_bytes(&self) -> u32 {
+        team::parts_bytes(LANES, VECTORS)
+    }
 }

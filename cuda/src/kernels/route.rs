@@ -74,7 +74,7 @@ pub struct Route {
     pub starts: Pointer<u32>,
     /// Null, or of each owner: its first slot; behind the last one, how many there are.
     pub owner_starts: Pointer<u32>,
-    /// Null, or `[feature][sample]`: the slots of bags of one id.
+    /// Null, or of each look-up its slot: where its feature's begin, and by its place there as ids lie in a column.
     pub slots: Pointer<u32>,
     /// Look-ups, and distinct rows.
     pub counts: Pointer<u32>,
@@ -88,9 +88,9 @@ pub struct Route {
     pub pass: u32,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
-    /// Samples that there is room for.
-    pub samples: u32,
-    /// All ranks: row `id` of a table belongs to rank `id % ranks`.
+    /// Where slots are wanted: bits of a look-up's place in its feature; the feature's number must fit above them.
+    pub place_bits: u32,
+    /// All ranks.
     pub ranks: u32,
     /// Keys of an owner: its rows' keys are those from `owner * span` on.
     pub span: u32,

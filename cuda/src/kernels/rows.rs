@@ -1,104 +1,75 @@
 //! `rows.cu`.
 
-use half::bf16;
-
-use super::{Feature, Id, Kernel, RANKS_MAX};
+use super::{Element, Id, Kernel, RANKS_MAX, Shard};
 use crate::buffer::Pointer;
+use crate::error::Result;
+use crate::lane::Lane;
 
-/// Writes an owner's rows to where the ranks that look them up want them. Grid: x over entries, any number of blocks,
-/// and y over ranks.
+/// Writes an owner's rows to where the ranks that look them up want them, as `T`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct Send {
-    /// `[row of this owner][dim]`
-    pub table: Pointer<f32>,
+pub struct Send<T> {
+    /// This owner's rows.
+    pub storage: Pointer<f32>,
+    /// In the order of their bases.
+    pub shards: Pointer<Shard>,
     /// `[rank][capacity]`: the rows wanted.
     pub entries: Pointer<u32>,
     /// Of each rank: the slot there of this owner's first row.
     pub firsts: Pointer<u32>,
     /// Of each rank: the rows that it looks up here.
     pub counts: Pointer<u32>,
-    /// Of each rank: `[slot][dim]`.
-    pub landings: [Pointer<bf16>; RANKS_MAX],
+    /// Of each rank: `[slot][width]`.
+    pub landings: [Pointer<T>; RANKS_MAX],
+    /// Shards.
+    pub shards_count: u32,
     /// Entries that a rank can have.
     pub capacity: u32,
     /// This rank.
     pub rank: u32,
     /// All ranks.
     pub ranks: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
-}
-
-/// Reads the rows that a rank looks up from their owners' tables. Grid: x over rows, any number of blocks, and y over
-/// owners.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Fetch {
-    /// Of each owner: `[row][dim]`.
-    pub tables: [Pointer<f32>; RANKS_MAX],
-    /// The rows, by owner.
-    pub list: Pointer<u32>,
-    /// Where those of each owner begin, and the end.
-    pub starts: Pointer<u32>,
-    /// `[slot][dim]`
-    pub landing: Pointer<bf16>,
-    /// This rank.
-    pub rank: u32,
-    /// All ranks.
-    pub ranks: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
+    /// Elements from one slot to the next, a multiple of 8.
+    pub width: u32,
     /// 0.
     pub reserved: u32,
 }
 
-/// Writes a vector for each id of all ranks that is this owner's. Grid: x over samples, any number of blocks, and y
-/// over ranks.
-#[repr(C)]
+const _: () = assert!(size_of::<Send<f32>>() == 128);
+
+impl<T: Element> Send<T> {
+    /// Enqueues it. Grid: x over entries, any number of blocks, and y over ranks.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue(&self, lane: &Lane, blocks: (u32, u32)) -> Result<()> {
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            match self.width {
+                0..=16 => lane.launch(&SendBy::<T, 4>(*self), blocks),
+                17..=64 => lane.launch(&SendBy::<T, 16>(*self), blocks),
+                _ => lane.launch(&SendBy::<T, 32>(*self), blocks),
+            }
+        }
+    }
+}
+
+/// The same by teams of so many lanes.
+#[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
-pub struct Vectors {
-    /// `[row of this owner][dim]`
-    pub table: Pointer<f32>,
-    /// All features.
-    pub features: Pointer<Feature>,
-    /// Of each rank: by feature, and by sample within a feature.
-    pub ids: [Pointer<u32>; RANKS_MAX],
-    /// Of each rank: `[sample][stride]`.
-    pub outputs: [Pointer<bf16>; RANKS_MAX],
-    /// Samples of a rank.
-    pub samples: u32,
-    /// Features.
-    pub features_count: u32,
-    /// This rank.
-    pub rank: u32,
-    /// All ranks.
-    pub ranks: u32,
-    /// Elements from one sample to the next, a multiple of 4.
-    pub stride: u32,
-    /// Elements of a row, a multiple of 4.
-    pub dim: u32,
-}
-
-const _: () = assert!(size_of::<Send>() == 112 && size_of::<Fetch>() == 104 && size_of::<Vectors>() == 168);
+struct SendBy<T, const LANES: u32>(Send<T>);
 
 // SAFETY: `rows.cu` has the same struct.
-unsafe impl Kernel for Send {
-    const ID: Id = Id::Send;
-    const NAME: &'static str = "rows_send";
-    const THREADS: u32 = 256;
-}
-
-// SAFETY: `rows.cu` has the same struct.
-unsafe impl Kernel for Fetch {
-    const ID: Id = Id::Fetch;
-    const NAME: &'static str = "rows_fetch";
-    const THREADS: u32 = 256;
-}
-
-// SAFETY: `rows.cu` has the same struct.
-unsafe impl Kernel for Vectors {
-    const ID: Id = Id::Vectors;
-    const NAME: &'static str = "vectors_send";
+unsafe impl<T: Element, const LANES: u32> Kernel for SendBy<T, LANES> {
+    const ID: Id = Id::of::<T>(match LANES {
+        4 => [Id::SendF32By4, Id::SendBf16By4, Id::SendF16By4],
+        16 => [Id::SendF32By16, Id::SendBf16By16, Id::SendF16By16],
+        32 => [Id::SendF32By32, Id::SendBf16By32, Id::SendF16By32],
+        _ => panic!("no such team"),
+    });
+    const NAME: &'static str = "send";
     const THREADS: u32 = 256;
 }

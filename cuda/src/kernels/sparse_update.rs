@@ -1,27 +1,10 @@
 //! `sparse_update.cu`.
 
-use bytemuck::{Pod, Zeroable};
-
-use super::{Element, Feature, Id, Kernel, Pair, Rate, Rule, Step};
+use super::team::{self, THREADS, by_width};
+use super::{Element, Feature, Id, Kernel, Learning, Pair};
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
-
-/// How the rows of a table learn.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-pub struct TableRule {
-    /// The rule.
-    pub rule: Rule,
-    /// Elements of a row, without those that fill it up.
-    pub dim: u32,
-    /// Where a row's state begins, in words from the row's beginning.
-    pub first: u32,
-    /// Where the second of two numbers of state begins.
-    pub second: u32,
-    /// What its weights are stored as: a [`super::Dtype`].
-    pub dtype: u32,
-}
 
 /// Sums the gradients of each distinct row and updates it.
 #[repr(C)]
@@ -31,30 +14,18 @@ pub struct SparseUpdate<T> {
     pub pairs: Pointer<Pair>,
     /// How many they are.
     pub count: Pointer<u32>,
-    /// Of each slot: the row of all tables.
+    /// Of each slot: the row of all shards.
     pub rows: Pointer<u32>,
     /// All features.
     pub features: Pointer<Feature>,
     /// Where the bags of ragged columns begin.
     pub offsets: Pointer<u32>,
-    /// One a table.
-    pub tables: Pointer<TableRule>,
-    /// One a table.
-    pub rates: Pointer<Rate>,
     /// `[sample][stride]`
     pub gradients: Pointer<T>,
-    /// Null, or what gradients are multiplied by.
-    pub scale: Pointer<f32>,
-    /// Nothing is written where it is not 0.
-    pub stop: Pointer<u32>,
-    /// The tables.
-    pub storage: Pointer<f32>,
-    /// The step's number.
-    pub step: Pointer<Step>,
-    /// The run's seed.
-    pub seed: u64,
     /// As many elements as [`SparseUpdate::parts_len`] says: sums of rows that reach from one block into another.
     pub parts: Pointer<f32>,
+    /// What rows learn by.
+    pub by: Learning,
     /// Bits of a bag that are the sample's.
     pub sample_bits: u32,
     /// Elements from one sample to the next, a multiple of 4.
@@ -65,25 +36,21 @@ pub struct SparseUpdate<T> {
     pub room: u32,
 }
 
-const _: () = assert!(size_of::<TableRule>() == 48 && size_of::<SparseUpdate<f32>>() == 128);
-
-/// Pairs that a team of lanes takes.
-const RUN: u32 = 64;
-const THREADS: u32 = 256;
+const _: () = assert!(size_of::<SparseUpdate<f32>>() == 128);
 
 impl<T> SparseUpdate<T> {
     /// A quarter of a row's elements, at most.
-    pub const VECTORS_MAX: u32 = 256;
+    pub const VECTORS_MAX: u32 = team::VECTORS_MAX;
 
     /// Elements of `parts`.
     pub fn parts_len(room: usize, vectors: usize) -> usize {
-        // A block of the widest team takes the fewest pairs.
-        room.div_ceil((RUN * THREADS / 32) as usize) * 2 * 4 * vectors
+        team::parts_len(room, vectors)
     }
 }
 
 impl<T: Element> SparseUpdate<T> {
-    /// Enqueues the update.
+    /// Enqueues the update; `lean` says that all tables are of f32 and learn by gradient descent or by Adagrad, element
+    /// by element, which is faster.
     ///
     /// # Safety
     /// See [`Lane::launch`].
@@ -93,26 +60,21 @@ impl<T: Element> SparseUpdate<T> {
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
+    pub unsafe fn enqueue(&self, lane: &Lane, lean: bool) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
-        unsafe {
-            match self.vectors {
-                0..=4 => self.enqueue_by::<4, 1>(lane),
-                5..=16 => self.enqueue_by::<16, 1>(lane),
-                17..=32 => self.enqueue_by::<32, 1>(lane),
-                33..=64 => self.enqueue_by::<32, 2>(lane),
-                65..=256 => self.enqueue_by::<32, 8>(lane),
-                vectors => panic!("rows of {} elements", 4 * u64::from(vectors)),
-            }
-        }
+        unsafe { by_width!(self.vectors, self.enqueue_by(lane, lean)) }
     }
 
-    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane) -> Result<()> {
-        let blocks = self.room.div_ceil(RUN * THREADS / LANES);
+    unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(&self, lane: &Lane, lean: bool) -> Result<()> {
+        let (runs, parts) = team::runs_grid(self.room, LANES);
         // SAFETY: as for `enqueue`.
         unsafe {
-            lane.launch(&UpdateRuns::<T, LANES, VECTORS>(*self), (blocks, 1))?;
-            lane.launch(&UpdateParts::<T, LANES, VECTORS>(*self), (blocks.div_ceil(THREADS / LANES), 1))
+            if lean && VECTORS == 1 {
+                lane.launch(&LeanRuns::<T, LANES>(*self), (runs, 1))?;
+            } else {
+                lane.launch(&UpdateRuns::<T, LANES, VECTORS>(*self), (runs, 1))?;
+            }
+            lane.launch(&UpdateParts::<T, LANES, VECTORS>(*self), (parts, 1))
         }
     }
 }
@@ -122,20 +84,15 @@ impl<T: Element> SparseUpdate<T> {
 #[derive(Debug, Clone, Copy)]
 struct UpdateRuns<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
 
-/// Updates the rows that go on from one block to the next, after [`UpdateRuns`].
+/// The same where all tables are lean, and no row is wider than teams of one vector a lane take.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct LeanRuns<T, const LANES: u32>(SparseUpdate<T>);
+
+/// Updates the rows that go on from one block to the next, after either of those.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 struct UpdateParts<T, const LANES: u32, const VECTORS: u32>(SparseUpdate<T>);
-
-/// Bytes of shared memory that the sums of so many rows take, for each team of a block one.
-const fn sums(rows: u32, vectors: u32) -> u32 {
-    THREADS * 16 * vectors * rows
-}
-
-/// Bytes that a block's teams take for so many rows each that they have to update: sums and what names them.
-const fn outbox(rows: u32, lanes: u32, vectors: u32) -> u32 {
-    sums(rows, vectors) + THREADS / lanes * rows * 8
-}
 
 // SAFETY: `sparse_update.cu` has the same struct, and its blocks take this much shared memory.
 unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateRuns<T, LANES, VECTORS> {
@@ -151,8 +108,22 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateR
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
-        let pairs = LANES.min(8) / VECTORS;
-        outbox(pairs, LANES, VECTORS) + sums(2, VECTORS)
+        team::runs_bytes(LANES, VECTORS)
+    }
+}
+
+// SAFETY: as for `UpdateRuns`.
+unsafe impl<T: Element, const LANES: u32> Kernel for LeanRuns<T, LANES> {
+    const ID: Id = Id::of::<T>(match LANES {
+        4 => [Id::LeanUpdateF32By4x1, Id::LeanUpdateBf16By4x1, Id::LeanUpdateF16By4x1],
+        16 => [Id::LeanUpdateF32By16x1, Id::LeanUpdateBf16By16x1, Id::LeanUpdateF16By16x1],
+        _ => [Id::LeanUpdateF32By32x1, Id::LeanUpdateBf16By32x1, Id::LeanUpdateF16By32x1],
+    });
+    const NAME: &'static str = "lean_update";
+    const THREADS: u32 = THREADS;
+
+    fn shared_bytes(&self) -> u32 {
+        team::runs_bytes(LANES, 1)
     }
 }
 
@@ -170,6 +141,6 @@ unsafe impl<T: Element, const LANES: u32, const VECTORS: u32> Kernel for UpdateP
     const THREADS: u32 = THREADS;
 
     fn shared_bytes(&self) -> u32 {
-        outbox(1, LANES, VECTORS) + sums(1, VECTORS) + THREADS / LANES * 4
+        team::parts_bytes(LANES, VECTORS)
     }
 }

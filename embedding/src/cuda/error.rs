@@ -17,7 +17,7 @@ pub enum Error {
         most: u64,
     },
     /// What the exchange does not do.
-    #[error("GPUs do not exchange {0}: train on one GPU, or on the CPU's ranks")]
+    #[error("GPUs do not exchange {0}: train on one GPU, or on the CPU's ranks, or place tables row-wise")]
     NotExchanged(&'static str),
     /// A length that kernels cannot read by vectors of four.
     #[error("{what} is {have}: it must be a multiple of 4 and above 0")]
@@ -26,19 +26,6 @@ pub enum Error {
         what: &'static str,
         /// The length.
         have: usize,
-    },
-    /// A rank waited in vain.
-    #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
-         stopped it"
-    )]
-    Deadline {
-        /// The rank that waited.
-        waiting: u32,
-        /// The rank that did not arrive.
-        missing: u32,
-        /// How long.
-        deadline_ms: u128,
     },
     /// Ids that are not below their table's rows.
     #[error("{count} ids are not below the rows of their tables: what fills batches must have checked them")]

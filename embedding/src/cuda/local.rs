@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use half::{bf16, f16};
-use rankine_cuda::kernels::{BeginState, Element, LookUp, LookUpTask, Rate, SparseUpdate, Step, TableRule};
+use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, SparseUpdate, Step};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
@@ -11,10 +10,7 @@ use super::error::{Error, Result};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
-use crate::dtype::Dtype;
-
-/// Bytes of rows that come to the host at a time.
-const READ_BYTES: usize = 64 << 20;
+use super::storage;
 
 /// All tables of a model on one GPU, which must be the current one of the thread.
 #[derive(Debug)]
@@ -24,10 +20,12 @@ pub struct LocalTables {
     /// All tables, one behind the other.
     table: Buffer<f32>,
     look_up_tasks: Buffer<LookUpTask>,
+    /// How many are over tables of each type.
+    look_up_counts: [u32; 3],
     router: Router,
     route: LocalRoute,
-    /// How each table's rows learn.
-    rules: Buffer<TableRule>,
+    /// The tables, and how their rows learn.
+    shards: Buffer<Shard>,
     parts: Buffer<f32>,
 }
 
@@ -37,7 +35,7 @@ impl LocalTables {
     /// first-order terms do.
     ///
     /// # Panics
-    /// Where the layout is of several ranks.
+    /// Where the layout is of several ranks, or of tables in several shards.
     ///
     /// # Errors
     /// Where the memory does not suffice.
@@ -48,48 +46,28 @@ impl LocalTables {
         seed: u64,
         drawn: usize,
     ) -> Result<Self> {
-        assert_eq!(layout.ranks, 1, "tables on one GPU");
+        assert_eq!((layout.ranks, layout.shards.len()), (1, layout.tables.len()), "whole tables on one GPU");
         let table = {
             let _tables = device.purpose("tables");
-            Buffer::uninitialized(device, layout.owner_words())?
+            Buffer::uninitialized(device, layout.rank_words(0))?
         };
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
         let tables = Self {
             table,
-            look_up_tasks: Buffer::of(device, &layout.look_up_tasks())?,
-            router: Router::new(device, &layout)?,
+            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
+            look_up_counts,
+            router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
-            rules: Buffer::of(device, &layout.kernel_rules())?,
+            shards: Buffer::of(device, &layout.kernel_shards(0))?,
             parts: Buffer::filled(device, parts, POISON)?,
             seed,
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
-        unsafe { super::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
-        tables.begin_state(lane)?;
+        unsafe { storage::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
         Ok(tables)
-    }
-
-    /// Sets the state that rows begin with.
-    fn begin_state(&self, lane: &Lane) -> Result<()> {
-        let layout = &self.layout;
-        for (number, rule) in layout.kernel_rules().into_iter().enumerate() {
-            let begin = BeginState {
-                rows: self.table.pointer().element(layout.words[number] as usize),
-                rows_count: layout.tables[number].rows,
-                rule: rule.rule,
-                words: layout.row_words(number) as u32,
-                weights: rule.first,
-                dim: rule.second - rule.first,
-                dtype: rule.dtype,
-            };
-            if begin.words > begin.weights {
-                // SAFETY: the table lies there, with as many rows and words each.
-                unsafe { lane.launch(&begin, (super::blocks(lane.device()), 1)) }?;
-            }
-        }
-        Ok(lane.synchronize()?)
     }
 
     /// The layout.
@@ -125,7 +103,7 @@ impl LocalTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: tables, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { lane.launch(&look_up, (self.look_up_tasks.len() as u32, 1)) }?;
+        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
         Ok(())
     }
 
@@ -175,15 +153,17 @@ impl LocalTables {
             rows: self.route.rows.pointer(),
             features: self.router.features.pointer(),
             offsets: ids.offsets,
-            tables: self.rules.pointer(),
-            rates,
             gradients,
-            scale,
-            stop,
-            storage: self.table.pointer(),
-            step,
-            seed: self.seed,
             parts: self.parts.pointer(),
+            by: Learning {
+                shards: self.shards.pointer(),
+                rates,
+                scale,
+                stop,
+                step,
+                seed: self.seed,
+                storage: self.table.pointer(),
+            },
             sample_bits: layout.sample_bits(),
             stride: layout.stride as u32,
             vectors: layout.vectors() as u32,
@@ -191,7 +171,7 @@ impl LocalTables {
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
-        unsafe { update.enqueue(lane) }?;
+        unsafe { update.enqueue(lane, layout.is_lean()) }?;
         Ok(())
     }
 
@@ -223,32 +203,17 @@ impl LocalTables {
         mut tell: impl FnMut(&[f32]) -> Result<(), E>,
         failed: impl Fn(Error) -> E,
     ) -> Result<(), E> {
-        for (number, (table, &begin)) in self.layout.tables.iter().zip(&self.layout.words).enumerate() {
-            let words = self.layout.row_words(number);
-            let mut weights_of_row = vec![0.0; table.dim];
-            let at_once = (READ_BYTES / (4 * words)).max(1) as u64;
-            for first in (0..table.rows).step_by(at_once as usize) {
-                let rows = at_once.min(table.rows - first) as usize;
-                let first_word = begin as usize + first as usize * words;
-                let weights = self.table.read_part(lane, first_word, rows * words);
-                let weights = weights.map_err(|error| failed(error.into()))?;
-                for row in weights.chunks_exact(words) {
-                    read_weights(table.dtype, row, &mut weights_of_row);
-                    tell(&weights_of_row)?;
-                }
-            }
+        for (number, table) in self.layout.tables.iter().enumerate() {
+            storage::try_for_each_row(
+                &self.layout,
+                (0, number),
+                &self.table,
+                lane,
+                0..table.rows,
+                &mut tell,
+                &failed,
+            )?;
         }
         Ok(())
-    }
-}
-
-/// Reads weights as they lie in a row.
-fn read_weights(dtype: Dtype, row: &[f32], weights: &mut [f32]) {
-    let halves: &[u16] = bytemuck::cast_slice(row);
-    let halves = weights.iter_mut().zip(halves);
-    match dtype {
-        Dtype::Fp32 => weights.copy_from_slice(&row[..weights.len()]),
-        Dtype::Bf16 => halves.for_each(|(weight, &bits)| *weight = bf16::from_bits(bits).to_f32()),
-        Dtype::Fp16 => halves.for_each(|(weight, &bits)| *weight = f16::from_bits(bits).to_f32()),
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct LocalRoute {
 impl LocalRoute {
     pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
         let words = |len| Buffer::filled(device, len, POISON);
-        let rows = layout.look_ups().min(layout.owner_rows());
+        let rows = layout.look_ups().min(layout.row_numbers());
         Ok(Self {
             rows: words(rows)?,
             starts: words(rows + 1)?,

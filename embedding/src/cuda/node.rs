@@ -1,81 +1,496 @@
-//! The ranks of a node, made together.
+//! Tables over the GPUs of an NVLink domain: each rank owns some of the rows, and exchanges them with its peers.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::ops::Range;
 
-use half::bf16;
-use rankine_cuda::kernels::Flags;
-use rankine_cuda::{Device, PeerBuffer};
+use rankine_cuda::kernels::{
+    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, Rate, Reduce, Send, Shard, Step,
+    Update,
+};
+use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
 
-use super::error::Result;
-use super::layout::Layout;
-use super::rank::Rank;
-use super::route::SharedRoute;
+use super::error::{Error, Result};
+use super::layout::{Ids, Layout};
+use super::route::{Bits, NodeRoute, Snapshot};
+use super::router::Router;
+use super::{POISON, blocks, storage};
+use crate::placement::Owner;
 
-/// What the ranks of a node have in common.
+/// One rank's part of all tables.
+///
+/// Its operations enqueue work on lanes of its GPU, which must be the current one of the thread. A batch goes through
+/// [`route`](Self::route), [`look_up`](Self::look_up), [`reduce`](Self::reduce), [`meet`](Self::meet) and
+/// [`update`](Self::update), in this order; all ranks enqueue the same. Routes are made on one lane, everything else on
+/// another, so that the route of a batch is made while the one before is worked on. Between the look-ups of two batches
+/// all ranks must meet: what has landed must be pooled before other rows land. Training does so before it updates.
 #[derive(Debug)]
-pub struct Node {
-    pub(super) layout: Layout,
-    pub(super) deadline: Duration,
-    pub(super) shared: Vec<Shared>,
+pub struct NodeTables {
+    layout: Layout,
+    rank: usize,
+    seed: u64,
+    /// What rows travel as, forth and, but for f16, back.
+    element: ElementKind,
+    /// The rank's rows, shard by shard.
+    table: Buffer<f32>,
+    shards: Buffer<Shard>,
+    look_up_tasks: Buffer<LookUpTask>,
+    /// How many are over rows of each type; all are over one.
+    look_up_counts: [u32; 3],
+    router: Router,
+    /// What looks up in `landing`, by slots.
+    landing_features: Buffer<Feature>,
+    /// `[slot][width]`, of elements: rows as they arrive.
+    landing: Shared<u32>,
+    /// `[rank][entries_max][width]`: what each rank has summed for this owner's rows.
+    sums: Shared<u32>,
+    routes: Vec<NodeRoute>,
+    union: Bits,
+    parts: Buffer<f32>,
+    /// Of routes, which are made aside, and of all else.
+    route_barrier: PeerBarrier,
+    barrier: PeerBarrier,
 }
 
-/// What a rank's peers access of it.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// `[row of this owner][dim]`
-    pub(super) table: PeerBuffer<f32>,
-    /// `[slot][dim]`: rows as they arrive.
-    pub(super) landing: PeerBuffer<bf16>,
-    /// `[rank][entries_max][dim]`: the gradients of each rank for this owner's rows.
-    pub(super) gradients: PeerBuffer<bf16>,
-    pub(super) flags: PeerBuffer<Flags>,
-    pub(super) routes: Vec<SharedRoute>,
-    /// One a batch that is held: ids, feature by feature.
-    pub(super) ids: Vec<PeerBuffer<u32>>,
-    /// `[sample][stride]`: vectors as the model reads them.
-    pub(super) output: PeerBuffer<bf16>,
-}
-
-impl Node {
-    /// Makes the ranks: rank `r` on `devices[r]`; a GPU may have several. `batches` is how many batches of ids each
-    /// holds, `routes` how many routes, two at least; `deadline` is how long one waits for another.
+impl NodeTables {
+    /// Tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`] gives for the seed
+    /// and the tables' numbers, and the state that goes with them; those from number `drawn` on begin with zeros, as
+    /// first-order terms do. Rows travel as `T`, the type that the model computes in. `routes` is how many batches'
+    /// routes are held. A collective call.
     ///
     /// # Panics
-    /// Where there are not as many devices as the layout has ranks, or no two routes.
+    /// Where the layout is of another number of ranks, or where there are no two routes: one is made while the one
+    /// before is in use.
     ///
     /// # Errors
-    /// Where the layout is of what is not exchanged, where the memory does not suffice, or where GPUs cannot access
-    /// each other's.
-    pub fn ranks(
+    /// Where the layout is of more than can be numbered, where the memory does not suffice, and where a peer does not
+    /// come.
+    pub fn initialized<T: Element>(
+        peers: &Peers,
         layout: Layout,
-        devices: &[Arc<Device>],
-        batches: usize,
+        lane: &Lane,
+        seed: u64,
+        drawn: usize,
         routes: usize,
-        deadline: Duration,
-    ) -> Result<Vec<Rank>> {
-        assert_eq!(devices.len(), layout.ranks, "a device a rank");
-        layout.check_exchange()?;
+    ) -> Result<Self> {
+        assert_eq!(layout.ranks, peers.ranks(), "the layout of these ranks");
         assert!(routes >= 2, "a route is made while the one before is in use");
-        let mut shared = Vec::new();
-        for device in devices {
-            device.bind()?;
-            let rows = |len: usize| PeerBuffer::filled(device, devices, len * layout.dim(), 0xff);
-            shared.push(Shared {
-                table: PeerBuffer::filled(device, devices, layout.owner_rows() * layout.dim(), 0xff)?,
-                landing: rows(layout.ids())?,
-                gradients: rows(layout.ranks * layout.entries_max())?,
-                flags: PeerBuffer::filled(device, devices, 1, 0)?,
-                routes: (0..routes)
-                    .map(|_| SharedRoute::new(device, devices, &layout))
-                    .collect::<Result<_>>()?,
-                ids: (0..batches)
-                    .map(|_| Ok(PeerBuffer::filled(device, devices, layout.ids(), 0)?))
-                    .collect::<Result<_>>()?,
-                output: PeerBuffer::filled(device, devices, layout.elements(), 0xff)?,
-            });
+        layout.check_exchange()?;
+        let (device, rank) = (peers.device(), peers.rank());
+        let table = {
+            let _tables = device.purpose("tables");
+            Buffer::uninitialized(device, layout.rank_words(rank))?
+        };
+        let (landing, sums) = {
+            let _exchange = device.purpose("exchange");
+            let words = |rows, element_bytes| rows * layout.wire_width() * element_bytes / 4;
+            let sums = layout.ranks * layout.entries_max();
+            (
+                peers.share(words(layout.slots_max(), size_of::<T>()), POISON)?,
+                peers.share(words(sums, sum_bytes::<T>()), POISON)?,
+            )
+        };
+        let _routes = device.purpose("routes");
+        let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
+        let landing_features = layout.landing_features::<T>();
+        let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
+        let tables = Self {
+            table,
+            shards: Buffer::of(device, &layout.kernel_shards(rank))?,
+            look_up_tasks: Buffer::of(device, &look_up_tasks)?,
+            look_up_counts,
+            router: Router::new(device, &layout, rank)?,
+            landing_features: Buffer::of(device, &landing_features)?,
+            landing,
+            sums,
+            routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
+            union: Bits::new(device, layout.span)?,
+            parts: Buffer::filled(device, parts, POISON)?,
+            route_barrier: PeerBarrier::new(peers)?,
+            barrier: PeerBarrier::new(peers)?,
+            element: T::KIND,
+            rank,
+            seed,
+            layout,
+        };
+        // SAFETY: the table was just made with as many rows as the layout says.
+        unsafe {
+            storage::initialize(device, lane, &tables.layout, rank, tables.table.pointer(), seed, drawn)
+        }?;
+        Ok(tables)
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn blocks(&self, lane: &Lane) -> u32 {
+        blocks(lane.device())
+    }
+
+    /// Blocks along x where a grid has one layer a rank.
+    fn blocks_each_rank(&self, lane: &Lane) -> (u32, u32) {
+        let ranks = self.layout.ranks as u32;
+        (self.blocks(lane).div_ceil(ranks), ranks)
+    }
+
+    /// Enqueues making the route of a batch in one of the places for routes: the distinct rows that this rank looks up,
+    /// a barrier, and as an owner the rows that the ranks look up here.
+    ///
+    /// # Safety
+    /// The ids must be those of the layout; the batch whose route was made there before must be done with, at all ranks;
+    /// all ranks must make the same routes in the same order, on one lane each; these tables, and those of all ranks,
+    /// must live until the lane has done this, and where a graph is captured, for as long as that is replayed; see
+    /// [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn route(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
+        // SAFETY: the caller vouches for all of this.
+        unsafe {
+            self.route_own(lane, ids, place)?;
+            self.route_barrier.enqueue(lane)?;
+            self.merge(lane, place)
         }
-        let node = Arc::new(Self { layout, deadline, shared });
-        devices.iter().enumerate().map(|(rank, device)| Rank::new(&node, device, rank)).collect()
+    }
+
+    /// The first part of [`NodeTables::route`], for whoever measures it alone: what looks up.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::route`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
+        // SAFETY: router and route were made for the layout; the caller vouches for the ids.
+        unsafe { self.router.route(lane, &self.layout, ids, self.routes[place].places()) }
+    }
+
+    /// The last part of [`NodeTables::route`], for whoever measures it alone: what owns.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::route`]; all ranks must have made the first part.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn merge(&self, lane: &Lane, place: usize) -> Result<()> {
+        let (merge, number, link) = self.routes[place].merge(&self.layout, self.rank, self.union.set());
+        let groups = (self.union.groups.len() as u32, 1);
+        // SAFETY: all addresses are of this rank's buffers, and of its peers', which the caller vouches for; a rank
+        // looks up no more than `entries_max` rows of an owner, and all together no more than `union_max`.
+        unsafe {
+            self.union.clear(lane)?;
+            lane.launch(&merge, self.blocks_each_rank(lane))?;
+            lane.launch(&Groups(number), groups)?;
+            lane.launch(&number, groups)?;
+            lane.launch(&link, self.blocks_each_rank(lane))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier; of
+    /// each bag the vector goes to where it belongs. Rows are rounded to `T` before they are pooled.
+    ///
+    /// # Panics
+    /// Where `T` is another type than the tables were made for.
+    ///
+    /// # Safety
+    /// The ids must be those of the routed batch, which has `samples` samples at least; there must be as many of the
+    /// layout's stride in `vectors`; all ranks must have met since the last look-up; lives as for
+    /// [`NodeTables::route`]; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn look_up<T: Element>(
+        &self,
+        lane: &Lane,
+        ids: Ids,
+        place: usize,
+        samples: usize,
+        vectors: Pointer<T>,
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for all of this.
+        unsafe {
+            self.send::<T>(lane, place)?;
+            self.meet(lane)?;
+            self.pool(lane, ids, place, samples, vectors)
+        }
+    }
+
+    /// The first part of [`NodeTables::look_up`], for whoever measures it alone: owners send rows.
+    ///
+    /// # Panics
+    /// As for [`NodeTables::look_up`].
+    ///
+    /// # Safety
+    /// As for [`NodeTables::look_up`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn send<T: Element>(&self, lane: &Lane, place: usize) -> Result<()> {
+        self.check_element::<T>();
+        let (layout, route) = (&self.layout, &self.routes[place]);
+        let send = Send::<T> {
+            storage: self.table.pointer(),
+            shards: self.shards.pointer(),
+            entries: route.entries.pointer(),
+            firsts: route.firsts.pointer(),
+            counts: route.counts.pointer(),
+            landings: self.landing.of_ranks().map(Pointer::cast),
+            shards_count: self.shards.len() as u32,
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            width: layout.wire_width() as u32,
+            reserved: 0,
+        };
+        // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each slot;
+        // the caller vouches for the peers'.
+        unsafe { send.enqueue(lane, self.blocks_each_rank(lane)) }?;
+        Ok(())
+    }
+
+    /// The last part of [`NodeTables::look_up`], for whoever measures it alone: vectors of what has landed.
+    ///
+    /// # Panics
+    /// As for [`NodeTables::look_up`].
+    ///
+    /// # Safety
+    /// As for [`NodeTables::look_up`]; all ranks must have met since rows were sent.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn pool<T: Element>(
+        &self,
+        lane: &Lane,
+        ids: Ids,
+        place: usize,
+        samples: usize,
+        vectors: Pointer<T>,
+    ) -> Result<()> {
+        self.check_element::<T>();
+        let look_up = LookUp {
+            tables: self.landing.pointer().cast(),
+            features: self.landing_features.pointer(),
+            tasks: self.look_up_tasks.pointer(),
+            ids: self.routes[place].slots.pointer(),
+            offsets: ids.offsets,
+            samples_count: ids.samples,
+            output: vectors,
+            samples: samples as u32,
+            stride: self.layout.stride as u32,
+        };
+        // SAFETY: landing, slots, features and tasks are this value's; the caller vouches for the rest.
+        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
+        Ok(())
+    }
+
+    /// Enqueues the sums of the gradients of each distinct row that this rank looked up, which go to the rows' owners:
+    /// as f32, or where gradients are bf16 as such. They are not scaled, and nothing stops this: [`NodeTables::update`]
+    /// sees to both. [`NodeTables::meet`] must follow.
+    ///
+    /// # Panics
+    /// Where `T` is another type than the tables were made for.
+    ///
+    /// # Safety
+    /// The ids must be those of the batch whose route is at `place`, and `gradients` must have the layout's stride for
+    /// each of its samples; all ranks must have met since the last update; lives as for [`NodeTables::route`]; see
+    /// [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn reduce<T: Element>(
+        &self,
+        lane: &Lane,
+        ids: Ids,
+        place: usize,
+        gradients: Pointer<T>,
+    ) -> Result<()> {
+        self.check_element::<T>();
+        let (layout, route) = (&self.layout, &self.routes[place]);
+        let reduce = Reduce {
+            pairs: route.sorted.pointer(),
+            count: route.looked_up.pointer(),
+            features: self.router.features.pointer(),
+            offsets: ids.offsets,
+            gradients,
+            parts: self.parts.pointer(),
+            starts: route.starts.pointer(),
+            sums: self.sums.of_ranks(),
+            sample_bits: layout.sample_bits(),
+            stride: layout.stride as u32,
+            vectors: layout.vectors() as u32,
+            width: layout.wire_width() as u32,
+            capacity: layout.entries_max() as u32,
+            rank: self.rank as u32,
+            ranks: layout.ranks as u32,
+            dtype: Reduce::<T>::SUMS as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, of which
+        // there is one for each row that a rank can look up at an owner; the caller vouches for the rest.
+        unsafe { reduce.enqueue(lane, layout.look_ups() as u32) }?;
+        Ok(())
+    }
+
+    /// Enqueues a barrier: it waits, on the GPU, until all ranks have come as far on their lanes, and what they wrote
+    /// before can be read after.
+    ///
+    /// # Safety
+    /// The lane must be that of all else but routes; lives as for [`NodeTables::route`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn meet(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the lives of the ranks' barriers.
+        Ok(unsafe { self.barrier.enqueue(lane) }?)
+    }
+
+    /// Enqueues the update of each of this rank's rows that any rank looked up in the batch whose route is at `place`,
+    /// by its table's rule and from the sum of the ranks' sums, in the order of ranks; of none where `stop` is not 0.
+    /// `rates` is one a table; of the step its number counts, where weights are rounded at random.
+    ///
+    /// # Safety
+    /// All ranks must have met since they reduced; `rates` must be one for each table; `scale` is null or what gradients
+    /// are multiplied by; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn update(
+        &self,
+        lane: &Lane,
+        place: usize,
+        rates: Pointer<Rate>,
+        step: Pointer<Step>,
+        (scale, stop): (Pointer<f32>, Pointer<u32>),
+    ) -> Result<()> {
+        let (layout, route) = (&self.layout, &self.routes[place]);
+        let dtype = match self.element {
+            ElementKind::F32 => Reduce::<f32>::SUMS,
+            ElementKind::Bf16 => Reduce::<half::bf16>::SUMS,
+            ElementKind::F16 => Reduce::<half::f16>::SUMS,
+        };
+        let update = Update {
+            by: Learning {
+                shards: self.shards.pointer(),
+                rates,
+                scale,
+                stop,
+                step,
+                seed: self.seed,
+                storage: self.table.pointer(),
+            },
+            rows: route.union.pointer(),
+            rows_count: route.union_starts.pointer().element(1),
+            sources: route.sources.pointer(),
+            sums: self.sums.pointer(),
+            shards_count: self.shards.len() as u32,
+            ranks: layout.ranks as u32,
+            width: layout.wire_width() as u32,
+            dtype: dtype as u32,
+        };
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says; the caller vouches
+        // for the rest.
+        unsafe { update.enqueue(lane, layout.vectors() as u32, self.blocks(lane)) }?;
+        Ok(())
+    }
+
+    /// # Panics
+    /// Where `T` is another type than the tables were made for.
+    fn check_element<T: Element>(&self) {
+        assert_eq!(T::KIND, self.element, "the type that rows travel as");
+    }
+
+    /// The look-ups of this rank in the batch whose route is at `place`, and the distinct rows among them.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn counts(&self, lane: &Lane, place: usize) -> Result<[u64; 2]> {
+        let counts = self.routes[place].looked_up.read(lane)?;
+        Ok([u64::from(counts[0]), u64::from(counts[1])])
+    }
+
+    /// A route, once it is made.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn snapshot(&self, lane: &Lane, place: usize) -> Result<Snapshot> {
+        self.routes[place].read(lane, &self.layout)
+    }
+
+    /// Waits for the lane, and tells what went wrong on the GPU.
+    ///
+    /// # Errors
+    /// Where the lane's work failed, where a rank did not come to a barrier in time, and where ids were out of range.
+    pub fn check(&self, lane: &Lane) -> Result<()> {
+        self.barrier.check(lane)?;
+        self.route_barrier.check(lane)?;
+        self.router.check(lane)
+    }
+
+    /// As [`NodeTables::check`], of what this rank's barriers have found by now; without waiting.
+    ///
+    /// # Errors
+    /// Where a rank did not come to a barrier in time.
+    pub fn check_now(&self) -> Result<()> {
+        self.barrier.check_now()?;
+        Ok(self.route_barrier.check_now()?)
+    }
+
+    /// Copies what this rank has of some rows of a table to their places in `weights`, which is `[row][dim]` from the
+    /// first of these rows on; the lane must have done all that was enqueued on it. With the parts of all ranks, rows
+    /// are whole.
+    ///
+    /// # Panics
+    /// Where there is no such table, or `weights` is of another size.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn copy_rows(&self, lane: &Lane, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
+        let (layout, dim) = (&self.layout, self.layout.tables[table].dim);
+        assert_eq!(weights.len() as u64, (rows.end - rows.start) * dim as u64, "room for the rows");
+        for (number, (of, shard)) in layout.shards.iter().enumerate() {
+            let (first, step) = match shard.owner {
+                Owner::EveryRank => (self.rank as u64, layout.ranks as u64),
+                Owner::Rank(_) => (0, 1),
+            };
+            let owned = layout.shard_rows(self.rank, table, shard);
+            let local = |row: u64| row.saturating_sub(first).div_ceil(step).min(owned);
+            if *of != table || owned == 0 {
+                continue;
+            }
+            let mut row = local(rows.start) * step + first - rows.start;
+            storage::try_for_each_row(
+                layout,
+                (self.rank, number),
+                &self.table,
+                lane,
+                local(rows.start)..local(rows.end),
+                |own| {
+                    weights[row as usize * dim..][shard.columns.clone()].copy_from_slice(own);
+                    row += step;
+                    Ok(())
+                },
+                |error: Error| error,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Checksums and sizes aside, bytes of this rank's memory that peers access.
+    pub fn shared_bytes(&self) -> usize {
+        let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
+        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>()
+    }
+}
+
+/// Bytes of an element of the sums of gradients of a type.
+fn sum_bytes<T: Element>() -> usize {
+    match Reduce::<T>::SUMS {
+        rankine_cuda::kernels::Dtype::Fp32 => 4,
+        _ => 2,
     }
 }

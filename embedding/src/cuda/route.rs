@@ -2,37 +2,26 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{KeySet, LINE_KEYS, Pair};
-use rankine_cuda::{Buffer, Device, Lane, PeerBuffer};
+use rankine_cuda::kernels::{KeySet, LINE_KEYS, Link, Merge, Number, Pair};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
 
 use super::POISON;
 use super::error::Result;
 use super::layout::Layout;
+use super::router::RoutePlaces;
 
-/// What peers read of a rank's route.
+/// A batch's route in a rank's memory.
 #[derive(Debug)]
-pub(super) struct SharedRoute {
-    /// The distinct rows that the rank looks up: by owner, and ascending within an owner. A row's place in this list is
-    /// its *slot*: rows land there.
-    pub(super) list: PeerBuffer<u32>,
-    /// Where the rows of each owner begin in `list`, and how many there are.
-    pub(super) starts: PeerBuffer<u32>,
-}
-
-impl SharedRoute {
-    pub(super) fn new(device: &Arc<Device>, peers: &[Arc<Device>], layout: &Layout) -> Result<Self> {
-        let words = |len| PeerBuffer::filled(device, peers, len, POISON);
-        Ok(Self { list: words(layout.ids())?, starts: words(layout.ranks + 1)? })
-    }
-}
-
-/// What a rank keeps of a batch's route to itself.
-#[derive(Debug)]
-pub(super) struct OwnRoute {
+pub(super) struct NodeRoute {
     // As one that looks up:
-    /// Of each id.
+    /// The distinct rows that the rank looks up: by owner, and ascending within an owner. A row's place in this list is
+    /// its *slot*: rows land there. Owners read it.
+    pub(super) list: Shared<u32>,
+    /// Where the rows of each owner begin in `list`, and how many there are. Owners read it.
+    pub(super) starts: Shared<u32>,
+    /// Of each look-up, feature by feature.
     pub(super) slots: Buffer<u32>,
-    /// The ids' slots with their bags, ascending.
+    /// The look-ups' slots with their bags, ascending.
     pub(super) sorted: Buffer<Pair>,
     /// How many they are, and how many slots.
     pub(super) looked_up: Buffer<u32>,
@@ -52,19 +41,92 @@ pub(super) struct OwnRoute {
     pub(super) sources: Buffer<u32>,
 }
 
-impl OwnRoute {
-    pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
+impl NodeRoute {
+    pub(super) fn new(peers: &Peers, layout: &Layout) -> Result<Self> {
+        let (device, union) = (peers.device(), layout.union_max(peers.rank()));
         let words = |len| Buffer::filled(device, len, POISON);
         Ok(Self {
-            slots: words(layout.ids())?,
-            sorted: Buffer::filled(device, layout.ids(), POISON)?,
-            looked_up: words(2)?,
+            list: peers.share(layout.slots_max(), POISON)?,
+            starts: peers.share(layout.ranks + 1, 0)?,
+            slots: words(layout.look_ups())?,
+            sorted: Buffer::filled(device, layout.look_ups(), POISON)?,
+            looked_up: Buffer::filled(device, 2, 0)?,
             entries: words(layout.ranks * layout.entries_max())?,
-            firsts: words(layout.ranks)?,
-            counts: words(layout.ranks)?,
-            union: words(layout.union_max())?,
-            union_starts: words(2)?,
-            sources: words(layout.union_max() * layout.ranks)?,
+            firsts: Buffer::filled(device, layout.ranks, 0)?,
+            counts: Buffer::filled(device, layout.ranks, 0)?,
+            union: words(union)?,
+            union_starts: Buffer::filled(device, 2, 0)?,
+            sources: words(union * layout.ranks)?,
+        })
+    }
+
+    /// Where the route of the rank's own look-ups goes.
+    pub(super) fn places(&self) -> RoutePlaces {
+        RoutePlaces {
+            rows: self.list.pointer(),
+            starts: Pointer::NULL,
+            owner_starts: self.starts.pointer(),
+            slots: self.slots.pointer(),
+            sorted: self.sorted.pointer(),
+            counts: self.looked_up.pointer(),
+        }
+    }
+
+    /// The kernels by which an owner finds which of its rows the ranks look up, in order.
+    pub(super) fn merge(&self, layout: &Layout, rank: usize, set: KeySet) -> (Merge, Number, Link) {
+        let merge = Merge {
+            lists: self.list.of_ranks(),
+            starts: self.starts.of_ranks(),
+            entries: self.entries.pointer(),
+            firsts: self.firsts.pointer(),
+            counts: self.counts.pointer(),
+            set,
+            capacity: layout.entries_max() as u32,
+            rank: rank as u32,
+        };
+        let number = Number {
+            set,
+            rows: self.union.pointer(),
+            starts: self.union_starts.pointer(),
+            sources: self.sources.pointer(),
+            owners: 1,
+            span: layout.span as u32,
+            sources_width: layout.ranks as u32,
+            reserved: 0,
+        };
+        let link = Link {
+            entries: merge.entries,
+            counts: merge.counts,
+            set,
+            sources: number.sources,
+            capacity: merge.capacity,
+            ranks: layout.ranks as u32,
+        };
+        (merge, number, link)
+    }
+
+    /// The route in the host's memory, once the lane has done all that was enqueued on it.
+    pub(super) fn read(&self, lane: &Lane, layout: &Layout) -> Result<Snapshot> {
+        let starts = self.starts.read(lane)?;
+        let counts = self.looked_up.read(lane)?;
+        let (look_ups, slots) = (counts[0] as usize, counts[1] as usize);
+        let rows = self.list.read_part(lane, 0, slots)?;
+        let of_owner = |owner: usize| {
+            let rows = &rows[starts[owner] as usize..starts[owner + 1] as usize];
+            rows.iter().map(move |&row| (owner, row))
+        };
+        let union_count = self.union_starts.read(lane)?[1] as usize;
+        let sources = self.sources.read_part(lane, 0, union_count * layout.ranks)?;
+        let entry = |(rank, source): (usize, &u32)| {
+            Some(source.checked_sub(1)? - (rank * layout.entries_max()) as u32)
+        };
+        let sources = sources.chunks_exact(layout.ranks);
+        Ok(Snapshot {
+            list: (0..layout.ranks).flat_map(of_owner).collect(),
+            slots: self.slots.read(lane)?,
+            sorted: self.sorted.read_part(lane, 0, look_ups)?,
+            union: self.union.read_part(lane, 0, union_count)?,
+            sources: sources.map(|of_row| of_row.iter().enumerate().map(entry).collect()).collect(),
         })
     }
 }
@@ -72,40 +134,18 @@ impl OwnRoute {
 /// A route in the host's memory, for whoever wants to look at one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The distinct rows that the rank looks up: a pair of owner and row there each, ascending. Their places are slots.
-    pub list: Vec<(usize, u64)>,
-    /// Of each id: its slot.
+    /// The distinct rows that the rank looks up: a pair of owner and number there each, ascending. Their places are
+    /// slots.
+    pub list: Vec<(usize, u32)>,
+    /// Of each look-up its slot, feature by feature and as ids lie in their columns; what lies where no look-up is
+    /// means nothing.
     pub slots: Vec<u32>,
-    /// Of each slot: its bags, ascending; a feature's number above the sample's bits.
-    pub bags: Vec<Vec<u32>>,
+    /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
+    pub sorted: Vec<Pair>,
     /// As an owner: the rows that any rank looks up here, ascending.
-    pub union: Vec<u64>,
-    /// Of each of these: its number among the rows that each rank looks up here.
+    pub union: Vec<u32>,
+    /// Of each of these: its place among the rows that each rank looks up here.
     pub sources: Vec<Vec<Option<u32>>>,
-}
-
-impl Snapshot {
-    pub(super) fn read(lane: &Lane, layout: &Layout, shared: &SharedRoute, own: &OwnRoute) -> Result<Self> {
-        let (rows, starts) = (shared.list.read(lane)?, shared.starts.read(lane)?);
-        let of_owner = |owner: usize| {
-            let rows = &rows[starts[owner] as usize..starts[owner + 1] as usize];
-            rows.iter().map(move |&row| (owner, u64::from(row)))
-        };
-        let list: Vec<_> = (0..layout.ranks).flat_map(of_owner).collect();
-        let mut bags = vec![Vec::new(); list.len()];
-        for Pair { slot, bag } in own.sorted.read(lane)? {
-            bags[slot as usize].push(bag);
-        }
-        let count = own.union_starts.read(lane)?[1] as usize;
-        let union = own.union.read(lane)?[..count].iter().map(|&row| u64::from(row)).collect();
-        let sources = own.sources.read(lane)?;
-        let sources = sources[..count * layout.ranks].chunks_exact(layout.ranks);
-        let entry = |(rank, source): (usize, &u32)| {
-            Some(source.checked_sub(1)? - (rank * layout.entries_max()) as u32)
-        };
-        let sources = sources.map(|of_row| of_row.iter().enumerate().map(entry).collect()).collect();
-        Ok(Self { list, slots: own.slots.read(lane)?, bags, union, sources })
-    }
 }
 
 /// A set of keys in a GPU's memory.

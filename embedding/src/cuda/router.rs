@@ -19,7 +19,7 @@ pub(super) struct RoutePlaces {
     pub(super) starts: Pointer<u32>,
     /// Null, or where the slots of each owner begin, and how many slots there are.
     pub(super) owner_starts: Pointer<u32>,
-    /// Null, or of each id where bags have one: its slot.
+    /// Null, or of each look-up: its slot.
     pub(super) slots: Pointer<u32>,
     /// Of each look-up its slot and its bag, ascending.
     pub(super) sorted: Pointer<Pair>,
@@ -45,19 +45,16 @@ pub(super) struct Router {
 }
 
 impl Router {
-    pub(super) fn new(device: &Arc<Device>, layout: &Layout) -> Result<Self> {
-        let (order, segments) = (layout.segment_features(), layout.segments());
-        let tiles_of = |segment: &Segment| {
-            let features = &order[segment.first as usize..][..segment.features as usize];
-            tiles(features.iter().map(|&feature| layout.feature_look_ups(feature as usize)).sum())
-        };
-        let of_tile = |(number, segment)| std::iter::repeat_n(number, tiles_of(segment));
-        let tile_segments: Vec<u32> = (0..).zip(&segments).flat_map(of_tile).collect();
+    pub(super) fn new(device: &Arc<Device>, layout: &Layout, rank: usize) -> Result<Self> {
+        let order = layout.segment_features();
+        let (segments, look_ups): (Vec<_>, Vec<_>) = layout.segments().into_iter().unzip();
+        let of_tile = |(number, look_ups)| std::iter::repeat_n(number, tiles(look_ups));
+        let tile_segments: Vec<u32> = (0..).zip(look_ups).flat_map(of_tile).collect();
         let passes = segments.iter().map(|segment| segment.passes).max().unwrap_or(1);
         let number_tiles = tiles(layout.look_ups());
         let zeros = Places::new(segments.len(), tile_segments.len(), passes, number_tiles).end;
         Ok(Self {
-            features: Buffer::of(device, &layout.kernel_features())?,
+            features: Buffer::of(device, &layout.kernel_features(rank))?,
             order: Buffer::of(device, &order)?,
             segments: Buffer::of(device, &segments)?,
             tile_segments: Buffer::of(device, &tile_segments)?,
@@ -104,7 +101,7 @@ impl Router {
             passes: self.passes,
             pass: 0,
             sample_bits: layout.sample_bits(),
-            samples: layout.samples as u32,
+            place_bits: layout.place_bits(),
             ranks: layout.ranks as u32,
             span: layout.span as u32,
         };

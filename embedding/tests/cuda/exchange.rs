@@ -1,45 +1,56 @@
-//! The exchange between ranks against the CPU's tables.
+//! Tables over ranks against the CPU's, and against tables on one GPU.
 //!
-//! Ranks share one GPU, and where there are several the same tests run on as many.
+//! Ranks share one GPU, and where there are several the same tests run on two and on all of them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use half::bf16;
+use half::{bf16, f16};
 use libtest_mimic::{Failed, Trial};
-use rankine_cuda::{Device, Graph};
+use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
+use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
-use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, Node, Rank, Routing, Schedule, Snapshot};
-use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec};
+use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
+use rankine_embedding::{
+    Dtype, EmbeddingPlan, Exchange, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology, UpdateRule,
+};
 
-use super::{BF16_ROUNDING, CASES, F32_ROUNDING, Outcome, Words};
+use super::local::{Column, DeviceIds};
+use super::update::{self, random_case};
+use super::{Bench, CASES, Outcome, Words};
 
-const DEADLINE: Duration = Duration::from_secs(5);
-const RATE: f32 = 0.25;
+const DEADLINE: Duration = Duration::from_secs(10);
+/// What gradients are multiplied by, as the loss of fp16 is.
+const SCALE: f32 = 4.0;
 
-/// The tests: each on one GPU, and where there are several on all of them.
+/// The tests: each on one GPU, and where there are several on two and on all of them.
 pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
-    type CaseBody = fn(&Case) -> Outcome;
-    let bodies: [(&str, CaseBody); 7] = [
+    type CaseBody = fn(&Case, &mut Words) -> Outcome;
+    let bodies: [(&str, CaseBody); 9] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
-        ("vectors_are_the_rows", vectors_are_the_rows),
-        ("gradients_are_summed_row_by_row", gradients_are_summed_row_by_row),
-        ("updates_are_the_cpus", updates_are_the_cpus),
-        ("iterations_have_the_same_bits_each_time", iterations_have_the_same_bits_each_time),
+        ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>),
+        ("tables_learn_as_on_the_cpu_in_bf16", tables_learn_as_on_the_cpu::<bf16>),
+        ("tables_learn_as_on_the_cpu_in_f16", tables_learn_as_on_the_cpu::<f16>),
+        ("one_rank_learns_as_tables_on_one_gpu", one_rank_learns_as_tables_on_one_gpu),
+        ("sums_in_bf16_are_near_the_exact_ones", sums_in_bf16_are_near_the_exact_ones),
+        ("captured_iterations_have_the_same_bits", captured_iterations_have_the_same_bits),
         ("ids_out_of_range_are_told", ids_out_of_range_are_told),
     ];
-    let gpus: &[usize] = if devices > 1 { &[1, devices] } else { &[1] };
+    let mut gpus = vec![1];
+    gpus.extend((devices >= 2).then_some(2));
+    gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
-    for &gpus in gpus {
+    for gpus in gpus {
         for (name, body) in bodies {
             trials.push(Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // Mapping memory into several GPUs takes the driver its time.
-                let cases = if gpus > 1 { CASES / 4 } else { CASES };
+                let cases = if gpus > 1 { CASES / 3 } else { CASES };
                 (0..cases).try_for_each(|number| {
-                    let case = Case::random(seed ^ number << 32, gpus)?;
-                    body(&case).map_err(|failed| {
+                    let mut words = Words { seed: seed ^ number << 32, next: 0 };
+                    let case = Case::random(&mut words, gpus)?;
+                    body(&case, &mut words).map_err(|failed| {
                         let what = failed.message().unwrap_or_default().to_owned();
                         format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
                     })
@@ -54,472 +65,638 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
     trials
 }
 
-/// Tables, and for each rank the ids of two batches and gradients.
+/// Tables over ranks.
 struct Case {
+    /// The tables, and batches as each rank has them.
+    of_rank: update::Case,
     layout: Layout,
-    tables: Vec<TableSpec>,
-    features: Vec<Feature>,
-    stride: usize,
     devices: Vec<Arc<Device>>,
-    seed: u64,
-    /// `[batch][rank][feature][sample]`
-    ids: [Vec<Vec<u32>>; 2],
-    gradients: Vec<Vec<bf16>>,
+}
+
+/// A batch: of each rank its columns, and the gradients of its vectors.
+struct Batch<T> {
+    columns: Vec<Vec<Column>>,
+    gradients: Vec<Vec<T>>,
 }
 
 impl Case {
-    fn random(seed: u64, gpus: usize) -> Result<Self, Failed> {
-        let mut words = Words { seed, next: 0 };
+    fn random(words: &mut Words, gpus: usize) -> Result<Self, Failed> {
         let ranks = if gpus > 1 { gpus } else { words.one_of(&[1, 2, 3]) };
+        Self::of_ranks(words, gpus, ranks)
+    }
+
+    fn of_ranks(words: &mut Words, gpus: usize, ranks: usize) -> Result<Self, Failed> {
+        let of_rank = random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?;
         let opened: Vec<_> = (0..gpus).map(Device::open).collect::<Result<_, _>>()?;
-        let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
-        let dim = words.one_of(&[4, 16, 64, 128, 128, 132, 256]);
-        let tables: Vec<_> = (0..1 + words.below(5))
-            .map(|number| {
-                let rows = words.one_of(&[1, 3, 40, 2_000, 70_000, 150_000]);
-                TableSpec { name: format!("t{number}"), rows, dim, dtype: Dtype::Fp32 }
-            })
-            .collect();
-        let count = if dim > 16 { words.one_of(&[1, 2, 7]) } else { words.one_of(&[3, 26, 40]) };
-        let gap = words.one_of(&[0, 4, 8]);
-        let of = |number| Feature {
-            column: number,
-            table: number % tables.len(),
-            place: gap + number * (dim + gap),
-            pooling: Pooling::Sum,
-        };
-        let features: Vec<_> = (0..count).map(of).collect();
-        let stride = gap + count * (dim + gap) + words.one_of(&[0, 4]);
-        let samples = words.one_of(&[1, 2, 63, 64, 65, 1000, 4097]);
-        let layout =
-            Layout::new(ranks, samples, stride, &tables, &vec![Hotness::Fixed(1); count], &features)?;
-        let mut batch = || {
-            let of_rank = |_| {
-                let ids = features.iter().flat_map(|feature| {
-                    let rows = tables[feature.table].rows;
-                    // From every row alike to almost all look-ups of one row.
-                    let skew = words.one_of(&[1, 4, 30]);
-                    let ids: Vec<_> =
-                        (0..samples).map(|_| (words.unit().powi(skew) * rows as f64) as u32).collect();
-                    ids
-                });
-                ids.collect()
+        let one = &of_rank.layout;
+        let (stride, tables) = (of_rank.stride, one.tables());
+        let layout = Layout::new(ranks, one.samples(), stride, tables, one.columns(), one.features())?;
+        let mut layout = layout.with_optimizers(&of_rank.optimizers);
+        if words.below(2) == 0 {
+            let topology = Topology::new(ranks, 1)?;
+            let owners: Vec<_> = (0..ranks).collect();
+            let plan = |(table, optimizer): (&TableSpec, &Optimizer)| {
+                let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+                match words.below(if rowwise { 2 } else { 3 }) {
+                    0 => TablePlan::row_wise(table, Exchange::Rows),
+                    1 => {
+                        let owner = words.below(ranks as u64) as usize;
+                        TablePlan::table_wise(table, Exchange::Rows, owner)
+                    }
+                    _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
+                }
             };
-            (0..ranks).map(of_rank).collect::<Vec<Vec<u32>>>()
-        };
-        let ids = [batch(), batch()];
-        let gradient = |_| bf16::from_f64(words.unit() - 0.5);
-        let gradients = (0..ranks * layout.elements()).map(gradient).collect::<Vec<_>>();
-        let gradients = gradients.chunks(layout.elements()).map(<[bf16]>::to_vec).collect();
-        Ok(Self { layout, tables, features, stride, devices, seed, ids, gradients })
+            let tables = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
+            layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
+        }
+        let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
+        Ok(Self { of_rank, layout, devices })
     }
 
-    /// The ranks with their first weights, their ids and their gradients, and a schedule each.
-    fn ranks(&self, overlap: bool) -> Result<Vec<(Rank, Schedule)>, Failed> {
-        let ranks = Node::ranks(self.layout.clone(), &self.devices, 2, 2, DEADLINE)?;
-        let with_schedule = ranks.into_iter().enumerate().map(|(number, rank)| {
-            rank.device().bind()?;
-            let schedule = Schedule::new(&rank, overlap)?;
-            let lane = schedule.lane();
-            rank.initialize(lane, self.seed)?;
-            rank.set_rate(lane, RATE)?;
-            rank.set_gradients(lane, &self.gradients[number])?;
-            for (batch, ids) in self.ids.iter().enumerate() {
-                rank.set_ids(lane, batch, &ids[number])?;
-            }
-            Ok((rank, schedule))
+    fn ranks(&self) -> usize {
+        self.layout.ranks()
+    }
+
+    /// A batch of which ranks have shares of different sizes, some of them none.
+    fn batch<T: Element>(&self, words: &mut Words, exact: bool) -> Batch<T> {
+        let columns = (0..self.ranks()).map(|_| match words.below(8) {
+            0 => self.layout.columns().iter().map(|_| Column { offsets: vec![0], ids: vec![] }).collect(),
+            _ => self.of_rank.batch(words),
         });
-        with_schedule.collect()
+        let columns = columns.collect();
+        let gradients = (0..self.ranks()).map(|_| match exact {
+            true => self.of_rank.exact_gradients::<T>(words),
+            false => {
+                let numbers = (0..self.layout.elements()).map(|_| T::of(words.unit() as f32 - 0.5));
+                self.of_rank.with_gaps(numbers.collect())
+            }
+        });
+        Batch { columns, gradients: gradients.collect() }
     }
 
-    fn cpu_tables(&self) -> Vec<Table> {
-        let of = |(number, table): (usize, &TableSpec)| {
-            Table::initialized(table.clone(), Optimizer::sgd(f64::from(RATE)), self.seed, number as u32)
-        };
-        self.tables.iter().enumerate().map(of).collect()
+    /// The features of a rank's columns that look a table up, with their numbers.
+    fn cpu_features<'a>(&self, columns: &'a [Column], table: usize) -> (Vec<usize>, Vec<cpu::Feature<'a>>) {
+        let of_table =
+            self.layout.features().iter().enumerate().filter(|(_, feature)| feature.table == table);
+        of_table
+            .map(|(number, feature)| {
+                let Column { offsets, ids } = &columns[feature.column];
+                let slot = FeatureSlot { stride: self.of_rank.stride, offset: feature.place };
+                let bags = Bags { offsets, ids };
+                (number, cpu::Feature { bags, pooling: feature.pooling, slot })
+            })
+            .unzip()
     }
 
-    /// A batch's ids of one feature, over some ranks.
-    fn column(&self, batch: usize, feature: usize, ranks: &[usize]) -> Vec<u64> {
-        let samples = self.layout.samples();
-        let of_rank = |&rank: &usize| &self.ids[batch][rank][feature * samples..(feature + 1) * samples];
-        ranks.iter().flat_map(of_rank).map(|&id| u64::from(id)).collect()
-    }
-
-    /// Calls `each` for every table that is looked up, with its route over the samples of some ranks and the numbers of
-    /// its features.
-    fn each_route(
+    /// Has every rank do the same, in a thread each.
+    fn on_ranks<T: Element, R: Send>(
         &self,
-        batch: usize,
-        ranks: &[usize],
-        mut each: impl FnMut(usize, &Route, &[cpu::Feature<'_>], &[usize]) -> Result<(), Failed>,
-    ) -> Result<(), Failed> {
-        let offsets: Vec<u32> = (0..=(ranks.len() * self.layout.samples()) as u32).collect();
-        for (table, spec) in self.tables.iter().enumerate() {
-            let of_table = |number: &usize| self.features[*number].table == table;
-            let numbers: Vec<_> = (0..self.features.len()).filter(of_table).collect();
-            if numbers.is_empty() {
+        body: impl Fn(&Rank<'_>) -> Result<R, Failed> + Sync,
+    ) -> Result<Vec<R>, Failed> {
+        let peers = Peers::in_process(&self.devices, DEADLINE)?;
+        let one = |peers: Peers| {
+            let device = Arc::clone(peers.device());
+            device.bind()?;
+            let (lane, side) = (Lane::new(&device)?, Lane::of_high_priority(&device)?);
+            let (layout, drawn) = (self.layout.clone(), self.layout.tables().len());
+            let tables =
+                NodeTables::initialized::<T>(&peers, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
+            let bench = Bench { device, lane };
+            let rank = Rank { case: self, peers, bench, side, tables };
+            let outcome = body(&rank);
+            // Memory that is given back waits for all that runs on the GPU, and so for the others' barriers.
+            rank.bench.lane.synchronize()?;
+            rank.peers.gather(0u32)?;
+            outcome
+        };
+        let outcomes: Vec<Result<R, Failed>> = std::thread::scope(|scope| {
+            let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(|| one(peers))).collect();
+            let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
+                rank.join().unwrap_or_else(|_| Err("a rank panicked".into()))
+            };
+            running.into_iter().map(join).collect()
+        });
+        let failed = outcomes.iter().enumerate().filter_map(|(rank, outcome)| {
+            let what = outcome.as_ref().err()?.message().unwrap_or_default();
+            Some(format!("rank {rank}: {what}"))
+        });
+        let failed: Vec<_> = failed.collect();
+        if failed.is_empty() { outcomes.into_iter().collect() } else { Err(failed.join("; ").into()) }
+    }
+}
+
+/// Routes that ranks hold.
+const ROUTES: usize = 2;
+
+/// A rank in its thread.
+struct Rank<'a> {
+    case: &'a Case,
+    peers: Peers,
+    bench: Bench,
+    side: Lane,
+    tables: NodeTables,
+}
+
+/// A batch on a rank's GPU, with what the step is told.
+struct DeviceBatch<T> {
+    ids: DeviceIds,
+    gradients: Buffer<T>,
+    vectors: Buffer<T>,
+    rates: Buffer<Rate>,
+    step: Buffer<kernels::Step>,
+    scale: Buffer<f32>,
+    stop: Buffer<u32>,
+}
+
+impl Rank<'_> {
+    /// What is needed for some batches, once all ranks have theirs: what allocates waits for all that runs on the GPU.
+    fn upload<T: Element>(&self, batches: &[(&Batch<T>, u32)]) -> Result<Vec<DeviceBatch<T>>, Failed> {
+        let (device, layout) = (&self.bench.device, &self.case.layout);
+        let one = |(number, &(batch, stop)): (usize, &(&Batch<T>, u32))| {
+            let step = step(number);
+            let rates = self.case.of_rank.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
+            let gradients = &batch.gradients[self.peers.rank()];
+            let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(SCALE * gradient.value())).collect();
+            Ok::<_, Failed>(DeviceBatch {
+                ids: DeviceIds::new(&self.bench, layout, &batch.columns[self.peers.rank()])?,
+                gradients: Buffer::of(device, &scaled)?,
+                vectors: Buffer::filled(device, layout.elements(), 0xff)?,
+                rates: Buffer::of(device, &rates.collect::<Vec<_>>())?,
+                step: Buffer::of(device, &[kernels::Step { number: step.number, ..Default::default() }])?,
+                scale: Buffer::of(device, &[1.0 / SCALE])?,
+                stop: Buffer::of(device, &[stop])?,
+            })
+        };
+        let batches = batches.iter().enumerate().map(one).collect::<Result<_, _>>();
+        self.peers.gather(0u32)?;
+        batches
+    }
+
+    /// Enqueues an iteration over a batch that has a route.
+    fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, place: usize) -> Result<(), Error> {
+        let (lane, tables, ids) = (&self.bench.lane, &self.tables, batch.ids.ids());
+        let told = (batch.scale.pointer(), batch.stop.pointer());
+        // SAFETY: the buffers have what the layout says, and live until all ranks' lanes have been waited for.
+        unsafe {
+            tables.look_up(lane, ids, place, self.case.layout.samples(), batch.vectors.pointer())?;
+            tables.reduce(lane, ids, place, batch.gradients.pointer())?;
+            tables.meet(lane)?;
+            tables.update(lane, place, batch.rates.pointer(), batch.step.pointer(), told)
+        }
+    }
+
+    /// Enqueues a batch's route on a lane.
+    fn route<T>(&self, lane: &Lane, batch: &DeviceBatch<T>, place: usize) -> Result<(), Error> {
+        // SAFETY: as for iterations.
+        unsafe { self.tables.route(lane, batch.ids.ids(), place) }
+    }
+
+    /// All rows that this rank has, `[row][dim]` of each table; poison elsewhere.
+    fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
+        let table = |(number, table): (usize, &TableSpec)| {
+            let mut weights = vec![f32::from_bits(u32::MAX); table.rows as usize * table.dim];
+            // In two pieces, as whoever saves tables reads them.
+            let middle = table.rows / 3;
+            let (low, high) = weights.split_at_mut(middle as usize * table.dim);
+            self.tables.copy_rows(&self.bench.lane, number, 0..middle, low)?;
+            self.tables.copy_rows(&self.bench.lane, number, middle..table.rows, high)?;
+            Ok(weights)
+        };
+        self.case.layout.tables().iter().enumerate().map(table).collect()
+    }
+}
+
+/// The step that has a place among those of a test.
+fn step(place: usize) -> Step {
+    Step { number: place as u64 + 1, rate_factor: 1.0 / (place as f64 + 1.0) }
+}
+
+/// What the ranks have of each table, put together: each element must be at one rank.
+fn whole(of_ranks: Vec<Vec<Vec<f32>>>) -> Result<Vec<Vec<f32>>, Failed> {
+    let absent = |weight: &f32| weight.to_bits() == u32::MAX;
+    let mut of_ranks = of_ranks.into_iter();
+    let mut whole = of_ranks.next().ok_or("no ranks")?;
+    for tables in of_ranks {
+        for (to, from) in whole.iter_mut().flatten().zip(tables.iter().flatten()) {
+            match (absent(to), absent(from)) {
+                (true, _) => *to = *from,
+                (false, true) => {}
+                (false, false) => return Err("two ranks have a weight".into()),
+            }
+        }
+    }
+    if whole.iter().flatten().any(absent) { Err("no rank has a weight".into()) } else { Ok(whole) }
+}
+
+fn compare(found: &[Vec<f32>], expected: &[Table]) -> Outcome {
+    for (weights, table) in found.iter().zip(expected) {
+        for (row, own) in (0..).zip(weights.chunks_exact(table.spec().dim)) {
+            let differs = |(a, b): (&f32, &f32)| a.to_bits() != b.to_bits();
+            if let Some(column) = own.iter().zip(table.weights(row)).position(differs) {
+                let (name, have, wanted) = (&table.spec().name, own[column], table.weights(row)[column]);
+                return Err(format!("table {name}, row {row}, column {column}: {have}, not {wanted}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn first_weights_are_the_cpus(case: &Case, _: &mut Words) -> Outcome {
+    let of_ranks = case.on_ranks::<f32, _>(|rank| rank.weights())?;
+    compare(&whole(of_ranks)?, &case.of_rank.on_cpu())
+}
+
+fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
+    // The second route is made in memory that the first one left behind.
+    let batches = [case.batch::<f32>(words, true), case.batch(words, true)];
+    let routes = case.on_ranks::<f32, _>(|rank| {
+        let uploaded = rank.upload(&[(&batches[0], 0), (&batches[1], 0)])?;
+        for batch in &uploaded {
+            rank.route(&rank.bench.lane, batch, 0)?;
+        }
+        rank.tables.check(&rank.bench.lane)?;
+        Ok(rank.tables.snapshot(&rank.bench.lane, 0)?)
+    })?;
+    let mut unions = vec![BTreeMap::<u32, Vec<Option<u32>>>::new(); case.ranks()];
+    for (rank, found) in routes.iter().enumerate() {
+        let expected = look_ups(case, &batches[1].columns[rank]);
+        let (mut list, mut sorted) = (Vec::new(), Vec::new());
+        for ((owner, number), look_ups) in &expected {
+            for &(bag, place) in look_ups {
+                if found.slots[place] as usize != list.len() {
+                    return Err(
+                        format!("rank {rank}: look-up {place} has slot {}", found.slots[place]).into()
+                    );
+                }
+                sorted.push(Pair { slot: list.len() as u32, bag });
+            }
+            list.push((*owner, *number));
+        }
+        if found.list != list || found.sorted != sorted {
+            let have = (found.list.len(), found.sorted.len());
+            return Err(format!("rank {rank}: {have:?}, not {:?}", (list.len(), sorted.len())).into());
+        }
+        for (owner, union) in unions.iter_mut().enumerate() {
+            for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == owner).enumerate() {
+                union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] = Some(entry as u32);
+            }
+        }
+    }
+    for (owner, (found, union)) in routes.iter().zip(unions).enumerate() {
+        let (numbers, sources): (Vec<_>, Vec<_>) = union.into_iter().unzip();
+        if found.union != numbers || found.sources != sources {
+            return Err(format!("owner {owner}: the union of {} rows is another", numbers.len()).into());
+        }
+    }
+    Ok(())
+}
+
+/// Of each distinct row, by owner and number: its look-ups in order, each with its bag and its place among slots.
+fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32, usize)>> {
+    let (layout, mut rows) = (&case.layout, BTreeMap::<_, Vec<_>>::new());
+    let (mut number, mut first) = (0u32, 0);
+    for feature in layout.features() {
+        let of_table = layout.shards().iter().enumerate().filter(|(_, (table, _))| *table == feature.table);
+        for (shard, _) in of_table {
+            let Column { offsets, ids } = &columns[feature.column];
+            for (sample, bag) in offsets.windows(2).enumerate() {
+                for place in bag[0]..bag[1] {
+                    let (owner, row) = layout.place(shard, ids[place as usize]);
+                    let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
+                    rows.entry((owner, row as u32)).or_default().push(look_up);
+                }
+            }
+            number += 1;
+            first += layout.samples() * layout.columns()[feature.column].max();
+        }
+    }
+    rows
+}
+
+/// The vectors of a rank's samples, from rows that are rounded to `T` before they are pooled; poison between.
+fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column]) -> Vec<T> {
+    let (stride, poison) =
+        (case.of_rank.stride, bytemuck::pod_read_unaligned::<T>(&vec![0xff; size_of::<T>()]));
+    let mut vectors = vec![poison; case.layout.elements()];
+    for feature in case.layout.features() {
+        let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
+        let dim = table.spec().dim;
+        for (sample, vector) in vectors.chunks_exact_mut(stride).enumerate() {
+            let bag = match offsets.get(sample + 1) {
+                Some(&end) => &ids[offsets[sample] as usize..end as usize],
+                None => &[],
+            };
+            let mut sum = vec![0.0f32; dim.next_multiple_of(4)];
+            for &id in bag {
+                let row = table.weights(id).iter().map(|&weight| T::of(weight).value());
+                sum.iter_mut().zip(row).for_each(|(sum, weight)| *sum += weight);
+            }
+            let scale = feature.pooling.scale(bag.len());
+            let to = vector[feature.place..].iter_mut();
+            to.zip(sum).for_each(|(to, sum)| *to = T::of(sum * scale));
+        }
+    }
+    vectors
+}
+
+/// What sums of gradients travel as.
+fn travelled<T: Element>(sum: f32) -> f32 {
+    if T::KIND == ElementKind::Bf16 { bf16::from_f32(sum).to_f32() } else { sum }
+}
+
+/// Updates the CPU's tables from what each rank has summed: all sums of gradients are exact but for what they travel as.
+fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
+    for (number, table) in tables.iter_mut().enumerate() {
+        let (dim, mut ids, mut sums) = (table.spec().dim, Vec::new(), Vec::new());
+        for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
+            let (_, features) = case.cpu_features(columns, number);
+            if features.is_empty() {
                 continue;
             }
-            let columns: Vec<_> = numbers.iter().map(|&number| self.column(batch, number, ranks)).collect();
-            let features: Vec<_> = numbers
-                .iter()
-                .zip(&columns)
-                .map(|(&number, ids)| cpu::Feature {
-                    bags: Bags { offsets: &offsets, ids },
-                    pooling: Pooling::Sum,
-                    slot: FeatureSlot { stride: self.stride, offset: self.features[number].place },
-                })
-                .collect();
             let mut route = Route::default();
-            route.build(&features, spec.rows);
-            each(table, &route, &features, &numbers)?;
-        }
-        Ok(())
-    }
-}
-
-/// Enqueues on every rank in turn, with its GPU the current one.
-fn on_each(
-    ranks: &[(Rank, Schedule)],
-    mut enqueue: impl FnMut(&Rank, &Schedule) -> Result<(), Error>,
-) -> Result<(), Failed> {
-    for (rank, schedule) in ranks {
-        rank.device().bind()?;
-        enqueue(rank, schedule)?;
-    }
-    Ok(())
-}
-
-/// Waits for every rank and hands back what `read` finds there.
-fn read_each<T>(
-    ranks: &[(Rank, Schedule)],
-    read: impl Fn(&Rank, &Schedule) -> Result<T, Error>,
-) -> Result<Vec<T>, Failed> {
-    let of = |(rank, schedule): &(Rank, Schedule)| {
-        rank.device().bind()?;
-        rank.check(schedule.lane())?;
-        Ok(read(rank, schedule)?)
-    };
-    ranks.iter().map(of).collect()
-}
-
-const FIRST: Routing = Routing { batch: 0, route: 0 };
-const SECOND: Routing = Routing { batch: 1, route: 1 };
-
-fn first_weights_are_the_cpus(case: &Case) -> Result<(), Failed> {
-    let ranks = case.ranks(false)?;
-    let tables = read_each(&ranks, |rank, schedule| rank.table(schedule.lane()))?;
-    let dim = case.tables[0].dim;
-    for (number, table) in case.cpu_tables().iter().enumerate() {
-        for row in 0..table.spec().rows {
-            let (owner, place) = case.layout.place(number, row);
-            let own = &tables[owner][place as usize * dim..][..dim];
-            if own != table.weights(row) {
-                return Err(
-                    format!("table {number}, row {row}: {own:?}, not {:?}", table.weights(row)).into()
-                );
+            route.build(&features, table.spec().rows);
+            for (index, &row) in route.rows.iter().enumerate() {
+                let mut sum = vec![0.0f32; dim];
+                for bag in route.bags_of(index) {
+                    let feature = &features[bag.feature];
+                    let scale = feature.pooling.scale(feature.bags.bag(bag.sample).len());
+                    let from = &gradients[bag.sample * feature.slot.stride + feature.slot.offset..][..dim];
+                    sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
+                }
+                ids.push(row);
+                sums.extend(sum.into_iter().map(travelled::<T>));
             }
         }
+        let offsets: Vec<u32> = (0..=ids.len() as u32).collect();
+        let features = [cpu::Feature {
+            bags: Bags { offsets: &offsets, ids: &ids },
+            pooling: Pooling::Sum,
+            slot: FeatureSlot { stride: dim, offset: 0 },
+        }];
+        let mut route = Route::default();
+        route.build(&features, table.spec().rows);
+        table.update(&route, &features, &sums, step);
     }
-    Ok(())
 }
 
-fn routes_are_the_cpus(case: &Case) -> Result<(), Failed> {
-    let ranks = case.ranks(false)?;
-    // The second batch goes the way of iterations: its route is made in memory that the first one's left behind.
-    on_each(&ranks, |rank, schedule| {
-        schedule.begin(rank, FIRST)?;
-        schedule.begin(rank, SECOND)
+fn bits<T: Element>(elements: &[T]) -> Vec<u32> {
+    elements.iter().map(|element| element.value().to_bits()).collect()
+}
+
+fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Outcome {
+    const STEPS: usize = 6;
+    let batches: Vec<Batch<T>> = (0..STEPS).map(|_| case.batch(words, true)).collect();
+    let stops: Vec<u32> = (0..STEPS).map(|_| u32::from(words.below(6) == 0)).collect();
+    let with_stops: Vec<_> = batches.iter().zip(stops.iter().copied()).collect();
+    let found = case.on_ranks::<T, _>(|rank| {
+        let uploaded = rank.upload(&with_stops)?;
+        for (number, batch) in uploaded.iter().enumerate() {
+            rank.route(&rank.bench.lane, batch, number % ROUTES)?;
+            rank.iterate(batch, number % ROUTES)?;
+        }
+        rank.tables.check(&rank.bench.lane)?;
+        let lane = &rank.bench.lane;
+        let vectors = uploaded.iter().map(|batch| batch.vectors.read(lane)).collect::<Result<Vec<_>, _>>()?;
+        let weights = rank.weights()?;
+        // Nothing is given back while others may wait.
+        rank.peers.gather(0u32)?;
+        Ok((vectors, weights))
     })?;
-    for routing in [FIRST, SECOND] {
-        let routes = read_each(&ranks, |rank, schedule| rank.snapshot(schedule.lane(), routing.route))?;
-        check_routes(case, routing.batch, &routes)?;
-    }
-    Ok(())
-}
-
-fn check_routes(case: &Case, batch: usize, routes: &[Snapshot]) -> Result<(), Failed> {
-    let (layout, samples) = (&case.layout, case.layout.samples());
-    let mut unions = vec![BTreeMap::<u64, Vec<Option<u32>>>::new(); routes.len()];
-    for (rank, route) in routes.iter().enumerate() {
-        if !route.list.is_sorted_by(|one, other| one < other) {
-            return Err(format!("rank {rank}: the list does not ascend").into());
-        }
-        let slot_of: BTreeMap<_, _> = (0u32..).zip(&route.list).map(|(slot, &place)| (place, slot)).collect();
-        let mut distinct = 0;
-        case.each_route(batch, &[rank], |table, expected, _, numbers| {
-            distinct += expected.rows.len();
-            for (index, &row) in expected.rows.iter().enumerate() {
-                let Some(&slot) = slot_of.get(&layout.place(table, row)) else {
-                    return Err(format!("rank {rank}: row {row} of table {table} has no slot").into());
-                };
-                let bag = |bag: cpu::BagPlace| {
-                    (numbers[bag.feature] as u32) << layout.sample_bits() | bag.sample as u32
-                };
-                let bags: Vec<_> = expected.bags_of(index).map(bag).collect();
-                if route.bags[slot as usize] != bags {
-                    let have = &route.bags[slot as usize];
-                    return Err(format!("rank {rank}, slot {slot}: {have:?}, not {bags:?}").into());
-                }
-            }
-            Ok(())
-        })?;
-        if route.list.len() != distinct {
-            return Err(format!("rank {rank}: {} slots for {distinct} rows", route.list.len()).into());
-        }
-        for (id, (&row, &slot)) in case.ids[batch][rank].iter().zip(&route.slots).enumerate() {
-            let place = layout.place(case.features[id / samples].table, u64::from(row));
-            if route.list.get(slot as usize) != Some(&place) {
-                return Err(format!("rank {rank}, id {id}: slot {slot}, not that of {place:?}").into());
+    let mut tables = case.of_rank.on_cpu();
+    for (number, (batch, stop)) in with_stops.iter().enumerate() {
+        for (rank, (vectors, _)) in found.iter().enumerate() {
+            let expected = expected_vectors::<T>(case, &tables, &batch.columns[rank]);
+            let differs = |(a, b): (&u32, &u32)| a != b;
+            let (have, wanted) = (bits(&vectors[number]), bits(&expected));
+            if let Some(at) = have.iter().zip(&wanted).position(differs) {
+                let (sample, element) = (at / case.of_rank.stride, at % case.of_rank.stride);
+                let (have, wanted) = (vectors[number][at], expected[at]);
+                let place = format!("step {number}, rank {rank}, sample {sample}, element {element}");
+                return Err(format!("{place}: {have:?}, not {wanted:?}").into());
             }
         }
-        for (&(owner, row), &slot) in &slot_of {
-            let sources = unions[owner].entry(row).or_insert_with(|| vec![None; routes.len()]);
-            let first = route.list.partition_point(|(other, _)| *other < owner);
-            sources[rank] = Some(slot - first as u32);
+        if *stop == 0 {
+            update_on_cpu(case, &mut tables, batch, step(number));
         }
     }
-    for (owner, (route, union)) in routes.iter().zip(unions).enumerate() {
-        let (rows, sources): (Vec<_>, Vec<_>) = union.into_iter().unzip();
-        if route.union != rows || route.sources != sources {
-            return Err(format!("owner {owner}: the union of {} rows is another", rows.len()).into());
-        }
-    }
-    Ok(())
+    compare(&whole(found.into_iter().map(|(_, weights)| weights).collect())?, &tables)
 }
 
-fn vectors_are_the_rows(case: &Case) -> Result<(), Failed> {
-    let tables = case.cpu_tables();
-    let dim = tables[0].spec().dim;
-    type Way = fn(&Rank, &Schedule) -> Result<(), Error>;
-    let ways: [(&str, Way); 3] = [
-        ("sent", |rank, schedule| {
-            schedule.begin(rank, FIRST)?;
-            rank.send(schedule.lane(), 0)?;
-            rank.barrier(schedule.lane())?;
-            rank.gather(schedule.lane(), 0)
-        }),
-        ("fetched", |rank, schedule| {
-            rank.route(schedule.lane(), FIRST)?;
-            rank.fetch(schedule.lane(), 0)?;
-            rank.gather(schedule.lane(), 0)
-        }),
-        ("sent as vectors", |rank, schedule| {
-            rank.send_vectors(schedule.lane(), 0)?;
-            rank.barrier(schedule.lane())
-        }),
-    ];
-    for (way, enqueue) in ways {
-        let ranks = case.ranks(false)?;
-        on_each(&ranks, enqueue)?;
-        let vectors = read_each(&ranks, |rank, schedule| rank.vectors(schedule.lane()))?;
-        for (rank, vectors) in vectors.iter().enumerate() {
-            let mut expected = vec![bf16::from_bits(0xffff); case.layout.elements()];
-            for (number, feature) in case.features.iter().enumerate() {
-                for (sample, id) in case.column(0, number, &[rank]).into_iter().enumerate() {
-                    let at = sample * case.stride + feature.place;
-                    let weights = tables[feature.table].weights(id);
-                    let row = weights.iter().map(|&weight| bf16::from_f32(weight));
-                    expected[at..at + dim].iter_mut().zip(row).for_each(|(to, from)| *to = from);
-                }
+fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outcome {
+    let alone = Case::of_ranks(words, 1, 1)?;
+    let case = if case.ranks() == 1 { case } else { &alone };
+    let batches: Vec<Batch<f32>> = (0..4).map(|_| case.batch(words, false)).collect();
+    let with_stops: Vec<_> = batches.iter().map(|batch| (batch, 0)).collect();
+    let found = case.on_ranks::<f32, _>(|rank| {
+        let (lane, case) = (&rank.bench.lane, &rank.case.of_rank);
+        let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
+        let local = LocalTables::initialized(&rank.bench.device, layout, lane, case.seed, drawn)?;
+        let uploaded = rank.upload(&with_stops)?;
+        for batch in &uploaded {
+            rank.route(lane, batch, 0)?;
+            rank.iterate(batch, 0)?;
+            let (ids, rates, step) = (batch.ids.ids(), batch.rates.pointer(), batch.step.pointer());
+            let told = (batch.scale.pointer(), batch.stop.pointer());
+            let vectors = batch.vectors.read(lane)?;
+            // SAFETY: the buffers have what the layout says, and live until the lane has been waited for.
+            unsafe {
+                local.look_up(lane, ids, case.layout.samples(), batch.vectors.pointer())?;
+                local.route(lane, ids)?;
+                local.update(lane, ids, batch.gradients.pointer(), rates, step, told)?;
             }
-            // Bits, since what is never written is not a number.
-            let bits = |of: &[bf16]| of.iter().map(|element| element.to_bits()).collect::<Vec<_>>();
-            if bits(vectors) != bits(&expected) {
-                return Err(format!("rank {rank}: rows that were {way} are others").into());
+            if bits(&vectors) != bits(&batch.vectors.read(lane)?) {
+                return Err("vectors are others".into());
             }
         }
-    }
-    Ok(())
+        rank.tables.check(lane)?;
+        let mut rows = Vec::new();
+        local.try_for_each_row(
+            lane,
+            |row| {
+                rows.extend_from_slice(row);
+                Ok(())
+            },
+            Failed::from,
+        )?;
+        Ok((rank.weights()?.concat(), rows))
+    })?;
+    let (found, expected) = &found[0];
+    if bits(found) == bits(expected) { Ok(()) } else { Err("weights are others".into()) }
 }
 
-/// The sum of a row's gradients over bags, in f64, and the sum of their sizes.
-fn exact_sums(case: &Case, rank: usize, bags: &[u32]) -> (Vec<f64>, Vec<f64>) {
-    let (dim, bits) = (case.tables[0].dim, case.layout.sample_bits());
-    let (mut sums, mut sizes) = (vec![0.0; dim], vec![0.0; dim]);
-    for bag in bags {
-        let sample = (bag & ((1 << bits) - 1)) as usize;
-        let at = sample * case.stride + case.features[(bag >> bits) as usize].place;
-        for (element, gradient) in case.gradients[rank][at..at + dim].iter().enumerate() {
-            sums[element] += gradient.to_f64();
-            sizes[element] += gradient.to_f64().abs();
-        }
-    }
-    (sums, sizes)
-}
-
-/// The owner that has the summed gradient of a rank's slot, and where it begins there.
-fn place_of_sum(case: &Case, rank: usize, route: &Snapshot, slot: usize) -> (usize, usize) {
-    let owner = route.list[slot].0;
-    let first = route.list.partition_point(|(other, _)| *other < owner);
-    (owner, (rank * case.layout.entries_max() + slot - first) * case.tables[0].dim)
-}
-
-fn gradients_are_summed_row_by_row(case: &Case) -> Result<(), Failed> {
-    let mut first: Option<Vec<Vec<u16>>> = None;
-    for _ in 0..2 {
-        let ranks = case.ranks(false)?;
-        on_each(&ranks, |rank, schedule| {
-            schedule.begin(rank, FIRST)?;
-            rank.reduce(schedule.lane(), 0)?;
-            rank.barrier(schedule.lane())
-        })?;
-        let sums = read_each(&ranks, |rank, schedule| rank.sums(schedule.lane()))?;
-        let routes = read_each(&ranks, |rank, schedule| rank.snapshot(schedule.lane(), 0))?;
-        for (rank, route) in routes.iter().enumerate() {
-            for (slot, bags) in route.bags.iter().enumerate() {
-                let (exact, sizes) = exact_sums(case, rank, bags);
-                let (owner, place) = place_of_sum(case, rank, route, slot);
-                for (element, (exact, size)) in exact.iter().zip(sizes).enumerate() {
-                    let have = sums[owner][place + element].to_f64();
-                    // Each addition rounds what it adds to, which is no larger than the sum of sizes.
-                    let added = bags.len() as f64 * F32_ROUNDING * size;
-                    let bound = added + BF16_ROUNDING * (exact.abs() + added);
-                    if (have - exact).abs() > bound || have.is_nan() {
-                        let what = format!("rank {rank}, slot {slot}, element {element} of {}", bags.len());
-                        return Err(format!("{what}: {have}, not {exact} within {bound}").into());
+fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outcome {
+    const RATE: f64 = 0.125;
+    let layout = &case.layout;
+    let in_f32 = |table: &TableSpec| TableSpec { dtype: Dtype::Fp32, ..table.clone() };
+    let tables: Vec<_> = layout.tables().iter().map(in_f32).collect();
+    let (samples, stride) = (layout.samples(), case.of_rank.stride);
+    let layout = Layout::new(case.ranks(), samples, stride, &tables, layout.columns(), layout.features())?;
+    let optimizers = vec![Optimizer::sgd(RATE); tables.len()];
+    let layout = layout.with_optimizers(&optimizers);
+    let of_rank = update::Case { layout: layout.clone(), optimizers, stride, seed: case.of_rank.seed };
+    let case = Case { of_rank, layout, devices: case.devices.clone() };
+    let batch = case.batch::<bf16>(words, false);
+    let found = case.on_ranks::<bf16, _>(|rank| {
+        let uploaded = rank.upload(&[(&batch, 0)])?;
+        rank.route(&rank.bench.lane, &uploaded[0], 0)?;
+        rank.iterate(&uploaded[0], 0)?;
+        rank.tables.check(&rank.bench.lane)?;
+        let weights = rank.weights()?;
+        rank.peers.gather(0u32)?;
+        Ok(weights)
+    })?;
+    let found = whole(found)?;
+    for (number, table) in case.of_rank.on_cpu().iter().enumerate() {
+        let dim = table.spec().dim;
+        // Of each row: the sums of its gradients and of their sizes, and how many there are.
+        let mut sums = vec![(0.0f64, 0.0f64); table.spec().rows as usize * dim];
+        let mut counts = vec![0.0; table.spec().rows as usize];
+        for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
+            for feature in case.cpu_features(columns, number).1 {
+                for sample in 0..feature.bags.len() {
+                    let bag = feature.bags.bag(sample);
+                    let scale = f64::from(feature.pooling.scale(bag.len()));
+                    let from = &gradients[sample * stride + feature.slot.offset..][..dim];
+                    for &row in bag {
+                        counts[row as usize] += 1.0;
+                        for (sum, from) in sums[row as usize * dim..][..dim].iter_mut().zip(from) {
+                            sum.0 += from.to_f64() * scale;
+                            sum.1 += from.to_f64().abs() * scale;
+                        }
                     }
                 }
             }
         }
-        let bits: Vec<Vec<u16>> =
-            sums.iter().map(|sums| sums.iter().map(|sum| sum.to_bits()).collect()).collect();
-        if first.get_or_insert_with(|| bits.clone()) != &bits {
-            return Err("the second time has other bits".into());
+        for (at, (&have, (sum, size))) in found[number].iter().zip(sums).enumerate() {
+            let (row, column) = (at / dim, at % dim);
+            let before = f64::from(table.weights(row as u64)[column]);
+            let exact = before - RATE * sum;
+            // Each addition rounds what it adds to, which is no larger than the sum of sizes; what travels is rounded
+            // once more.
+            let summed = size * (super::BF16_ROUNDING + (counts[row] + 8.0) * super::F32_ROUNDING) * 1.01;
+            let bound = RATE * summed + 2.0 * super::F32_ROUNDING * (before.abs() + exact.abs());
+            if (f64::from(have) - exact).abs() > bound || have.is_nan() {
+                let place = format!("table {number}, row {row}, column {column}");
+                return Err(format!("{place}: {have}, not {exact} within {bound}").into());
+            }
         }
     }
     Ok(())
 }
 
-fn updates_are_the_cpus(case: &Case) -> Result<(), Failed> {
-    let ranks = case.ranks(true)?;
-    on_each(&ranks, |rank, schedule| {
-        schedule.begin(rank, FIRST)?;
-        schedule.iteration(rank, 0, SECOND, |_| Ok(()))
-    })?;
-    let tables = read_each(&ranks, |rank, schedule| rank.table(schedule.lane()))?;
-    let sums = read_each(&ranks, |rank, schedule| rank.sums(schedule.lane()))?;
-    let routes = read_each(&ranks, |rank, schedule| rank.snapshot(schedule.lane(), 0))?;
-    let before = case.cpu_tables();
-    let dim = before[0].spec().dim;
-
-    // The very bits, from the sums that the GPUs have.
-    let mut expected = before.clone();
-    for (owner, route) in routes.iter().enumerate() {
-        for (&row, sources) in route.union.iter().zip(&route.sources) {
-            let mut total = vec![0.0f32; dim];
-            for (rank, entry) in
-                sources.iter().enumerate().filter_map(|(rank, entry)| Some((rank, (*entry)?)))
-            {
-                let sum = &sums[owner][(rank * case.layout.entries_max() + entry as usize) * dim..][..dim];
-                total.iter_mut().zip(sum).for_each(|(total, sum)| *total += sum.to_f32());
-            }
-            let (table, row) = case.layout.row_of(owner, row);
-            let weights = expected[table].weights_mut(row);
-            weights.iter_mut().zip(&total).for_each(|(weight, total)| *weight -= RATE * total);
-        }
-    }
-    for (number, table) in expected.iter().enumerate() {
-        for row in 0..table.spec().rows {
-            let (owner, place) = case.layout.place(number, row);
-            let own = &tables[owner][place as usize * dim..][..dim];
-            if own != table.weights(row) {
-                return Err(
-                    format!("table {number}, row {row}: {own:?}, not {:?}", table.weights(row)).into()
-                );
-            }
-        }
-    }
-
-    // The CPU's update over all ranks' samples, within what rounding a gradient a rank to bf16 explains.
-    let all: Vec<_> = (0..ranks.len()).collect();
-    let gradients: Vec<f32> = case.gradients.iter().flatten().map(|gradient| gradient.to_f32()).collect();
-    let mut tables_of_cpu = before;
-    case.each_route(0, &all, |table, route, features, numbers| {
-        tables_of_cpu[table].update(route, features, &gradients, Step { number: 1, rate_factor: 1.0 });
-        for (index, &row) in route.rows.iter().enumerate() {
-            let mut sizes = vec![0.0f64; dim];
-            let bags = route.bags_of(index);
-            let count = bags.len() as f64;
-            for bag in bags {
-                let at = bag.sample * case.stride + case.features[numbers[bag.feature]].place;
-                let of_bag = &gradients[at..at + dim];
-                sizes.iter_mut().zip(of_bag).for_each(|(size, gradient)| *size += f64::from(gradient.abs()));
-            }
-            let (cpu, gpu) = (tables_of_cpu[table].weights(row), expected[table].weights(row));
-            for ((&cpu, &gpu), size) in cpu.iter().zip(gpu).zip(sizes) {
-                let summed = f64::from(RATE) * size * (BF16_ROUNDING + 2.0 * count * F32_ROUNDING) * 1.01;
-                let bound = summed + 2.0 * F32_ROUNDING * f64::from(cpu.abs().max(gpu.abs()));
-                if f64::from((cpu - gpu).abs()) > bound {
-                    return Err(format!("row {row} of table {table}: {gpu}, not {cpu} within {bound}").into());
+fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Outcome {
+    let batches: Vec<Batch<bf16>> = (0..ROUTES).map(|_| case.batch(words, false)).collect();
+    let with_stops: Vec<_> = batches.iter().map(|batch| (batch, 0)).collect();
+    let mut first: Option<Vec<Vec<f32>>> = None;
+    // In order; captured, with the next batch's route on a lane aside.
+    for captured in [false, true] {
+        let found = case.on_ranks::<bf16, _>(|rank| {
+            let (lane, side) = (&rank.bench.lane, &rank.side);
+            let uploaded = rank.upload(&with_stops)?;
+            let (forked, joined) = (Moment::new(&rank.bench.device)?, Moment::new(&rank.bench.device)?);
+            let pair = || {
+                for place in 0..ROUTES {
+                    let next = (place + 1) % ROUTES;
+                    if captured {
+                        lane.record(&forked)?;
+                        side.wait(&forked)?;
+                        rank.route(side, &uploaded[next], next)?;
+                        side.record(&joined)?;
+                        rank.iterate(&uploaded[place], place)?;
+                        lane.wait(&joined)?;
+                    } else {
+                        rank.iterate(&uploaded[place], place)?;
+                        rank.route(lane, &uploaded[next], next)?;
+                    }
+                }
+                Ok::<_, Error>(())
+            };
+            rank.route(lane, &uploaded[0], 0)?;
+            lane.synchronize()?;
+            let mut graph = captured.then(|| Graph::capture(lane, pair)).transpose()?;
+            rank.peers.gather(0u32)?;
+            for _ in 0..3 {
+                match &mut graph {
+                    // SAFETY: the buffers that the graph has live until all lanes have been waited for.
+                    Some(graph) => unsafe { graph.replay(lane) }?,
+                    None => pair()?,
                 }
             }
-        }
-        Ok(())
-    })
-}
-
-fn iterations_have_the_same_bits_each_time(case: &Case) -> Result<(), Failed> {
-    let mut first: Option<Vec<Vec<f32>>> = None;
-    // In order; overlapped; overlapped, captured and replayed.
-    for (overlap, captured) in [(false, false), (true, false), (true, true)] {
-        let ranks = case.ranks(overlap)?;
-        let pair = |rank: &Rank, schedule: &Schedule| {
-            schedule.iteration(rank, 0, SECOND, |_| Ok(()))?;
-            schedule.iteration(rank, 1, FIRST, |_| Ok(()))
-        };
-        on_each(&ranks, |rank, schedule| schedule.begin(rank, FIRST))?;
-        let mut graphs = Vec::new();
-        if captured {
-            on_each(&ranks, |rank, schedule| {
-                graphs.push(Graph::capture(schedule.lane(), || pair(rank, schedule))?);
-                Ok(())
-            })?;
-        }
-        for _ in 0..3 {
-            let mut graphs = graphs.iter_mut();
-            on_each(&ranks, |rank, schedule| match graphs.next() {
-                // SAFETY: the ranks, whose buffers the graph has, live until the end of this turn.
-                Some(graph) => Ok(unsafe { graph.replay(schedule.lane()) }?),
-                None => pair(rank, schedule),
-            })?;
-        }
-        let tables = read_each(&ranks, |rank, schedule| rank.table(schedule.lane()))?;
-        if first.get_or_insert_with(|| tables.clone()) != &tables {
-            return Err(format!("other bits with overlap {overlap}, captured {captured}").into());
+            rank.tables.check(lane)?;
+            let weights = rank.weights()?;
+            rank.peers.gather(0u32)?;
+            Ok(weights)
+        })?;
+        let found = whole(found)?;
+        let same = |one: &[Vec<f32>], other: &[Vec<f32>]| bits(&one.concat()) == bits(&other.concat());
+        if !same(first.get_or_insert_with(|| found.clone()), &found) {
+            return Err(format!("other bits, captured {captured}").into());
         }
     }
     Ok(())
 }
 
-fn ids_out_of_range_are_told(case: &Case) -> Result<(), Failed> {
-    let ranks = case.ranks(false)?;
-    let (rank, schedule) = &ranks[0];
-    rank.device().bind()?;
-    let mut ids = case.ids[0][0].clone();
-    ids[0] = case.tables[case.features[0].table].rows as u32;
-    rank.set_ids(schedule.lane(), 0, &ids)?;
-    rank.route(schedule.lane(), FIRST)?;
-    match rank.check(schedule.lane()) {
-        Err(Error::Ids { count: 1 }) => Ok(()),
+fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
+    let mut batch = case.batch::<f32>(words, true);
+    let feature = case.layout.features()[0];
+    let wrong = case.layout.features().iter().filter(|other| other.column == feature.column);
+    let shards = |table| case.layout.shards().iter().filter(move |(other, _)| *other == table).count();
+    let expected: usize = wrong.map(|feature| shards(feature.table)).sum();
+    let Some(id) = batch.columns[0][feature.column].ids.last_mut() else { return Ok(()) };
+    *id = u64::from(u32::MAX);
+    let outcomes = case.on_ranks::<f32, _>(|rank| {
+        let uploaded = rank.upload(&[(&batch, 0)])?;
+        rank.route(&rank.bench.lane, &uploaded[0], 0)?;
+        let outcome = rank.tables.check(&rank.bench.lane);
+        rank.peers.gather(0u32)?;
+        Ok(outcome)
+    })?;
+    for (rank, outcome) in outcomes.iter().enumerate() {
+        match outcome {
+            Ok(()) if rank > 0 => {}
+            Err(Error::Ids { count }) if rank == 0 && *count as usize == expected => {}
+            other => {
+                return Err(format!("rank {rank}: {other:?}, and {expected} look-ups name the id").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn waits_in_vain(tables: &NodeTables, lane: &Lane) -> Outcome {
+    // The second does not wait for the deadline again.
+    // SAFETY: the tables live until all ranks are done.
+    (0..2).try_for_each(|_| unsafe { tables.meet(lane) })?;
+    match tables.check(lane) {
+        Err(Error::Cuda(rankine_cuda::Error::PeerBarrier { waiting: 1, missing: 0, deadline_ms: 50 })) => {
+            Ok(())
+        }
         other => Err(format!("{other:?}").into()),
     }
 }
 
-fn a_rank_that_does_not_come_is_named(gpus: usize) -> Result<(), Failed> {
+fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
     let devices: Vec<_> = (0..2).map(|rank| Device::open(rank % gpus)).collect::<Result<_, _>>()?;
     let table = TableSpec { name: "t".into(), rows: 10, dim: 4, dtype: Dtype::Fp32 };
     let feature = Feature { column: 0, table: 0, place: 0, pooling: Pooling::Sum };
     let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
-    let ranks = Node::ranks(layout, &devices, 1, 2, Duration::from_millis(50))?;
-    let waiting = &ranks[1];
-    waiting.device().bind()?;
-    let schedule = Schedule::new(waiting, false)?;
-    // The second does not wait for the deadline again.
-    (0..2).try_for_each(|_| waiting.barrier(schedule.lane()))?;
-    match waiting.check(schedule.lane()) {
-        Err(Error::Deadline { waiting: 1, missing: 0, deadline_ms: 50 }) => Ok(()),
-        other => Err(format!("{other:?}").into()),
-    }
+    let together = Barrier::new(2);
+    let one = |peers: Peers| -> Outcome {
+        let device = Arc::clone(peers.device());
+        device.bind()?;
+        let lane = Lane::new(&device)?;
+        let tables = NodeTables::initialized::<bf16>(&peers, layout.clone(), &lane, 1, 1, ROUTES)?;
+        let outcome = match peers.rank() {
+            0 => Ok(()),
+            _ => waits_in_vain(&tables, &lane),
+        };
+        // The tables live until all ranks are done.
+        together.wait();
+        outcome
+    };
+    let peers = Peers::in_process(&devices, Duration::from_millis(50))?;
+    std::thread::scope(|scope| {
+        let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(|| one(peers))).collect();
+        running.into_iter().try_for_each(|rank| rank.join().map_err(|_| "a rank panicked")?)
+    })
 }

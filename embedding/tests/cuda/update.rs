@@ -40,11 +40,11 @@ pub(crate) const BODIES: &[Body] = &[
 ];
 
 /// Tables with their optimizers, and columns that look them up.
-struct Case {
-    layout: Layout,
-    optimizers: Vec<Optimizer>,
-    stride: usize,
-    seed: u64,
+pub(crate) struct Case {
+    pub(crate) layout: Layout,
+    pub(crate) optimizers: Vec<Optimizer>,
+    pub(crate) stride: usize,
+    pub(crate) seed: u64,
 }
 
 impl Case {
@@ -86,7 +86,7 @@ impl Case {
         Ok(Self { layout: layout.with_optimizers(&optimizers), optimizers, stride, seed })
     }
 
-    fn on_cpu(&self) -> Vec<Table> {
+    pub(crate) fn on_cpu(&self) -> Vec<Table> {
         let tables = self.layout.tables().iter().zip(&self.optimizers).enumerate();
         let of = |(number, (table, &optimizer)): (usize, (&TableSpec, &Optimizer))| {
             Table::initialized(table.clone(), optimizer, self.seed, number as u32)
@@ -96,7 +96,7 @@ impl Case {
 
     /// The ids of a batch, which may be shorter than there is room for: from every row alike to almost all look-ups of
     /// one row.
-    fn batch(&self, words: &mut Words) -> Vec<Column> {
+    pub(crate) fn batch(&self, words: &mut Words) -> Vec<Column> {
         let all = self.layout.samples();
         let samples = words.one_of(&[all, all, all.div_ceil(2)]);
         let column = |(number, hotness): (usize, &Hotness)| {
@@ -118,13 +118,13 @@ impl Case {
     }
 
     /// Gradients whose sums are exact in any order.
-    fn exact_gradients<T: Element>(&self, words: &mut Words) -> Vec<T> {
+    pub(crate) fn exact_gradients<T: Element>(&self, words: &mut Words) -> Vec<T> {
         let number = |_| T::of((words.below(63) as f32 - 31.0) / 64.0);
         self.with_gaps((0..self.layout.elements()).map(number).collect())
     }
 
     /// Between the vectors lies what nothing may read.
-    fn with_gaps<T: Element>(&self, mut gradients: Vec<T>) -> Vec<T> {
+    pub(crate) fn with_gaps<T: Element>(&self, mut gradients: Vec<T>) -> Vec<T> {
         let mut of_feature = vec![false; self.stride];
         for feature in self.layout.features() {
             of_feature[feature.place..][..self.layout.tables()[feature.table].dim].fill(true);
@@ -236,7 +236,7 @@ fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) 
     Ok(())
 }
 
-fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, Failed> {
+pub(crate) fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, Failed> {
     let widest = words.one_of(&[4, 16, 64, 128, 128, 256, 1024]);
     let table = |_: u64| {
         let dim = words.one_of(&[1, 3, 4, 16, 20, 64, 100, 128, 132, 256, 512, 1000, 1024]);

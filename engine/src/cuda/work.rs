@@ -63,9 +63,13 @@ impl Sizes<'_> {
             Phase::Interact => self.interaction(1),
             Phase::TopForward => self.forward(hidden),
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => self.backward(hidden, true),
+            Phase::TopBackward => self.by_inputs(hidden, true),
+            Phase::TopWeights => self.by_weights(hidden),
             Phase::InteractBackward => self.interaction(2),
-            Phase::BottomBackward => self.backward(&layout.bottom.layers, false),
+            Phase::InteractWeights => self.by_weights(&self.cross_layers()),
+            Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
+            Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
+            Phase::Sums => bytes(activations(head.inputs)),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
             Phase::Route => bytes((4 + 8) * look_ups),
@@ -87,30 +91,36 @@ impl Sizes<'_> {
     }
 
     fn forward(&self, layers: &[Layer]) -> Work {
-        let of = |layer: &Layer| self.layer(layer, layer.inputs + layer.outputs, self.element_bytes, 1);
-        sum(layers.iter().map(of))
+        sum(layers.iter().map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// The way back: gradients by weights, and by inputs, but those of the first layer where nobody wants them.
-    fn backward(&self, layers: &[Layer], to_input: bool) -> Work {
-        let of = |(number, layer): (usize, &Layer)| {
-            let wanted = number > 0 || to_input;
-            let elements = layer.inputs * (1 + usize::from(wanted)) + layer.outputs;
-            self.layer(layer, elements, self.element_bytes + 4, 1 + u64::from(wanted))
-        };
-        sum(layers.iter().enumerate().map(of))
+    /// The gradients by inputs, but those of the first layer where nobody wants them.
+    fn by_inputs(&self, layers: &[Layer], to_input: bool) -> Work {
+        let wanted = layers.iter().skip(usize::from(!to_input));
+        sum(wanted.map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// `products` products with a layer's matrix, of whose elements so many bytes move, and so many elements a sample.
-    fn layer(&self, layer: &Layer, elements: usize, bytes: u64, products: u64) -> Work {
+    /// The gradients by weights.
+    fn by_weights(&self, layers: &[Layer]) -> Work {
+        sum(layers.iter().map(|layer| self.layer(layer, 4)))
+    }
+
+    /// A product with a layer's matrix, or that gives the gradients by it, of whose elements so many bytes move.
+    fn layer(&self, layer: &Layer, bytes: u64) -> Work {
         let weights = (layer.inputs * layer.outputs) as u64;
+        let elements = (layer.inputs + layer.outputs) as u64;
         Work {
-            bytes: self.samples * self.element_bytes * elements as u64 + weights * bytes,
-            flops: 2 * products * self.samples * weights,
+            bytes: self.samples * self.element_bytes * elements + weights * bytes,
+            flops: 2 * self.samples * weights,
         }
     }
 
-    /// The interaction forward, with 1, or back, with 2 times the products.
+    /// Those of the interaction.
+    fn cross_layers(&self) -> Vec<Layer> {
+        self.spec.dense_layout().cross.into_iter().flat_map(|mlp| mlp.layers).collect()
+    }
+
+    /// The interaction forward, with 1, or back, with 2 times the vectors; gradients by weights are counted elsewhere.
     fn interaction(&self, times: u64) -> Work {
         let Self { spec, samples, element_bytes, .. } = *self;
         let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
@@ -120,12 +130,10 @@ impl Sizes<'_> {
                 bytes: moved(times * width + spec.top_inputs() as u64),
                 flops: times * samples * (vectors - 1) * width,
             },
-            Interaction::Cross { .. } => {
-                let cross = spec.dense_layout().cross;
-                let layers: Vec<_> = cross.iter().flat_map(|mlp| mlp.layers.iter().copied()).collect();
-                let products = if times == 1 { self.forward(&layers) } else { self.backward(&layers, true) };
+            Interaction::Cross { layers, .. } => {
+                let products = self.forward(&self.cross_layers());
                 // Each layer reads x0 beside what its products read, and back their outputs too.
-                let beside = moved(times * width * cross.len() as u64);
+                let beside = moved(times * width * layers as u64);
                 Work { bytes: products.bytes + beside, flops: products.flops }
             }
             Interaction::FactorizationMachine => Work { bytes: moved(times * width), flops: 0 },

@@ -15,14 +15,13 @@ mod shared;
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Tuning};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
 
 use super::input::Input;
 use crate::model::{ModelSpec, TrainingRules};
-use cross::CrossNetwork;
 use dense::Dense;
 use head::Head;
 use interaction::Interaction;
@@ -112,18 +111,14 @@ impl<T: Element> Network<T> {
         let hidden = Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?;
         let head_input = hidden.output().map_or((top, false), |output| (output, true));
         let head = Head::new(device, spec, (places, &layers), head_input, rows)?;
-        let parts = Mlp::<T>::parts(&layers.bottom, samples)
-            .max(Mlp::<T>::parts(&layers.hidden, samples))
-            .max(CrossNetwork::<T>::parts(&layers.cross, samples))
-            .max(Head::<T>::parts(&layers, samples));
         let shared = Shared {
             device: Arc::clone(device),
-            blas: Blas::new(device, algorithms)?,
+            blas: Blas::new(device, algorithms.clone())?,
+            beside: Blas::new(device, algorithms)?,
             compute,
             samples,
             dense: Dense::new(device, layers, parameters, &rules.dense)?,
             guard: Buffer::of(device, &[Self::guard()])?,
-            parts: Buffer::filled(device, parts, 0xff)?,
         };
         Ok(Self {
             shared,
@@ -141,7 +136,9 @@ impl<T: Element> Network<T> {
 
     /// The algorithms that products take.
     pub(super) fn tuning(&self) -> Tuning {
-        self.shared.blas.tuning()
+        let mut tuning = self.shared.blas.tuning();
+        tuning.algorithms.extend(self.shared.beside.tuning().algorithms);
+        tuning
     }
 
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.
@@ -191,9 +188,9 @@ impl<T: Element> Network<T> {
     pub(super) fn plan_backward(&self) -> Result<Backward> {
         let shared = &self.shared;
         Ok(Backward {
-            bottom: self.bottom.plan_backward(shared)?,
+            bottom: self.bottom.plan_backward(shared, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared)?,
+            hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
         })
     }
 
@@ -255,8 +252,7 @@ impl<T: Element> Network<T> {
         unsafe { self.hidden.forward(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input and its
-    /// weights.
+    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input.
     ///
     /// # Safety
     /// As for [`Network::bottom_forward`]; the other parts must come before.
@@ -291,6 +287,49 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn bottom_backward(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. Of these
+    /// passes over weights one at a time may run, beside all else.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
+    }
+
+    /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn interact_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
+    }
+
+    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.bottom.weights(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        let shared = &self.shared;
+        // SAFETY: as for `bottom_forward`.
+        unsafe {
+            self.head.sums(lane, shared)?;
+            self.hidden.sums(lane, shared, &plan.hidden)?;
+            self.interaction.sums(lane, shared, &plan.interaction)?;
+            self.bottom.sums(lane, shared, &plan.bottom)
+        }
     }
 
     /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place

@@ -1,0 +1,155 @@
+// How rows learn that lie on this GPU: a row by its table's rule, from the sum of its gradients, with the state that
+// lies behind its weights.
+#pragma once
+
+#include "shard.cuh"
+#include "team.cuh"
+
+// What learning takes beside sums.
+struct Learning {
+    const Shard* shards;
+    // One a table.
+    const Rate* rates;
+    // Null, or what gradients are multiplied by.
+    const float* scale;
+    // Nothing is written where this is not 0.
+    const u32* stop;
+    // What rounding at random follows from, with the step's number.
+    const Step* step;
+    u64 seed;
+    float* storage;
+};
+static_assert(sizeof(Learning) == 56);
+
+__device__ inline float* row_at(const Learning& by, const Shard& shard, u32 row) {
+    return by.storage + shard.words + u64(row - shard.base) * shard.row_words;
+}
+
+// The first `count` of four elements.
+__device__ inline float4 first_of(float4 values, u32 count) {
+    return make_float4(count > 0 ? values.x : 0, count > 1 ? values.y : 0, count > 2 ? values.z : 0,
+                       count > 3 ? values.w : 0);
+}
+
+__device__ inline float4 scaled(float4 values, float by) {
+    return make_float4(values.x * by, values.y * by, values.z * by, values.w * by);
+}
+
+// The square of a gradient, weight decay included.
+__device__ inline float squared(const Rule& rule, float gradient, float weight) {
+    const Exact g = decayed(rule, {gradient}, {weight});
+    return (g * g).value;
+}
+
+// The sum over a row: sixteen sums, of every sixteenth element each, and then these in order, as on the CPU.
+template <class TEAM>
+__device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TEAM::VECTORS]) {
+    float4 sums = zeros();
+#pragma unroll
+    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+#pragma unroll
+        for (u32 first = 0; first < TEAM::LANES; first += 4) {
+            const u32 source = first + team.lane % 4;
+            add(sums, make_float4(team.of(values[vector].x, source), team.of(values[vector].y, source),
+                                  team.of(values[vector].z, source), team.of(values[vector].w, source)));
+        }
+    }
+    float total = 0;
+#pragma unroll
+    for (u32 source = 0; source < 4; source++) {
+        total += team.of(sums.x, source);
+        total += team.of(sums.y, source);
+        total += team.of(sums.z, source);
+        total += team.of(sums.w, source);
+    }
+    return total;
+}
+
+// Updates a row from its sum, which lies in shared memory as `sums` says. What holds for f32 alone is left out of other
+// code where that is known.
+template <u32 KIND, bool F32 = false, class TEAM>
+__device__ inline void learn(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+                             const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    constexpr u32 VECTORS = TEAM::VECTORS;
+    const u32 dtype = F32 ? u32(FP32) : shard.dtype;
+    Rate rate = by.rates[shard.table];
+    float* const at = row_at(by, shard, row);
+    float* const first_at = at + shard.first;
+    float* const second_at = at + shard.second;
+    float4 sum[VECTORS], weights[VECTORS], first[VECTORS], second[VECTORS];
+#pragma unroll
+    for (u32 vector = 0; vector < VECTORS; vector++) {
+        const u32 column = (vector * TEAM::LANES + team.lane) * VECTOR;
+        sum[vector] = weights[vector] = first[vector] = second[vector] = zeros();
+        if (column >= shard.dim) continue;
+        weights[vector] = load_weights(at, column, dtype);
+        if (STATES<KIND> > 0) first[vector] = load_weights(first_at, column, FP32);
+        if (STATES<KIND> > 1) second[vector] = load_weights(second_at, column, FP32);
+        sum[vector] = first_of(sums[vector][team.lane], shard.dim - column);
+        if (by.scale != nullptr) sum[vector] = scaled(sum[vector], *by.scale);
+    }
+    constexpr u32 BY = KIND == ROWWISE_ADAGRAD ? SGD : KIND;
+    if constexpr (KIND == ROWWISE_ADAGRAD) {
+        float4 squares[VECTORS];
+#pragma unroll
+        for (u32 vector = 0; vector < VECTORS; vector++) {
+            const float4 g = sum[vector], weight = weights[vector];
+            squares[vector] = make_float4(squared(shard.rule, g.x, weight.x), squared(shard.rule, g.y, weight.y),
+                                          squared(shard.rule, g.z, weight.z), squared(shard.rule, g.w, weight.w));
+        }
+        const Exact mean = Exact{sum_over_row(team, squares)} / Exact{float(shard.dim)};
+        const Exact accumulator = Exact{*first_at} + mean;
+        const Exact step = Exact{rate.rate} / (root(accumulator) + Exact{shard.rule.damping});
+        rate.rate = mean.value == 0 ? 0 : step.value;
+        __syncwarp(team.mask);
+        if (team.lane == 0) *first_at = accumulator.value;
+    }
+#pragma unroll
+    for (u32 vector = 0; vector < VECTORS; vector++) {
+        const u32 column = (vector * TEAM::LANES + team.lane) * VECTOR;
+        if (column >= shard.dim) continue;
+        apply4<BY>(shard.rule, rate, sum[vector], weights[vector], first[vector], second[vector]);
+        if (dtype != FP32) {
+            const uint2 key = rounding_key(by.seed, by.step->number);
+            weights[vector] = rounded_at_random(dtype, key, shard.table, row_of_table(shard, row),
+                                                shard.column + column, weights[vector]);
+        }
+        store_weights(at, column, dtype, weights[vector]);
+        if (STATES<KIND> > 0) store_weights(first_at, column, FP32, first[vector]);
+        if (STATES<KIND> > 1) store_weights(second_at, column, FP32, second[vector]);
+    }
+}
+
+// Updates a row by its table's rule.
+template <class TEAM>
+__device__ inline void learn_by_rule(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+                                     const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    switch (shard.rule.kind) {
+        case SGD: learn<SGD>(by, team, shard, row, sums); break;
+        case MOMENTUM: learn<MOMENTUM>(by, team, shard, row, sums); break;
+        case NESTEROV: learn<NESTEROV>(by, team, shard, row, sums); break;
+        case ADAGRAD: learn<ADAGRAD>(by, team, shard, row, sums); break;
+        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(by, team, shard, row, sums); break;
+        case ADAM: learn<ADAM>(by, team, shard, row, sums); break;
+        case FTRL: learn<FTRL>(by, team, shard, row, sums); break;
+    }
+}
+
+// The same of a lean table: of f32, and learning by gradient descent or by Adagrad, element by element. Other rules and
+// rounding take so many registers that some are kept in memory, even where those rules are no table's.
+template <class TEAM>
+__device__ inline void learn_lean(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+                                  const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    if (shard.rule.kind == ADAGRAD) {
+        learn<ADAGRAD, true>(by, team, shard, row, sums);
+    } else {
+        learn<SGD, true>(by, team, shard, row, sums);
+    }
+}
+
+// The same as `learn_by_rule`, as one function for all its callers: of wide rows it is long, and was compiled for minutes at every one.
+template <class TEAM>
+__device__ __noinline__ void learn_apart(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
+                                         const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+    learn_by_rule(by, team, shard, row, sums);
+}
