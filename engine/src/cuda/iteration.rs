@@ -94,8 +94,8 @@ pub(super) struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    /// Of the way back: through the top MLP, the interaction and the bottom MLP.
-    back: [Moment; 3],
+    /// Of the way back: through the top MLP and the interaction.
+    back: [Moment; 2],
     weighed: Moment,
     judged: Moment,
     updated: Moment,
@@ -113,7 +113,7 @@ impl<'a> Lanes<'a> {
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
-            back: [Moment::new(device)?, Moment::new(device)?, Moment::new(device)?],
+            back: [Moment::new(device)?, Moment::new(device)?],
             weighed: Moment::new(device)?,
             judged: Moment::new(device)?,
             updated: Moment::new(device)?,
@@ -175,11 +175,8 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
-            let parts = [
-                (Phase::TopBackward, Phase::TopWeights),
-                (Phase::InteractBackward, Phase::InteractWeights),
-                (Phase::BottomBackward, Phase::BottomWeights),
-            ];
+            let parts =
+                [(Phase::TopBackward, Phase::TopWeights), (Phase::InteractBackward, Phase::InteractWeights)];
             for ((by_inputs, by_weights), back) in parts.into_iter().zip(back) {
                 self.enqueue(by_inputs, main)?;
                 main.record(back)?;
@@ -187,7 +184,9 @@ impl<T: Element> Iteration<'_, T> {
                 self.enqueue(by_weights, weights)?;
             }
             weights.record(weighed)?;
-            // Short kernels, while the weights' products go on.
+            // These move more than they multiply, and the sums are short kernels: the other products go on beside them.
+            self.enqueue(Phase::BottomBackward, main)?;
+            self.enqueue(Phase::BottomWeights, main)?;
             self.enqueue(Phase::Sums, main)?;
             main.wait(weighed)?;
             // The tables' update is what takes longest: the dense one is where it is in nobody's way.

@@ -188,9 +188,9 @@ impl<T: Element> Network<T> {
     pub(super) fn plan_backward(&self) -> Result<Backward> {
         let shared = &self.shared;
         Ok(Backward {
-            bottom: self.bottom.plan_backward(shared, Epilogue::None)?,
+            bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
+            hidden: self.hidden.plan_backward(shared, &shared.beside, self.interaction.entrance(shared))?,
         })
     }
 
@@ -289,14 +289,14 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. Of these
-    /// passes over weights one at a time may run, beside all else.
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
+    /// those of the interaction may be computed beside all else, one after the other.
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
+        unsafe { self.hidden.weights(lane, &self.shared.beside, &plan.hidden) }
     }
 
     /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
@@ -308,13 +308,13 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`].
+    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`] and on its lane.
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.bottom.weights(lane, &self.shared, &plan.bottom) }
+        unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
     }
 
     /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
