@@ -27,7 +27,7 @@ struct Options {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "4096,65536,262144,1048576,4194304,10066330,33554432,67108864"
+        default_value = "4096,65536,262144,524288,1048576,2097152,4194304,10066330,33554432,67108864"
     )]
     bytes: Vec<usize>,
     /// Blocks of a GPU, at most

@@ -1,7 +1,8 @@
 // The part of a cross layer that is element by element: x' = x0 * (u + b) + x, with u the product before it; and back.
 //
-// Forward reads three elements and writes one; back reads three, or four, and writes two.
-#include "element.cuh"
+// Forward reads three elements and writes one. Back each layer reads two, or three, and writes one or two; at the end
+// two a layer and one are read and one is written.
+#include "guard.cuh"
 
 // Samples that a block takes, and how many of them at once.
 constexpr u32 PIECE = 256;
@@ -56,55 +57,47 @@ extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_f16(const __grid
     cross<f16>(p);
 }
 
-struct CrossBack {
+// The way back of a layer, as far as its product asks for it: g = g + g', with g' what comes past the layer behind it;
+// and x0 * g, by the product.
+struct CrossGradient {
     // [sample][first_stride]
     const void* first;
-    // [sample][columns]
-    const void* product;
-    // [columns]
-    const float* bias;
+    // Null, or [sample][columns]: what is added.
+    const void* added;
     // [sample][columns]: by the layer's result.
-    const void* gradients;
+    void* gradients;
     // [sample][columns]: by the product, which are those by the bias, too.
     void* product_gradients;
-    // [sample][first_stride]
-    void* first_gradients;
     // [piece][columns]: of the gradients by the bias.
     float* parts;
     u32 samples;
     u32 columns;
     u32 first_stride;
-    // Whether there are gradients by x0 already, which those of this layer are added to.
-    u32 add;
-    // Whether this is the first layer, whose input is x0, too.
-    u32 through;
     u32 reserved;
 };
-static_assert(sizeof(CrossBack) == 80);
+static_assert(sizeof(CrossGradient) == 56);
 
 // Grid: as forward.
 template <class T>
-__device__ inline void cross_back(const CrossBack& p) {
+__device__ inline void cross_gradient(const CrossGradient& p) {
     __shared__ float4 sums[ROWS][WARP];
     const u32 lane = threadIdx.x % WARP, row = threadIdx.x / WARP;
     const u32 column = (blockIdx.y * WARP + lane) * VECTOR, end = min((blockIdx.x + 1) * PIECE, p.samples);
     float4 sum = make_float4(0, 0, 0, 0);
     if (column < p.columns) {
-        const float4 b = load4(p.bias + column);
 #pragma unroll 4
         for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
-            const u64 place = u64(sample) * p.columns + column, at_first = u64(sample) * p.first_stride + column;
-            const float4 x0 = load4(static_cast<const T*>(p.first) + at_first);
-            const float4 u = load4(static_cast<const T*>(p.product) + place);
-            const float4 g = load4(static_cast<const T*>(p.gradients) + place);
-            T* by_first = static_cast<T*>(p.first_gradients) + at_first;
+            const u64 place = u64(sample) * p.columns + column;
+            T* gradients = static_cast<T*>(p.gradients) + place;
+            const float4 x0 = load4(static_cast<const T*>(p.first) + u64(sample) * p.first_stride + column);
+            float4 g = load4(gradients);
+            if (p.added != nullptr) {
+                add(g, load4(static_cast<const T*>(p.added) + place));
+                store4(gradients, g);
+            }
             const float4 by_product = make_float4(x0.x * g.x, x0.y * g.y, x0.z * g.z, x0.w * g.w);
             store4(static_cast<T*>(p.product_gradients) + place, by_product);
             add(sum, by_product);
-            float4 total = make_float4((u.x + b.x) * g.x, (u.y + b.y) * g.y, (u.z + b.z) * g.z, (u.w + b.w) * g.w);
-            if (p.add != 0) add(total, load4(by_first));
-            if (p.through != 0) add(total, g);
-            store4(by_first, total);
         }
     }
     sums[row][lane] = sum;
@@ -115,14 +108,96 @@ __device__ inline void cross_back(const CrossBack& p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_f32(const __grid_constant__ CrossBack p) {
-    cross_back<float>(p);
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_gradient_f32(const __grid_constant__ CrossGradient p) {
+    cross_gradient<float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_bf16(const __grid_constant__ CrossBack p) {
-    cross_back<bf16>(p);
+extern "C" __global__ void __launch_bounds__(ROWS * WARP)
+    cross_gradient_bf16(const __grid_constant__ CrossGradient p) {
+    cross_gradient<bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_back_f16(const __grid_constant__ CrossBack p) {
-    cross_back<f16>(p);
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_gradient_f16(const __grid_constant__ CrossGradient p) {
+    cross_gradient<f16>(p);
+}
+
+// Layers whose parts of the gradients by x0 are added up at once.
+constexpr u32 LAYERS = 4;
+
+// The gradients by x0: those that came through the first layer's product, and of each layer (u + b) * g. Only once all
+// layers' are known, so that a matrix is written once and none is read twice.
+struct CrossFirst {
+    // Of each layer, [sample][columns]: u, and the gradients by its result.
+    const void* products[LAYERS];
+    const void* gradients[LAYERS];
+    // [columns] each.
+    const float* biases[LAYERS];
+    // [sample][first_stride]: what came through the first layer's product, and what it all comes to.
+    void* first_gradients;
+    Guard* guard;
+    u32 layers;
+    u32 samples;
+    u32 columns;
+    u32 first_stride;
+    // Whether the first of these layers is the first of all, whose input is x0, too.
+    u32 through;
+    u32 reserved;
+};
+static_assert(sizeof(CrossFirst) == 136);
+
+// Grid: as forward.
+template <class T, u32 COUNT>
+__device__ inline void cross_first(const CrossFirst& p) {
+    const u32 lane = threadIdx.x % WARP, row = threadIdx.x / WARP;
+    const u32 column = (blockIdx.y * WARP + lane) * VECTOR, end = min((blockIdx.x + 1) * PIECE, p.samples);
+    if (column >= p.columns) return;
+    float4 b[COUNT];
+#pragma unroll
+    for (u32 layer = 0; layer < COUNT; layer++) b[layer] = load4(p.biases[layer] + column);
+    bool wrong = false;
+#pragma unroll 2
+    for (u32 sample = blockIdx.x * PIECE + row; sample < end; sample += ROWS) {
+        const u64 place = u64(sample) * p.columns + column;
+        T* by_first = static_cast<T*>(p.first_gradients) + u64(sample) * p.first_stride + column;
+        float4 u[COUNT], g[COUNT];
+#pragma unroll
+        for (u32 layer = 0; layer < COUNT; layer++) {
+            u[layer] = load4(static_cast<const T*>(p.products[layer]) + place);
+            g[layer] = load4(static_cast<const T*>(p.gradients[layer]) + place);
+        }
+        float4 total = load4(by_first);
+        if (p.through != 0) add(total, g[0]);
+#pragma unroll
+        for (u32 layer = 0; layer < COUNT; layer++) {
+            total.x += (u[layer].x + b[layer].x) * g[layer].x;
+            total.y += (u[layer].y + b[layer].y) * g[layer].y;
+            total.z += (u[layer].z + b[layer].z) * g[layer].z;
+            total.w += (u[layer].w + b[layer].w) * g[layer].w;
+        }
+        wrong |= !holds4(by_first, total);
+        store4(by_first, total);
+    }
+    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+}
+
+template <class T>
+__device__ inline void cross_first_of(const CrossFirst& p) {
+    switch (p.layers) {
+        case 1: return cross_first<T, 1>(p);
+        case 2: return cross_first<T, 2>(p);
+        case 3: return cross_first<T, 3>(p);
+        default: return cross_first<T, LAYERS>(p);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_first_f32(const __grid_constant__ CrossFirst p) {
+    cross_first_of<float>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_first_bf16(const __grid_constant__ CrossFirst p) {
+    cross_first_of<bf16>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(ROWS * WARP) cross_first_f16(const __grid_constant__ CrossFirst p) {
+    cross_first_of<f16>(p);
 }

@@ -166,10 +166,11 @@ __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
                  : "memory");
 }
 
-// The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others.
+// The same as the right factor: registers 0 and 1 are the first eight columns, 2 and 3 the others. Each lane says where
+// eight elements of a row are: the first sixteen lanes of the first columns.
 template <class T>
-__device__ inline void load_columns(u32 (&tile)[4], const T* from, u32 row) {
-    const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
+__device__ inline void load_columns(u32 (&tile)[4], const T* from) {
+    const u32 place = shared_address(from);
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
                  : "r"(place)
@@ -276,37 +277,78 @@ __device__ inline void dot_forward(const Dot& p, float4* memory) {
     }
 }
 
-// One warp a sample. Shared memory of a warp: the vectors, in whose place their gradients are made, the products'
-// gradients as a symmetric matrix, and as they come; behind those of all warps the places of each product in the matrix.
+// The largest absolute values, or none where one was no number.
+__device__ inline __nv_bfloat162 larger(__nv_bfloat162 most, __nv_bfloat162 values) {
+    return __hmax2_nan(most, __habs2(values));
+}
+__device__ inline __half2 larger(__half2 most, __half2 values) { return __hmax2_nan(most, __habs2(values)); }
+__device__ inline bool finite(__nv_bfloat162 most) {
+    const float2 values = __bfloat1622float2(most);
+    return isfinite(values.x) && isfinite(values.y);
+}
+__device__ inline bool finite(__half2 most) {
+    const float2 values = __half22float2(most);
+    return isfinite(values.x) && isfinite(values.y);
+}
+__device__ inline __nv_bfloat162 pair_of(const bf16*, float2 values) {
+    return __floats2bfloat162_rn(values.x, values.y);
+}
+__device__ inline __half2 pair_of(const f16*, float2 values) { return __floats2half2_rn(values.x, values.y); }
+
+// What a block of the way back has in shared memory: of each warp a sample's vectors, in whose place their gradients are
+// made, its products' gradients as they come, and those as a symmetric matrix; behind those of all warps a row of zeros and
+// the places of each product in the matrix. The less it is, the more samples are on their way.
+template <u32 TILES>
+struct Back {
+    static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
+
+    // In elements.
+    u32 row, products, matrix, warp, zeros, places;
+
+    __device__ explicit Back(const Dot& p)
+        : row(p.dim + PAD_HALF), products(p.count * row), matrix(products + p.stride), warp(matrix + ROWS * G_ROW),
+          zeros(WARPS * warp), places(zeros + row) {}
+};
+
+// One warp a sample.
 template <class T, u32 TILES>
 __device__ inline void dot_backward(const Dot& p, float4* memory) {
-    constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = p.dim + PAD_HALF;
-    const u32 bytes = rounded_up(ROWS * row * 2 + ROWS * G_ROW * 2 + p.stride * 2, 128);
-    T* z = reinterpret_cast<T*>(reinterpret_cast<u8*>(memory) + warp * bytes);
-    T* g = z + ROWS * row;
-    T* products = g + ROWS * G_ROW;
-    u32* places = reinterpret_cast<u32*>(reinterpret_cast<u8*>(memory) + WARPS * bytes);
+    using Layout = Back<TILES>;
+    constexpr u32 ROWS = Layout::ROWS, G_ROW = Layout::G_ROW, WARPS = Layout::WARPS;
+    const Layout layout(p);
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, row = layout.row;
+    T* const all = reinterpret_cast<T*>(memory);
+    T* const z = all + warp * layout.warp;
+    T* const products = z + layout.products;
+    T* const g = z + layout.matrix;
+    T* const zeros = all + layout.zeros;
+    u32* const places = reinterpret_cast<u32*>(all + layout.places);
     const u32 pairs = p.count * (p.count - 1) / 2;
     const u32 vectors = WARP * PIECE / p.dim, columns = WARP * PIECE % p.dim;
     T zero;
     store(&zero, 0.0f);
-    bool wrong = false;
     for (u32 i = threadIdx.x; i < pairs; i += DOT_THREADS) {
         const Pair pair = pair_of(i);
         places[i] = (pair.high * G_ROW + pair.low) << 16 | (pair.low * G_ROW + pair.high);
     }
     for (u32 i = lane; i < ROWS * G_ROW; i += WARP) g[i] = zero;
+    for (u32 i = threadIdx.x; i < row; i += DOT_THREADS) zeros[i] = zero;
     __syncthreads();
+    // What is multiplied with 0 must be a number: behind the last vector there are zeros.
+    const T* from[TILES];
+#pragma unroll
+    for (u32 k = 0; k < TILES; k++) {
+        const u32 vector = k * EDGE + lane % EDGE;
+        from[k] = (vector < p.count ? z + vector * row : zeros) + lane / EDGE * PIECE;
+    }
+    auto most = pair_of(g, make_float2(0, 0));
     for (u32 sample = blockIdx.x * WARPS + warp; sample < p.samples; sample += gridDim.x * WARPS) {
-        const T* from = static_cast<const T*>(p.products) + u64(sample) * p.stride;
+        const T* by_products = static_cast<const T*>(p.products) + u64(sample) * p.stride;
         for (u32 i = lane * PIECE; i < p.stride; i += WARP * PIECE) {
             asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(products + i)),
-                         "l"(from + i));
+                         "l"(by_products + i));
         }
         load_vectors(p, sample, z);
-        // What is multiplied with 0 must be a number.
-        for (u32 i = p.count * row + lane; i < ROWS * row; i += WARP) z[i] = zero;
         vectors_loaded();
 #pragma unroll 4
         for (u32 i = lane; i < pairs; i += WARP) {
@@ -325,7 +367,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
 #pragma unroll
             for (u32 k = 0; k < TILES; k++) {
                 u32 tile[4];
-                load_columns(tile, z + k * EDGE * row + left, row);
+                load_columns(tile, from[k] + left);
 #pragma unroll
                 for (u32 i = 0; i < TILES; i++) {
                     multiply_add(z, sums[i][0], scales[i][k], tile[0], tile[1]);
@@ -339,6 +381,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                 const u32 tile = i / 4, half = i / 2 % 2, below = i % 2;
                 const u32 vector = tile * EDGE + below * 8 + lane / 4, column = left + half * 8 + lane % 4 * 2;
                 float2 values = make_float2(sums[tile][half][below * 2], sums[tile][half][below * 2 + 1]);
+                if (vector >= p.count) continue;
                 T* place = z + vector * row + column;
                 if (vector == 0 && p.passed > 0) {
                     const float2 more = load2(products + column);
@@ -348,19 +391,21 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
                         values = make_float2(outputs.x > 0 ? values.x : 0, outputs.y > 0 ? values.y : 0);
                     }
                 }
-                wrong |= !holds(z, values.x) || !holds(z, values.y);
-                store2(place, values);
+                const auto pair = pair_of(z, values);
+                most = larger(most, pair);
+                *reinterpret_cast<decltype(most)*>(place) = pair;
             }
         }
         __syncwarp();
         T* gradients = static_cast<T*>(p.gradients) + u64(sample) * p.vectors_stride;
+#pragma unroll 4
         for (Walk at(p); at.vector < p.count; at.step(vectors, columns, p.dim)) {
             *reinterpret_cast<uint4*>(gradients + at.vector * p.dim + at.column) =
                 *reinterpret_cast<const uint4*>(z + at.vector * row + at.column);
         }
         __syncwarp();
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (!finite(most)) atomicOr(&p.guard->stop, WRONG_GRADIENT);
 }
 
 // Vectors of a sample by sixteens: as many tiles.

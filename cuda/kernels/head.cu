@@ -7,6 +7,8 @@
 
 constexpr u32 HEAD_SAMPLES = 64;
 constexpr u32 HEAD_WARPS = 8;
+// Of a multiprocessor: all that there is room for, since a block mostly waits for memory.
+constexpr u32 HEAD_BLOCKS = 8;
 
 struct Head {
     // [sample][stride]
@@ -56,6 +58,8 @@ __device__ inline void head(const Head& p) {
     extern __shared__ double memory[];
     double* losses = memory;
     float* gradients = reinterpret_cast<float*>(losses + p.heads * HEAD_SAMPLES);
+    // In the gradients' place.
+    float* logits = gradients;
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const u32 begin = blockIdx.x * HEAD_SAMPLES, count = min(HEAD_SAMPLES, p.samples - begin);
     const T* input = static_cast<const T*>(p.input) + u64(begin) * p.stride;
@@ -86,23 +90,32 @@ __device__ inline void head(const Head& p) {
             logit += biases[head];
             if (p.terms != nullptr) logit += p.terms[begin + sample];
             if (p.logits != nullptr) p.logits[u64(begin + sample) * p.heads + head] = logit;
-            if (p.gradients == nullptr) continue;
-            float gradient = 0;
-            double loss = 0;
-            const double z = logit, label = p.labels[u64(head) * p.samples + begin + sample], total = p.totals[head];
-            if (!isnan(label) && total != 0) {
-                const double weight = p.sample_weights[begin + sample], e = exp(-fabs(z));
-                loss = weight * (fmax(z, 0.0) - z * label + log1p(e));
-                // `fmax` takes the number where the other is none.
-                if (isnan(z)) loss = z;
-                const double sigmoid = z >= 0 ? 1 / (1 + e) : e / (1 + e);
-                gradient = float((sigmoid - label) * (p.head_weights[head] * weight) / total * p.guard->loss_scale);
-            }
-            gradients[head * HEAD_SAMPLES + sample] = gradient;
-            losses[head * HEAD_SAMPLES + sample] = loss;
+            logits[head * HEAD_SAMPLES + sample] = logit;
         }
-        if (p.gradients == nullptr) continue;
-        __syncwarp();
+    }
+    if (p.gradients == nullptr) return;
+    __syncthreads();
+    // A thread each: a warp that took its samples' losses one by one would wait most of the time.
+    for (u32 i = threadIdx.x; i < p.heads * HEAD_SAMPLES; i += blockDim.x) {
+        const u32 head = i / HEAD_SAMPLES, sample = i % HEAD_SAMPLES;
+        if (sample >= count) continue;
+        float gradient = 0;
+        double loss = 0;
+        const double z = logits[i], label = p.labels[u64(head) * p.samples + begin + sample], total = p.totals[head];
+        if (!isnan(label) && total != 0) {
+            const double weight = p.sample_weights[begin + sample], e = exp(-fabs(z));
+            loss = weight * (fmax(z, 0.0) - z * label + log1p(e));
+            // `fmax` takes the number where the other is none.
+            if (isnan(z)) loss = z;
+            const double sigmoid = z >= 0 ? 1 / (1 + e) : e / (1 + e);
+            gradient = float((sigmoid - label) * (p.head_weights[head] * weight) / total * p.guard->loss_scale);
+        }
+        gradients[i] = gradient;
+        losses[i] = loss;
+    }
+    __syncthreads();
+    for (u32 sample = warp; sample < count; sample += HEAD_WARPS) {
+        const T* own = input + u64(sample) * p.stride;
         const float* of_sample = gradients + sample;
         T* out = static_cast<T*>(p.gradients) + u64(begin + sample) * p.stride;
         for (u32 column = lane * VECTOR; column < p.width; column += WARP * VECTOR) {
@@ -131,8 +144,6 @@ __device__ inline void head(const Head& p) {
             p.term_gradients[begin + sample] = sum;
         }
     }
-    if (p.gradients == nullptr) return;
-    __syncthreads();
     float* parts = p.parts + u64(blockIdx.x) * p.heads * (p.width + 1 + p.dense_columns);
     for (u32 i = threadIdx.x; i < p.heads * p.width; i += blockDim.x) {
         const float* of_head = gradients + i / p.width * HEAD_SAMPLES;
@@ -163,14 +174,14 @@ __device__ inline void head(const Head& p) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_f32(const __grid_constant__ Head p) {
+extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP, HEAD_BLOCKS) head_f32(const __grid_constant__ Head p) {
     head<float>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_bf16(const __grid_constant__ Head p) {
+extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP, HEAD_BLOCKS) head_bf16(const __grid_constant__ Head p) {
     head<bf16>(p);
 }
 
-extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP) head_f16(const __grid_constant__ Head p) {
+extern "C" __global__ void __launch_bounds__(HEAD_WARPS* WARP, HEAD_BLOCKS) head_f16(const __grid_constant__ Head p) {
     head<f16>(p);
 }

@@ -41,16 +41,24 @@ __device__ inline u64 now_ns() {
     return time;
 }
 
+// Looks at a peer's flag between two at the abort word and the time: these would make each look take longer.
+constexpr u32 LOOKS = 64;
+
 // Tells `peer` that this rank has come to an epoch, and waits until `peer` has. There are as many flags a rank as there
 // are sequences of epochs, of which this is number `sequence`; what went wrong is told in the first ones.
+//
+// The release covers what kernels before this one wrote, and what other threads of the block wrote before a barrier of
+// the block that they and this thread have passed. A fence of its own before it would only be a second one.
 __device__ inline void meet(Flags* const (&flags)[RANKS_MAX], u32 sequence, u64 epoch, u32 peer, const Wait& wait) {
     Flags* own = flags[wait.rank];
-    __threadfence_system();
     store_release(&flags[peer][sequence].arrived[wait.rank], epoch);
-    const u64 deadline = now_ns() + wait.deadline_ns;
-    while (load_acquire(&own[sequence].arrived[peer]) < epoch) {
+    u64 begun = 0;
+    for (u32 look = 1; load_acquire(&own[sequence].arrived[peer]) < epoch; look++) {
+        if (look % LOOKS != 0) continue;
+        const u64 now = now_ns();
+        if (begun == 0) begun = now;
         u64 verdict = load_acquire(&own->aborted);
-        if (verdict == 0 && now_ns() > deadline) {
+        if (verdict == 0 && now - begun > wait.deadline_ns) {
             verdict = u64(wait.rank + 1) << 32 | (peer + 1);
             for (u32 other = 0; other < wait.ranks; other++) store_release(&flags[other]->aborted, verdict);
         }
@@ -59,5 +67,4 @@ __device__ inline void meet(Flags* const (&flags)[RANKS_MAX], u32 sequence, u64 
             break;
         }
     }
-    __threadfence_system();
 }

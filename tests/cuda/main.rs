@@ -16,6 +16,7 @@ use rankine_embedding::random::philox4x32;
 mod auc;
 mod bench;
 mod dense;
+mod fp8;
 mod input;
 mod memory;
 mod network;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         auc::BODIES,
         bench::BODIES,
         dense::BODIES,
+        fp8::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,

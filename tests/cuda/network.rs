@@ -2,8 +2,8 @@
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
-    Cross, CrossBack, Element, Finite, Guard, Head, Machine, MachineBackward, MachineForward, Rescale,
-    Squares, Step, Total, Verdict,
+    CROSS_LAYERS, Cross, CrossFirst, CrossGradient, Element, Finite, Guard, Head, Machine, MachineBackward,
+    MachineForward, Rescale, Squares, Step, Total, Verdict,
 };
 use rankine_cuda::{Buffer, Pointer};
 
@@ -14,6 +14,13 @@ pub(crate) const BODIES: &[Body] = &[
     ("cross_layers_are_the_formula_in_f32", CASES, cross_layers_are_the_formula::<f32>),
     ("cross_layers_are_the_formula_in_bf16", CASES, cross_layers_are_the_formula::<bf16>),
     ("cross_layers_are_the_formula_in_f16", CASES, cross_layers_are_the_formula::<f16>),
+    ("gradients_by_x0_are_those_of_all_layers_in_f32", CASES, gradients_by_x0_are_those_of_all_layers::<f32>),
+    (
+        "gradients_by_x0_are_those_of_all_layers_in_bf16",
+        CASES,
+        gradients_by_x0_are_those_of_all_layers::<bf16>,
+    ),
+    ("gradients_by_x0_are_those_of_all_layers_in_f16", CASES, gradients_by_x0_are_those_of_all_layers::<f16>),
     ("machines_are_sums_of_products_in_f32", CASES, machines_are_sums_of_products::<f32>),
     ("machines_are_sums_of_products_in_bf16", CASES, machines_are_sums_of_products::<bf16>),
     ("machines_are_sums_of_products_in_f16", CASES, machines_are_sums_of_products::<f16>),
@@ -183,15 +190,13 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
     let (stride, input_stride) = (columns + words.one_of(&[0, 8]), columns + words.one_of(&[0, 8]));
     let x0 = words.numbers::<T>(samples * stride);
     let x = words.numbers::<T>(samples * input_stride);
-    let [u, g] = [(); 2].map(|()| words.numbers::<T>(samples * columns));
-    let before = words.numbers::<T>(samples * stride);
+    let [u, g, more] = [(); 3].map(|()| words.numbers::<T>(samples * columns));
     let bias = words.numbers::<f32>(columns);
-    let (add, through) = (words.below(2) == 0, words.below(2) == 0);
-    let (x0_at, x_at, u_at, g_at) =
-        (bench.buffer(&x0)?, bench.buffer(&x)?, bench.buffer(&u)?, bench.buffer(&g)?);
-    let (bias_at, by_x0) = (bench.buffer(&bias)?, bench.buffer(&before)?);
+    let added = words.below(2) == 0;
+    let (x0_at, x_at, u_at) = (bench.buffer(&x0)?, bench.buffer(&x)?, bench.buffer(&u)?);
+    let (by_result, more_at, bias_at) = (bench.buffer(&g)?, bench.buffer(&more)?, bench.buffer(&bias)?);
     let [output, by_u] = [bench.poison::<T>(samples * columns)?, bench.poison::<T>(samples * columns)?];
-    let pieces = CrossBack::<T>::pieces(samples as u32);
+    let pieces = CrossGradient::<T>::pieces(samples as u32);
     let (parts, sums) = (bench.poison::<f32>(pieces as usize * columns)?, bench.poison::<f32>(columns)?);
     let cross = Cross {
         first: x0_at.pointer(),
@@ -204,19 +209,15 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
         first_stride: stride as u32,
         input_stride: input_stride as u32,
     };
-    let back = CrossBack {
+    let back = CrossGradient {
         first: cross.first,
-        product: cross.product,
-        bias: cross.bias,
-        gradients: g_at.pointer(),
+        added: if added { more_at.pointer() } else { Pointer::NULL },
+        gradients: by_result.pointer(),
         product_gradients: by_u.pointer(),
-        first_gradients: by_x0.pointer(),
         parts: parts.pointer(),
         samples: cross.samples,
         columns: cross.columns,
         first_stride: cross.first_stride,
-        add: u32::from(add),
-        through: u32::from(through),
         reserved: 0,
     };
     let total = Total { parts: parts.pointer(), sums: sums.pointer(), pieces, columns: columns as u32 };
@@ -226,26 +227,89 @@ fn cross_layers_are_the_formula<T: Element>(bench: &Bench, words: &mut Words) ->
         bench.lane.launch(&back, back.grid())?;
         bench.lane.launch(&total, total.grid())?;
     }
-    let (output, by_u) = (output.read(&bench.lane)?, by_u.read(&bench.lane)?);
-    let (by_x0, sums) = (by_x0.read(&bench.lane)?, sums.read(&bench.lane)?);
+    let (output, by_result, by_u) =
+        (output.read(&bench.lane)?, by_result.read(&bench.lane)?, by_u.read(&bench.lane)?);
+    let sums = sums.read(&bench.lane)?;
     // Values up to four, a few operations each.
     let tolerance = 16.0 * F32_ROUNDING + 4.0 * rounding::<T>();
     for column in 0..columns {
         let (b, mut by_bias) = (f64::from(bias[column]), 0.0);
         for sample in 0..samples {
             let (place, first) = (sample * columns + column, sample * stride + column);
-            let (x0, u, g) = (at(&x0, first), at(&u, place), at(&g, place));
+            let (x0, u) = (at(&x0, first), at(&u, place));
             let expected = x0 * (u + b) + at(&x, sample * input_stride + column);
             close("result", place, at(&output, place), expected, tolerance)?;
+            let g = at(&g, place) + if added { at(&more, place) } else { 0.0 };
+            close("gradient by the result", place, at(&by_result, place), g, tolerance)?;
             close("gradient by the product", place, at(&by_u, place), x0 * g, tolerance)?;
-            let mut expected = (u + b) * g;
-            expected += if add { at(&before, first) } else { 0.0 };
-            expected += if through { g } else { 0.0 };
-            close("gradient by x0", first, at(&by_x0, first), expected, tolerance)?;
             by_bias += x0 * g;
         }
-        let tolerance = (samples * samples) as f64 * F32_ROUNDING;
+        let tolerance = 2.0 * (samples * samples) as f64 * F32_ROUNDING;
         close("gradient by the bias", column, f64::from(sums[column]), by_bias, tolerance)?;
+    }
+    Ok(())
+}
+
+fn gradients_by_x0_are_those_of_all_layers<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
+    let (samples, columns) = (1 + words.below(900) as usize, 8 * (1 + words.below(40)) as usize);
+    let stride = columns + words.one_of(&[0, 8]);
+    let layers = 1 + words.below(CROSS_LAYERS as u64) as usize;
+    let before = words.numbers::<T>(samples * stride);
+    let (mut products, mut gradients, mut biases) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..layers {
+        products.push(words.numbers::<T>(samples * columns));
+        gradients.push(words.numbers::<T>(samples * columns));
+        biases.push(words.numbers::<f32>(columns));
+    }
+    // A gradient that is no number must be told.
+    let wrong = words.below(2) == 0;
+    if wrong {
+        let place = words.below((samples * columns) as u64) as usize;
+        gradients[layers - 1][place] = T::of(f32::INFINITY);
+    }
+    let through = words.below(2) == 0;
+    let (by_x0, guard) = (bench.buffer(&before)?, Buffer::of(&bench.device, &[Guard::new(1.0)])?);
+    let mut first = CrossFirst {
+        products: [Pointer::NULL; CROSS_LAYERS],
+        gradients: [Pointer::NULL; CROSS_LAYERS],
+        biases: [Pointer::NULL; CROSS_LAYERS],
+        first_gradients: by_x0.pointer(),
+        guard: guard.pointer(),
+        layers: layers as u32,
+        samples: samples as u32,
+        columns: columns as u32,
+        first_stride: stride as u32,
+        through: u32::from(through),
+        reserved: 0,
+    };
+    let (mut buffers, mut bias_buffers) = (Vec::new(), Vec::new());
+    for layer in 0..layers {
+        let (u, g) = (bench.buffer(&products[layer])?, bench.buffer(&gradients[layer])?);
+        let b = bench.buffer(&biases[layer])?;
+        (first.products[layer], first.gradients[layer]) = (u.pointer(), g.pointer());
+        first.biases[layer] = b.pointer();
+        buffers.extend([u, g]);
+        bias_buffers.push(b);
+    }
+    // SAFETY: the buffers have these lengths.
+    unsafe { bench.lane.launch(&first, first.grid()) }?;
+    let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
+    if (guard.stop != 0) != wrong {
+        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.stop).into());
+    }
+    // Values up to four of each layer, a few operations each.
+    let tolerance = (layers + 1) as f64 * (16.0 * F32_ROUNDING + 4.0 * rounding::<T>());
+    for place in 0..samples * columns {
+        let (sample, column) = (place / columns, place % columns);
+        let mut expected = at(&before, sample * stride + column);
+        expected += if through { at(&gradients[0], place) } else { 0.0 };
+        for ((u, g), b) in products.iter().zip(&gradients).zip(&biases) {
+            expected += (at(u, place) + f64::from(b[column])) * at(g, place);
+        }
+        if expected.is_finite() {
+            let found = at(&by_x0, sample * stride + column);
+            close("gradient by x0", place, found, expected, tolerance)?;
+        }
     }
     Ok(())
 }

@@ -14,6 +14,11 @@ pub(crate) const BODIES: &[Body] = &[
     ("products_are_the_sums", CASES, products_are_the_sums),
     ("products_are_taken_through_relus", 4 * CASES, products_are_taken_through_relus),
     ("cross_layers_are_made_on_the_way", 4 * CASES, cross_layers_are_made_on_the_way),
+    (
+        "cross_layers_are_gone_back_through_on_the_way",
+        4 * CASES,
+        cross_layers_are_gone_back_through_on_the_way,
+    ),
     ("timed_algorithms_can_be_recorded", 1, timed_algorithms_can_be_recorded),
     ("large_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
 ];
@@ -222,6 +227,66 @@ fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comput
         let size = x0.abs() * (u.abs() + b.abs()) + x.abs();
         let tolerance = 3.0 * size * F32_ROUNDING + rounding::<T>() * expected.abs();
         close("cross layer", i, f64::from(out[i].value()), expected, tolerance)?;
+    }
+    Ok(())
+}
+
+fn cross_layers_are_gone_back_through_on_the_way(bench: &Bench, words: &mut Words) -> Outcome {
+    cross_gradients_in::<f32>(bench, words, Compute::F32)?;
+    cross_gradients_in::<bf16>(bench, words, Compute::Bf16)
+}
+
+fn cross_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 8 * (1 + words.below(60)) as usize;
+    let (n, k) = (size(), size());
+    // x0 within a wider matrix, as the vectors are.
+    let stride = n + 8;
+    let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(k * n));
+    let (first, more) = (words.numbers::<T>(m * stride), words.numbers::<T>(m * n));
+    let added = words.below(2) == 0;
+    let buffers = [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&first)?, bench.buffer(&more)?];
+    let (out, product) = (bench.poison::<T>(m * n)?, bench.poison::<T>(m * n)?);
+    let sums = bench.poison::<f32>(n)?;
+    let matrix = |buffer: &Buffer<T>, rows, columns, stride| Matrix {
+        pointer: buffer.pointer(),
+        rows,
+        columns,
+        stride,
+    };
+    let epilogue = Epilogue::CrossGradient {
+        added: added.then(|| matrix(&buffers[3], m, n, n)),
+        first: matrix(&buffers[2], m, n, stride),
+        product: matrix(&product, m, n, n),
+        sums: sums.pointer(),
+    };
+    let (x_of, y_of) = (matrix(&buffers[0], m, k, k), matrix(&buffers[1], k, n, n));
+    let whole = Product::straight(&blas, compute, x_of, y_of, matrix(&out, m, n, n), epilogue)?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe { whole.enqueue(&blas, &bench.lane) }?;
+    let (out, product, sums) = (out.read(&bench.lane)?, product.read(&bench.lane)?, sums.read(&bench.lane)?);
+    let mut column_sums = vec![(0.0, 0.0); n];
+    for i in 0..m * n {
+        let (row, column) = (i / n, i % n);
+        let terms = (0..k).map(|j| f64::from(x[row * k + j].value()) * f64::from(y[j * n + column].value()));
+        let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()));
+        let more = if added { f64::from(more[i].value()) } else { 0.0 };
+        // The sum may be rounded before something is added.
+        let tolerance = (size + 1.0) * k as f64 * F32_ROUNDING + F32_ROUNDING;
+        let tolerance = tolerance + 2.0 * rounding::<T>() * (sum.abs() + more.abs() + tolerance);
+        let g = f64::from(out[i].value());
+        close("gradient by the result", i, g, sum + more, tolerance)?;
+        // With the gradients as they were rounded.
+        let expected = f64::from(first[row * stride + column].value()) * g;
+        let (found, tolerance) = (f64::from(product[i].value()), expected.abs() * rounding::<T>());
+        close("gradient by the product", i, found, expected, tolerance + F32_ROUNDING)?;
+        let (sum, size) = &mut column_sums[column];
+        // Of those that are summed before they are rounded, too.
+        (*sum, *size) = (*sum + found, *size + found.abs() * (m as f64 * F32_ROUNDING + rounding::<T>()));
+    }
+    for (column, &(sum, tolerance)) in column_sums.iter().enumerate() {
+        close("sum of", column, f64::from(sums[column]), sum, tolerance + F32_ROUNDING)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
 //! elsewhere by kernels behind the product.
 
+mod fp8;
 mod library;
 mod tuning;
 
@@ -16,12 +17,14 @@ use half::bf16;
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::kernels::{
-    Columns, Cross, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulReluGradient, Total, is_tiled,
+    Columns, Cross, CrossGradient, Element, ElementKind, Factors, Kernel, MatmulCross, MatmulCrossGradient,
+    MatmulReluGradient, Total, is_tiled, matmul_pieces,
 };
 use crate::lane::Lane;
 
+pub use fp8::{Fp8Outputs, Fp8Tensor};
 pub use library::Blas;
-use library::Library;
+use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
 
 /// How elements are multiplied. Sums are in f32.
@@ -35,15 +38,18 @@ pub enum Compute {
     Bf16,
     /// f16.
     F16,
+    /// fp8, of tensors that have scales: what [`Product::fp8_to_bf16`] and its like do.
+    Fp8,
 }
 
 impl Compute {
-    /// What is multiplied.
-    fn elements(self) -> ElementKind {
+    /// What is multiplied, where that has no scale.
+    fn elements(self) -> Option<ElementKind> {
         match self {
-            Self::F32 | Self::Tf32 => ElementKind::F32,
-            Self::Bf16 => ElementKind::Bf16,
-            Self::F16 => ElementKind::F16,
+            Self::F32 | Self::Tf32 => Some(ElementKind::F32),
+            Self::Bf16 => Some(ElementKind::Bf16),
+            Self::F16 => Some(ElementKind::F16),
+            Self::Fp8 => None,
         }
     }
 }
@@ -71,7 +77,7 @@ impl<T> Copy for Matrix<T> {}
 
 impl<T> Matrix<T> {
     /// The same matrix, of other elements of the same size.
-    fn cast<U>(self) -> Matrix<U> {
+    pub fn cast<U>(self) -> Matrix<U> {
         let Self { pointer, rows, columns, stride } = self;
         Matrix { pointer: pointer.cast(), rows, columns, stride }
     }
@@ -109,6 +115,19 @@ pub enum Epilogue<T> {
         /// Where the product goes; its rows lie one behind the other, as those of the output do.
         product: Matrix<T>,
     },
+    /// The way back of a cross layer: the sums are, with what is added, gradients by its result, and `first` times them
+    /// those by its product. The latter are summed, column by column, in an order that is always the same. All are as
+    /// large as the output.
+    CrossGradient {
+        /// What is added to the sums, if anything; its rows lie one behind the other.
+        added: Option<Matrix<T>>,
+        /// What the layer's product is multiplied with.
+        first: Matrix<T>,
+        /// Where the gradients by the product go; its rows lie one behind the other, as those of the output do.
+        product: Matrix<T>,
+        /// One a column.
+        sums: Pointer<f32>,
+    },
 }
 
 impl<T> Clone for Epilogue<T> {
@@ -126,6 +145,8 @@ pub struct Product {
     library: Option<Library>,
     /// What is done by kernels of ours, in their order.
     kernels: Vec<Box<dyn Launch>>,
+    /// Of epilogues that sum columns: what adds up the parts.
+    sums: Option<Total>,
 }
 
 /// A kernel that is always launched alike.
@@ -202,17 +223,21 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(T::KIND, compute.elements(), "elements are of the type that is computed with");
+        assert_eq!(Some(T::KIND), compute.elements(), "elements are of the type that is computed with");
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
-                let library = Library::new(blas, compute, factors, out, epilogue)?;
-                Ok(Self { library: Some(library), kernels: Vec::new() })
+                let library = Library::new(blas, compute, factors, out, epilogue, None)?;
+                Ok(Self { library: Some(library), kernels: Vec::new(), sums: None })
             }
             Epilogue::ReluGradient { outputs, sums } => {
                 Self::relu_gradient(blas, compute, factors, same(out), (outputs, sums))
             }
             Epilogue::Cross { first, input, bias, product } => {
                 Self::cross(blas, compute, factors, [first, input, product, same(out)], bias)
+            }
+            Epilogue::CrossGradient { added, first, product, sums } => {
+                let matrices = [first, product, same(out)];
+                Self::cross_gradient(blas, compute, factors, added, matrices, sums)
             }
         }
     }
@@ -227,27 +252,25 @@ impl Product {
         assert_eq!((outputs.rows, outputs.columns), (out.rows, out.columns));
         let device = blas.device();
         if let Some(factors) = for_hopper(blas, factors, false, &[out, outputs]) {
-            let pieces = MatmulReluGradient::pieces(out.rows);
-            let parts = blas.parts(pieces * out.columns)?;
-            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), parts)?;
+            let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
+            let own = MatmulReluGradient::new(factors, out.cast(), outputs.cast(), sums.parts)?;
             let grid = own.grid(device.multiprocessors());
-            let kernels = vec![launcher(own, grid), total(parts, sums, pieces, out.columns)];
-            return Ok(Self { library: None, kernels });
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
-        let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
+        let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
-        let parts = blas.parts(pieces * out.columns)?;
+        let sums = total(blas, pieces, out.columns, sums)?;
         let columns = Columns {
             gradients: out.pointer,
             outputs: outputs.pointer,
-            parts,
+            parts: sums.parts,
             samples: out.rows as u32,
             columns: out.columns as u32,
             stride: out.stride as u32,
             outputs_stride: outputs.stride as u32,
         };
-        let kernels = vec![launcher(columns, columns.grid()), total(parts, sums, pieces, out.columns)];
-        Ok(Self { library: Some(library), kernels })
+        let kernels = vec![launcher(columns, columns.grid())];
+        Ok(Self { library: Some(library), kernels, sums: Some(sums) })
     }
 
     fn cross<T: Element>(
@@ -266,9 +289,9 @@ impl Product {
             let inputs = [first.cast(), input.cast()];
             let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
             let grid = own.grid(blas.device().multiprocessors());
-            return Ok(Self { library: None, kernels: vec![launcher(own, grid)] });
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
         }
-        let library = Library::new(blas, compute, factors, product, Epilogue::None)?;
+        let library = Library::new(blas, compute, factors, product, Epilogue::None, None)?;
         let cross = Cross {
             first: first.pointer,
             input: input.pointer,
@@ -281,10 +304,38 @@ impl Product {
             input_stride: input.stride as u32,
         };
         let kernels = vec![launcher(cross, cross.grid())];
-        Ok(Self { library: Some(library), kernels })
+        Ok(Self { library: Some(library), kernels, sums: None })
     }
 
-    /// Enqueues the product.
+    fn cross_gradient<T: Element>(
+        blas: &Blas,
+        compute: Compute,
+        factors: [(Matrix<T>, bool); 2],
+        added: Option<Matrix<T>>,
+        matrices: [Matrix<T>; 3],
+        sums: Pointer<f32>,
+    ) -> Result<Self> {
+        let [first, product, out] = matrices;
+        let all: Vec<_> = matrices.into_iter().chain(added).collect();
+        for matrix in &all {
+            assert_eq!((matrix.rows, matrix.columns), (out.rows, out.columns));
+        }
+        for matrix in &all[1..] {
+            assert_eq!(matrix.stride, out.columns, "rows lie one behind the other");
+        }
+        if let Some(factors) = for_hopper(blas, factors, false, &all) {
+            let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
+            let (added, outputs) = (added.map(Matrix::cast), [out.cast(), product.cast()]);
+            let own = MatmulCrossGradient::new(factors, added, first.cast(), outputs, sums.parts)?;
+            let grid = own.grid(blas.device().multiprocessors());
+            return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
+        }
+        let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
+        let (kernel, sums) = cross_gradient_behind(blas, added, matrices, sums)?;
+        Ok(Self { library: Some(library), kernels: vec![kernel], sums: Some(sums) })
+    }
+
+    /// Enqueues the product, and the sums of its columns where the epilogue wants them.
     ///
     /// # Safety
     /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
@@ -293,11 +344,41 @@ impl Product {
     /// # Errors
     /// Where library or driver refuse.
     pub unsafe fn enqueue(&self, blas: &Blas, lane: &Lane) -> Result<()> {
-        // SAFETY: the caller vouches for the matrices; parts lie in the memory of `blas`, as many as kernels are told.
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            self.enqueue_product(blas, lane)?;
+            self.enqueue_sums(lane)
+        }
+    }
+
+    /// Enqueues the product without the sums of its columns, for which [`Product::enqueue_sums`] is left.
+    ///
+    /// # Safety
+    /// The matrices, and what the epilogue names, must lie where they lay, as [`Lane::launch`] says; nobody else must
+    /// use the workspace of `blas`.
+    ///
+    /// # Errors
+    /// Where library or driver refuse.
+    pub unsafe fn enqueue_product(&self, blas: &Blas, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for the matrices; there are as many parts of sums as kernels are told.
         unsafe {
             self.library.iter().try_for_each(|library| library.enqueue(blas, lane))?;
             self.kernels.iter().try_for_each(|kernel| kernel.launch(lane))
         }
+    }
+
+    /// Enqueues the sums of the product's columns, where the epilogue wants them. It must be done before the product is
+    /// enqueued again.
+    ///
+    /// # Safety
+    /// [`Product::enqueue_product`] must come before; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn enqueue_sums(&self, lane: &Lane) -> Result<()> {
+        let Some(total) = &self.sums else { return Ok(()) };
+        // SAFETY: the parts lie in memory of the product's `Blas`; the caller vouches for it and for the sums.
+        unsafe { lane.launch(total, total.grid()) }
     }
 }
 
@@ -305,10 +386,33 @@ fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u3
     Box::new(Launcher(kernel, blocks))
 }
 
-/// Adds up parts, `[piece][column]`.
-fn total(parts: Pointer<f32>, sums: Pointer<f32>, pieces: usize, columns: usize) -> Box<dyn Launch> {
-    let total = Total { parts, sums, pieces: pieces as u32, columns: columns as u32 };
-    launcher(total, total.grid())
+/// What adds up the parts of a matrix's columns, for which it has room, to `sums`.
+fn total(blas: &Blas, pieces: usize, columns: usize, sums: Pointer<f32>) -> Result<Total> {
+    let parts = blas.parts(pieces * columns)?;
+    Ok(Total { parts, sums, pieces: pieces as u32, columns: columns as u32 })
+}
+
+/// What takes gradients by a cross layer's result, which lie in `out` behind a product, to those by its own product.
+fn cross_gradient_behind<T: Element>(
+    blas: &Blas,
+    added: Option<Matrix<T>>,
+    [first, product, out]: [Matrix<T>; 3],
+    sums: Pointer<f32>,
+) -> Result<(Box<dyn Launch>, Total)> {
+    let pieces = CrossGradient::<T>::pieces(out.rows as u32) as usize;
+    let sums = total(blas, pieces, out.columns, sums)?;
+    let gradient = CrossGradient {
+        first: first.pointer,
+        added: added.map_or(Pointer::NULL, |added| added.pointer),
+        gradients: out.pointer,
+        product_gradients: product.pointer,
+        parts: sums.parts,
+        samples: out.rows as u32,
+        columns: out.columns as u32,
+        first_stride: first.stride as u32,
+        reserved: 0,
+    };
+    Ok((launcher(gradient, gradient.grid()), sums))
 }
 
 /// A matrix of the type that is computed with, as which it is known.

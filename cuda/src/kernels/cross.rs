@@ -1,6 +1,6 @@
 //! `cross.cu`.
 
-use super::{Element, Id, Kernel};
+use super::{Element, Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
 /// From a cross layer's product to its result: `x' = x0 * (u + b) + x`, element by element. Grid: [`Cross::grid`].
@@ -48,24 +48,20 @@ unsafe impl<T: Element> Kernel for Cross<T> {
     const THREADS: u32 = 256;
 }
 
-/// From the gradients by a cross layer's result to those by its product, by its bias, and by x0 as far as they do not
-/// come through the product. Grid: [`CrossBack::grid`].
+/// From the gradients by a cross layer's result to those by its product and by its bias. Grid:
+/// [`CrossGradient::grid`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
-pub struct CrossBack<T> {
+pub struct CrossGradient<T> {
     /// x0: `[sample][first_stride]`
     pub first: Pointer<T>,
-    /// u: `[sample][columns]`
-    pub product: Pointer<T>,
-    /// b: `[columns]`
-    pub bias: Pointer<f32>,
+    /// Null, or what is added to the gradients by the result first: `[sample][columns]`.
+    pub added: Pointer<T>,
     /// By the result: `[sample][columns]`
     pub gradients: Pointer<T>,
-    /// By u: `[sample][columns]`
+    /// By the product, `x0 * gradients`: `[sample][columns]`
     pub product_gradients: Pointer<T>,
-    /// By x0: `[sample][first_stride]`
-    pub first_gradients: Pointer<T>,
-    /// `[piece][columns]`, which [`super::Total`] adds up to the gradients by b; see [`CrossBack::pieces`].
+    /// `[piece][columns]`, which [`super::Total`] adds up to the gradients by b; see [`CrossGradient::pieces`].
     pub parts: Pointer<f32>,
     /// Samples.
     pub samples: u32,
@@ -73,17 +69,13 @@ pub struct CrossBack<T> {
     pub columns: u32,
     /// Elements from one sample's x0 to the next, a multiple of 4.
     pub first_stride: u32,
-    /// 1 where the gradients by x0 are added to what is there, else 0.
-    pub add: u32,
-    /// 1 in the first layer, whose x is x0: the gradients by its result are added to those by x0; else 0.
-    pub through: u32,
     /// 0.
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<CrossBack<f32>>() == 80);
+const _: () = assert!(size_of::<CrossGradient<f32>>() == 56);
 
-impl<T> CrossBack<T> {
+impl<T> CrossGradient<T> {
     /// Pieces of so many samples.
     pub const fn pieces(samples: u32) -> u32 {
         pieces(samples)
@@ -96,8 +88,56 @@ impl<T> CrossBack<T> {
 }
 
 // SAFETY: `cross.cu` has the same struct.
-unsafe impl<T: Element> Kernel for CrossBack<T> {
-    const ID: Id = Id::of::<T>([Id::CrossBackF32, Id::CrossBackBf16, Id::CrossBackF16]);
-    const NAME: &'static str = "cross_back";
+unsafe impl<T: Element> Kernel for CrossGradient<T> {
+    const ID: Id = Id::of::<T>([Id::CrossGradientF32, Id::CrossGradientBf16, Id::CrossGradientF16]);
+    const NAME: &'static str = "cross_gradient";
+    const THREADS: u32 = 256;
+}
+
+/// Adds what cross layers' gradients are by x0 as the factor of their products, `(u + b) * gradients`, to the gradients
+/// by x0. Grid: [`CrossFirst::grid`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct CrossFirst<T> {
+    /// u: `[sample][columns]`, of each layer.
+    pub products: [Pointer<T>; CROSS_LAYERS],
+    /// By the layers' results: `[sample][columns]` each.
+    pub gradients: [Pointer<T>; CROSS_LAYERS],
+    /// b: `[columns]` each.
+    pub biases: [Pointer<f32>; CROSS_LAYERS],
+    /// By x0: `[sample][first_stride]`
+    pub first_gradients: Pointer<T>,
+    /// Is told where one of those is no finite number.
+    pub guard: Pointer<Guard>,
+    /// Layers, at least one.
+    pub layers: u32,
+    /// Samples.
+    pub samples: u32,
+    /// Columns, a multiple of 4.
+    pub columns: u32,
+    /// Elements from one sample's x0 to the next, a multiple of 4.
+    pub first_stride: u32,
+    /// 1 where the first layer is the first of all, whose x is x0: the gradients by its result are added, too; else 0.
+    pub through: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// Layers that [`CrossFirst`] takes at most.
+pub const CROSS_LAYERS: usize = 4;
+
+const _: () = assert!(size_of::<CrossFirst<f32>>() == 136);
+
+impl<T> CrossFirst<T> {
+    /// Blocks.
+    pub fn grid(&self) -> (u32, u32) {
+        (pieces(self.samples), self.columns.div_ceil(128))
+    }
+}
+
+// SAFETY: `cross.cu` has the same struct.
+unsafe impl<T: Element> Kernel for CrossFirst<T> {
+    const ID: Id = Id::of::<T>([Id::CrossFirstF32, Id::CrossFirstBf16, Id::CrossFirstF16]);
+    const NAME: &'static str = "cross_first";
     const THREADS: u32 = 256;
 }

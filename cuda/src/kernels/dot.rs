@@ -59,10 +59,9 @@ impl<T: Element> Dot<T> {
         Self::warps_fit(self.count, self.dim, self.stride)
     }
 
-    /// Blocks: all kernels loop over the samples.
-    fn grid(&self, lane: &Lane) -> (u32, u32) {
-        let at_once = if self.by_warps() { WARPS } else { 1 };
-        (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * 16), 1)
+    /// Blocks of a kernel that takes so many samples at once, so many a multiprocessor: all loop over the samples.
+    fn grid(&self, lane: &Lane, at_once: u32, each: u32) -> (u32, u32) {
+        (self.samples.div_ceil(at_once).min(lane.device().multiprocessors() * each), 1)
     }
 
     /// Enqueues the way from vectors to products.
@@ -73,12 +72,11 @@ impl<T: Element> Dot<T> {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn enqueue_forward(&self, lane: &Lane) -> Result<()> {
-        let grid = self.grid(lane);
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.by_warps() {
-                true => lane.launch(&Forward(*self), grid),
-                false => lane.launch(&ForwardByBlocks(*self), grid),
+                true => lane.launch(&Forward(*self), self.grid(lane, WARPS, 16)),
+                false => lane.launch(&ForwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
     }
@@ -91,12 +89,11 @@ impl<T: Element> Dot<T> {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn enqueue_backward(&self, lane: &Lane) -> Result<()> {
-        let grid = self.grid(lane);
         // SAFETY: the caller vouches for the addresses.
         unsafe {
             match self.by_warps() {
-                true => lane.launch(&Backward(*self), grid),
-                false => lane.launch(&BackwardByBlocks(*self), grid),
+                true => lane.launch(&Backward(*self), self.grid(lane, WARPS, 10)),
+                false => lane.launch(&BackwardByBlocks(*self), self.grid(lane, 1, 16)),
             }
         }
     }
@@ -104,9 +101,12 @@ impl<T: Element> Dot<T> {
 
 /// Bytes of shared memory that `dot.cu` takes on tensor cores.
 fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
-    let rows = count.next_multiple_of(16);
-    let (matrix, places) = if forward { (0, 0) } else { (rows * (rows + 8), 2 * count * (count - 1)) };
-    WARPS * (2 * (rows * (dim + 8) + matrix + stride)).next_multiple_of(128) + places
+    let (rows, row) = (count.next_multiple_of(16), dim + 8);
+    if forward {
+        return WARPS * (2 * (rows * row + stride)).next_multiple_of(128);
+    }
+    // Of each warp the vectors, the products and their matrix; a row of zeros, and the places of products in the matrix.
+    2 * (WARPS * (count * row + stride + rows * (rows + 8)) + row) + 2 * count * (count - 1)
 }
 
 /// The same where a block takes a sample.

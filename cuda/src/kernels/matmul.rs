@@ -20,16 +20,16 @@ const DEPTH: usize = 64;
 const STAGES: usize = 4;
 /// The stages, two tiles of elements, and barriers.
 pub(super) const SHARED_BYTES: u32 =
-    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 6)) as u32;
+    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 26)) as u32;
 
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
-struct TensorMap([u64; 16]);
+pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 impl TensorMap {
     /// Tiles of so many rows and 64 columns.
-    fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
+    pub(super) fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let sizes = [matrix.columns as u64, matrix.rows as u64];
         let (strides, tile, steps) = ([matrix.stride as u64 * 2], [DEPTH as u32, rows as u32], [1, 1]);
@@ -70,7 +70,8 @@ struct Matmul {
     count: u32,
     columns: u32,
     depth: u32,
-    reserved: [u32; 9],
+    added: u32,
+    reserved: [u32; 8],
 }
 
 const _: () = assert!(size_of::<Matmul>() == 832);
@@ -87,6 +88,11 @@ pub(crate) fn is_tiled(matrix: &Matrix<bf16>) -> bool {
     matrix.stride.is_multiple_of(8) && matrix.pointer.address().is_multiple_of(16)
 }
 
+/// Pieces that so many samples are summed in.
+pub(crate) const fn pieces(samples: usize) -> usize {
+    samples.div_ceil(SAMPLES)
+}
+
 impl Matmul {
     /// Tiles of so many rows of the weights.
     fn new(
@@ -98,7 +104,7 @@ impl Matmul {
         let tiles = |matrices: &[Matrix<bf16>]| -> Result<_> {
             let mut maps = [TensorMap([0; 16]); 2];
             for (map, &matrix) in maps.iter_mut().zip(matrices) {
-                *map = TensorMap::new(matrix, SAMPLES)?;
+                *map = TensorMap::new(matrix, SAMPLES / 2)?;
             }
             Ok(maps)
         };
@@ -113,7 +119,8 @@ impl Matmul {
             count: outputs[0].rows as u32,
             columns: outputs[0].columns as u32,
             depth: samples.columns as u32,
-            reserved: [0; 9],
+            added: 0,
+            reserved: [0; 8],
         })
     }
 
@@ -158,8 +165,7 @@ matmul! {
 }
 
 impl MatmulReluGradient {
-    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`MatmulReluGradient::pieces`] of them,
-    /// `[piece][column]`.
+    /// Weights are `[depth][column]`; `outputs` are the ReLU's; `parts` has [`pieces`] of them, `[piece][column]`.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.
@@ -170,11 +176,6 @@ impl MatmulReluGradient {
         parts: Pointer<f32>,
     ) -> Result<Self> {
         Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, &[outputs], &[out])? }))
-    }
-
-    /// Pieces that so many samples are summed in.
-    pub(crate) const fn pieces(samples: usize) -> usize {
-        samples.div_ceil(SAMPLES)
     }
 }
 
@@ -195,5 +196,30 @@ impl MatmulCross {
         bias: Pointer<f32>,
     ) -> Result<Self> {
         Ok(Self(Matmul { bias, ..Matmul::new(factors, COLUMNS, &inputs, &[product, out])? }))
+    }
+}
+
+matmul! {
+    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's own
+    /// product, `first * out`, are written too, and their columns are summed over tiles of the samples.
+    MatmulCrossGradient, "matmul_cross_gradient"
+}
+
+impl MatmulCrossGradient {
+    /// Weights are `[depth][column]`; all others `[sample][column]`; `parts` has [`pieces`] of them, `[piece][column]`.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        factors: Factors,
+        added: Option<Matrix<bf16>>,
+        first: Matrix<bf16>,
+        outputs: [Matrix<bf16>; 2],
+        parts: Pointer<f32>,
+    ) -> Result<Self> {
+        // Where nothing is added nothing is read there.
+        let inputs = [added.unwrap_or(first), first];
+        let matmul = Matmul::new(factors, DEPTH, &inputs, &outputs)?;
+        Ok(Self(Matmul { parts, added: u32::from(added.is_some()), ..matmul }))
     }
 }

@@ -19,6 +19,9 @@ mod dense_input;
 mod dense_update;
 mod dot;
 mod element;
+mod fp8_matmul;
+mod fp8_quantize;
+mod fp8_scaling;
 mod guard;
 mod head;
 mod initialize;
@@ -45,18 +48,25 @@ pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBef
 pub use barrier::{Barrier, Flags};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
-pub use cross::{Cross, CrossBack};
+pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
 pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
+pub(crate) use fp8_matmul::{Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
+pub use fp8_quantize::{
+    FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
+};
+pub use fp8_scaling::{Fp8Check, Fp8Rescale, Fp8Scaling};
 pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
-pub(crate) use matmul::{Factors, MatmulCross, MatmulReluGradient, is_tiled};
+pub(crate) use matmul::{
+    Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
+};
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
@@ -187,8 +197,18 @@ macro_rules! kernels {
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
-                    && allow_matmul(functions[Id::MatmulCross as usize])?;
+                let all = [
+                    (Id::MatmulReluGradient, matmul::SHARED_BYTES),
+                    (Id::MatmulCross, matmul::SHARED_BYTES),
+                    (Id::MatmulCrossGradient, matmul::SHARED_BYTES),
+                    (Id::Fp8Relu, fp8_matmul::SHARED_BYTES),
+                    (Id::Fp8ReluGradient, fp8_matmul::SHARED_BYTES),
+                    (Id::Fp8ToBf16, fp8_matmul::SHARED_BYTES),
+                ];
+                let mut hopper = true;
+                for (kernel, shared_bytes) in all {
+                    hopper &= allow_matmul(functions[kernel as usize], shared_bytes)?;
+                }
                 Ok(Self { functions, hopper })
             }
         }
@@ -214,8 +234,10 @@ kernels! {
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",
         Total = c"columns_total";
     "cross": CrossF32 = c"cross_f32", CrossBf16 = c"cross_bf16", CrossF16 = c"cross_f16",
-        CrossBackF32 = c"cross_back_f32", CrossBackBf16 = c"cross_back_bf16",
-        CrossBackF16 = c"cross_back_f16";
+        CrossGradientF32 = c"cross_gradient_f32", CrossGradientBf16 = c"cross_gradient_bf16",
+        CrossGradientF16 = c"cross_gradient_f16",
+        CrossFirstF32 = c"cross_first_f32", CrossFirstBf16 = c"cross_first_bf16",
+        CrossFirstF16 = c"cross_first_f16";
     "dense_input": DenseInputF32 = c"dense_input_f32", DenseInputBf16 = c"dense_input_bf16",
         DenseInputF16 = c"dense_input_f16";
     "dense_update": DenseUpdateF32 = c"dense_update_f32", DenseUpdateBf16 = c"dense_update_bf16",
@@ -228,6 +250,10 @@ kernels! {
         DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
         DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
         DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
+    "fp8_matmul": Fp8Relu = c"fp8_relu", Fp8ReluGradient = c"fp8_relu_gradient",
+        Fp8ToBf16 = c"fp8_to_bf16";
+    "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
+    "fp8_scaling": Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
     "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
@@ -242,7 +268,8 @@ kernels! {
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
-    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross";
+    "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
+        MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce":
@@ -321,8 +348,9 @@ impl Kernels {
     }
 }
 
-/// Allows a kernel of `matmul.cu` the shared memory that it takes; false where it was not loaded for Hopper.
-fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
+/// Allows a kernel of `matmul.cu` or `fp8_matmul.cu` the shared memory that it takes; false where it was not loaded for
+/// Hopper.
+fn allow_matmul(function: sys::CUfunction, shared_bytes: u32) -> Result<bool> {
     let mut target = 0;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
     // SAFETY: the function was just loaded, and the pointer is to a live integer.
@@ -334,7 +362,7 @@ fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
     }
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just loaded.
-    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
+    unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(true)
 }

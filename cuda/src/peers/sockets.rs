@@ -12,6 +12,8 @@ use crate::error::{Error, Result};
 
 /// Bytes of a value, at most: whoever says more is no rank.
 const VALUE_BYTES_MAX: usize = 1 << 16;
+/// Groups of ranks that a process joins at the same time, at most.
+const GROUPS_MAX: usize = 1000;
 /// Round and length of a value.
 const HEAD_BYTES: usize = 12;
 
@@ -50,10 +52,7 @@ impl Sockets {
         gather: &mut Gather<'_>,
     ) -> Result<Self> {
         let failed = |what: &dyn fmt::Display| Error::PeersSocket { rank, why: what.to_string() };
-        let name = format!("rankine-{}-{}", std::process::id(), next_number());
-        let listener = SocketAddr::from_abstract_name(&name)
-            .and_then(|address| UnixListener::bind_addr(&address))
-            .map_err(|error| failed(&error))?;
+        let (listener, name) = listen().map_err(|error| failed(&error))?;
         let names = gather(name.as_bytes()).map_err(|error| failed(&error))?;
         if names.len() != ranks {
             return Err(failed(&format_args!("{} ranks came in place of {ranks}", names.len())));
@@ -157,11 +156,18 @@ impl Sockets {
     }
 }
 
-/// A number that this process has not had before: it may be in several groups of ranks.
-fn next_number() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
+/// Listens under a name that nobody has: this process may be in several groups of ranks.
+fn listen() -> io::Result<(UnixListener, String)> {
+    let mut taken = ErrorKind::AddrInUse.into();
+    for number in 0..GROUPS_MAX {
+        let name = format!("rankine-{}-{number}", std::process::id());
+        match SocketAddr::from_abstract_name(&name).and_then(|address| UnixListener::bind_addr(&address)) {
+            Ok(listener) => return Ok((listener, name)),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => taken = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(taken)
 }
 
 /// Which of some sockets have something to read, or are closed; waits for the first.

@@ -9,6 +9,7 @@ use super::{Body, DEADLINE, Machine, Outcome, Words, names_missing};
 
 pub(crate) const BODIES: &[Body] = &[
     ("sums_are_in_the_order_of_ranks", 12, sums_are_in_the_order_of_ranks),
+    ("sums_behind_each_other_stay_apart", 4, sums_behind_each_other_stay_apart),
     ("a_sum_without_a_rank_names_it", 1, a_sum_without_a_rank_names_it),
 ];
 
@@ -92,6 +93,38 @@ fn sums_are_in_the_order_of_ranks(machine: &Machine, words: &mut Words) -> Outco
             }
         }
     }
+    Ok(())
+}
+
+/// Many sums of sums in a graph, with nothing between them: as many times as large each time.
+fn sums_behind_each_other_stay_apart(machine: &Machine, words: &mut Words) -> Outcome {
+    const SUMS: usize = 20;
+    let ranks = machine.ranks(words);
+    let way = words.one_of(&[AllReduceWay::AtOnce, AllReduceWay::BySlices]);
+    let len = words.one_of(&[4, 1000, 200_000]);
+    let seed = words.next();
+    let terms: Vec<_> = (0..ranks).map(|rank| terms(seed, rank, len, 2)).collect();
+    let expected = (0..SUMS).fold(terms.clone(), |terms, _| vec![sum(&terms); ranks]);
+    machine.on_ranks(ranks, DEADLINE, |peers, lane| {
+        let all = AllReduce::by(peers, way, 32, len, 2)?;
+        let enqueue = || {
+            // SAFETY: the graph is dropped with the sums.
+            (0..SUMS).try_for_each(|_| unsafe { all.enqueue(lane) })
+        };
+        let mut graph = Graph::capture(lane, enqueue)?;
+        for _ in 0..25 {
+            all.values().write(lane, &terms[peers.rank()].0)?;
+            all.numbers().write(lane, &terms[peers.rank()].1)?;
+            // SAFETY: all ranks' sums live until all have read theirs.
+            unsafe { graph.replay(lane) }?;
+            all.check(lane)?;
+            if (all.values().read(lane)?, all.numbers().read(lane)?) != expected[0] {
+                return Err(format!("{way:?} of {len} over {ranks}: rank {} differs", peers.rank()).into());
+            }
+        }
+        peers.gather(0u8)?;
+        Ok(())
+    })?;
     Ok(())
 }
 

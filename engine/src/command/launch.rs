@@ -58,6 +58,9 @@ struct Cluster {
     meet: Option<String>,
     /// Of one exchange among all processes, on the average.
     exchange_ms: f64,
+    /// How fast GPUs sum: those of rank 0's node, and all.
+    #[cfg(feature = "cuda")]
+    links: Vec<rankine::launch::Link>,
     nodes: Vec<Node>,
     members: Vec<Member>,
 }
@@ -67,7 +70,8 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
     let rank = args.rank.zip(args.ranks);
     let seat = Seat::find(&Wanted { launcher: args.launcher, rank, meet: args.meet.clone() })?;
     tracing::info!("{seat}");
-    let mut meeting = Meeting::join(&seat, Duration::from_secs_f64(args.meet_timeout))?;
+    let timeout = Duration::from_secs_f64(args.meet_timeout);
+    let mut meeting = Meeting::join(&seat, timeout)?;
     let gpus = match probe().driver {
         Presence::Found(driver) => driver.devices.map_or(0, |devices| devices.len()),
         Presence::Missing(_) => 0,
@@ -78,6 +82,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
         meeting.gather(&[0; 128])?;
     }
     let exchange_ms = begun.elapsed().as_secs_f64() * 1e3 / f64::from(EXCHANGES);
+    #[cfg(feature = "cuda")]
+    let links = match members.iter().any(|member| member.gpus > 0) {
+        true => rankine::launch::links(&mut meeting, &members, timeout)?,
+        false => Vec::new(),
+    };
     if seat.rank != 0 {
         return Ok(());
     }
@@ -85,6 +94,8 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
         launcher: seat.launcher,
         meet: seat.meet.as_ref().map(Address::to_string),
         exchange_ms,
+        #[cfg(feature = "cuda")]
+        links,
         nodes: nodes(&members),
         members,
     };
@@ -99,14 +110,22 @@ impl fmt::Display for Cluster {
             let node = nodes.iter().position(|node| node.ranks.contains(rank)).unwrap_or(0);
             writeln!(f, "{rank:>5} {node:>5} {process:>8} {gpus:>5}  {host}")?;
         }
-        let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-        let processes =
-            if members.len() == 1 { "1 process".into() } else { format!("{} processes", members.len()) };
+        let processes = if members.len() == 1 { "process" } else { "processes" };
+        let of_nodes = if nodes.len() == 1 { "node" } else { "nodes" };
+        let (count, of) = (members.len(), nodes.len());
         writeln!(
             f,
-            "{processes} on {}; an exchange among them takes {exchange_ms:.2} ms",
-            count(nodes.len(), "node")
-        )
+            "{count} {processes} on {of} {of_nodes}; an exchange among them takes {exchange_ms:.2} ms"
+        )?;
+        #[cfg(feature = "cuda")]
+        for rankine::launch::Link { what, gpus, gb_per_second, refused } in &self.links {
+            match (gb_per_second, refused) {
+                (Some(gb), _) => writeln!(f, "sums over {what} ({gpus}): {gb:.1} GB/s")?,
+                (None, Some(why)) => writeln!(f, "sums over {what} ({gpus}): {why}")?,
+                (None, None) => {}
+            }
+        }
+        Ok(())
     }
 }
 

@@ -16,8 +16,12 @@ pub(crate) enum Phase {
     TopForward,
     Head,
     TopBackward,
+    TopWeights,
     InteractBackward,
+    InteractWeights,
     BottomBackward,
+    BottomWeights,
+    Sums,
     Verdict,
     Route,
     UpdateTables,
@@ -25,15 +29,19 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::BottomForward,
         Self::LookUp,
         Self::Interact,
         Self::TopForward,
         Self::Head,
         Self::TopBackward,
+        Self::TopWeights,
         Self::InteractBackward,
+        Self::InteractWeights,
         Self::BottomBackward,
+        Self::BottomWeights,
+        Self::Sums,
         Self::Verdict,
         Self::Route,
         Self::UpdateTables,
@@ -49,8 +57,12 @@ impl Phase {
             Self::TopForward => "top MLP",
             Self::Head => "heads and loss",
             Self::TopBackward => "top MLP back",
+            Self::TopWeights => "top MLP by weights",
             Self::InteractBackward => "interaction back",
+            Self::InteractWeights => "interaction by weights",
             Self::BottomBackward => "bottom MLP back",
+            Self::BottomWeights => "bottom MLP by weights",
+            Self::Sums => "sums by biases",
             Self::Verdict => "verdict",
             Self::Route => "route",
             Self::UpdateTables => "update of tables",
@@ -72,14 +84,19 @@ pub(super) struct Iteration<'a, T> {
 }
 
 /// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
-/// their own.
+/// their own, and so have the gradients by weights: only the verdict waits for those, and they fill what the way back
+/// leaves free.
 pub(super) struct Lanes<'a> {
     main: &'a Lane,
     beside: Lane,
     routes: Lane,
+    weights: Lane,
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
+    /// Of the way back: through the top MLP and the interaction.
+    back: [Moment; 2],
+    weighed: Moment,
     judged: Moment,
     updated: Moment,
 }
@@ -92,9 +109,12 @@ impl<'a> Lanes<'a> {
             main,
             beside: Lane::of_high_priority(device)?,
             routes: Lane::new(device)?,
+            weights: Lane::new(device)?,
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
+            back: [Moment::new(device)?, Moment::new(device)?],
+            weighed: Moment::new(device)?,
             judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         })
@@ -119,8 +139,12 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),
                 Phase::TopBackward => network.hidden_backward(lane, backward),
+                Phase::TopWeights => network.hidden_weights(lane, backward),
                 Phase::InteractBackward => network.interact_backward(lane, backward),
+                Phase::InteractWeights => network.interact_weights(lane, backward),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
+                Phase::BottomWeights => network.bottom_weights(lane, backward),
+                Phase::Sums => network.sums(lane, backward),
                 Phase::Verdict => network.verdict(lane, input, losses),
                 Phase::Route => tables.route(lane, input.ids),
                 Phase::UpdateTables => network.update_tables(lane, tables, input),
@@ -134,7 +158,8 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let Lanes { main, beside, routes, begun, looked_up, routed, judged, updated } = lanes;
+        let Lanes { main, beside, routes, weights, .. } = lanes;
+        let Lanes { begun, looked_up, routed, back, weighed, judged, updated, .. } = lanes;
         main.record(begun)?;
         beside.wait(begun)?;
         routes.wait(begun)?;
@@ -150,16 +175,28 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
-            self.enqueue(Phase::TopBackward, main)?;
-            self.enqueue(Phase::InteractBackward, main)?;
+            let parts =
+                [(Phase::TopBackward, Phase::TopWeights), (Phase::InteractBackward, Phase::InteractWeights)];
+            for ((by_inputs, by_weights), back) in parts.into_iter().zip(back) {
+                self.enqueue(by_inputs, main)?;
+                main.record(back)?;
+                weights.wait(back)?;
+                self.enqueue(by_weights, weights)?;
+            }
+            weights.record(weighed)?;
+            // These move more than they multiply, and the sums are short kernels: the other products go on beside them.
             self.enqueue(Phase::BottomBackward, main)?;
+            self.enqueue(Phase::BottomWeights, main)?;
+            self.enqueue(Phase::Sums, main)?;
+            main.wait(weighed)?;
+            // The tables' update is what takes longest: the dense one is where it is in nobody's way.
+            main.wait(routed)?;
             self.enqueue(Phase::Verdict, main)?;
             main.record(judged)?;
-            beside.wait(judged)?;
-            beside.wait(routed)?;
-            self.enqueue(Phase::UpdateTables, beside)?;
-            beside.record(updated)?;
-            self.enqueue(Phase::UpdateDense, main)?;
+            weights.wait(judged)?;
+            self.enqueue(Phase::UpdateTables, main)?;
+            self.enqueue(Phase::UpdateDense, weights)?;
+            weights.record(updated)?;
             main.wait(updated)?;
             self.network.end(main)?;
         }

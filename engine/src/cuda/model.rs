@@ -18,9 +18,9 @@ use super::evaluation::{CudaEvaluation, Judgement, Scored};
 use super::feed::FedBatch;
 use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
-use super::network::{Forward, Network, Places};
+use super::network::{Forward, Network, Places, Products};
 use super::unpack::Unpacker;
-use super::work::{PhaseTimes, Sizes, Work, ceilings, time};
+use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::cpu::initial_parameters;
 use crate::job::Precision;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
@@ -84,22 +84,23 @@ impl CudaModel {
         device.bind()?;
         let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
         let parts = (&spec, rules);
+        let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
         let machine = match precision {
             Precision::Fp32 => {
-                let compute = (Compute::F32, algorithms);
-                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+                let products = products(Compute::F32);
+                Machine::F32(Trainer::new(device, products, parts, seed, batches)?.into())
             }
             Precision::Tf32 => {
-                let compute = (Compute::Tf32, algorithms);
-                Machine::F32(Trainer::new(device, compute, parts, seed, batches)?.into())
+                let products = products(Compute::Tf32);
+                Machine::F32(Trainer::new(device, products, parts, seed, batches)?.into())
             }
-            Precision::Bf16 => {
-                let compute = (Compute::Bf16, algorithms);
-                Machine::Bf16(Trainer::new(device, compute, parts, seed, batches)?.into())
+            Precision::Bf16 | Precision::Fp8 => {
+                let products = products(Compute::Bf16);
+                Machine::Bf16(Trainer::new(device, products, parts, seed, batches)?.into())
             }
             Precision::Fp16 => {
-                let compute = (Compute::F16, algorithms);
-                Machine::F16(Trainer::new(device, compute, parts, seed, batches)?.into())
+                let products = products(Compute::F16);
+                Machine::F16(Trainer::new(device, products, parts, seed, batches)?.into())
             }
         };
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
@@ -398,7 +399,7 @@ impl Batch<'_> {
 impl<T: Element> Trainer<T> {
     fn new(
         device: &Arc<Device>,
-        (compute, algorithms): (Compute, Algorithms),
+        products: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
@@ -412,11 +413,11 @@ impl<T: Element> Trainer<T> {
         let layout = layout.with_optimizers(&optimizers);
         let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
         let parameters = initial_parameters(spec, seed);
-        let network =
-            Network::new(device, (compute, algorithms), (spec, rules), &places, batch_size, &parameters)?;
+        let compute = products.compute;
+        let network = Network::new(device, products, (spec, rules), &places, batch_size, &parameters)?;
         let losses = Pinned::zeroed(device, SLOTS)?;
-        let (forward, backward) = (network.plan_forward(batch_size)?, network.plan_backward()?);
-        let scoring = network.plan_forward(score_size)?;
+        let (forward, backward) = (network.plan_forward(batch_size, true)?, network.plan_backward()?);
+        let scoring = network.plan_forward(score_size, false)?;
         let lanes = Lanes::new(&main)?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut slots = Vec::new();
@@ -516,12 +517,14 @@ impl<T: Element> Trainer<T> {
     /// Times the phases of an iteration over the batch that lies in the first slot.
     fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes> {
         self.finish()?;
+        let fp8 = self.network.multiplies_fp8();
         let (bytes_per_s, flops_per_s) = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
+        let fp8_flops_per_s = fp8.then(|| fp8_ceiling(self.main.device(), &self.main)).transpose()?;
         let layout = self.tables.layout();
         let iteration = Iteration {
             network: &self.network,
             tables: &self.tables,
-            forward: &self.network.plan_forward(layout.samples())?,
+            forward: &self.network.plan_forward(layout.samples(), true)?,
             backward: &self.network.plan_backward()?,
             input: self.slots[0].input.input(),
             losses: self.losses.device_pointer()?,
@@ -535,6 +538,7 @@ impl<T: Element> Trainer<T> {
             rules,
             samples: layout.samples() as u64,
             element_bytes: size_of::<T>() as u64,
+            fp8,
             look_ups,
             distinct_rows,
         };
@@ -547,7 +551,7 @@ impl<T: Element> Trainer<T> {
                 phases.push((phase, ms, work));
             }
         }
-        Ok(PhaseTimes { phases, bytes_per_s, flops_per_s })
+        Ok(PhaseTimes { phases, bytes_per_s, flops_per_s, fp8_flops_per_s })
     }
 
     /// A moment on the lane that begins and ends iterations.

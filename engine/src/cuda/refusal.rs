@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head};
 
-use super::network::Places;
+use super::network::{Fp8Mlp, Places, hidden_layers};
 use crate::job::{Conflict, Job, Precision};
 use crate::model::{Interaction, ModelSpec};
 
@@ -23,6 +23,16 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         let most = Head::<f32>::HEADS_MAX;
         refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
     }
+    let sizes = layers_for_fp8(spec);
+    if let (Precision::Fp8, Err(sizes)) = (job.device.precision, sizes) {
+        refuse(
+            "device.precision".into(),
+            format!(
+                "fp8 is for layers whose widths, their inputs filled up to multiples of 8, are multiples of 16, and the \
+                 top MLP's are {sizes}: set other model.top_mlp or model.embedding_dim, or use \"bf16\""
+            ),
+        );
+    }
     let dim = job.model.embedding_dim().get() as usize;
     if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec) {
         let vectors = spec.vectors();
@@ -34,6 +44,17 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     found
 }
 
+/// Whether the hidden layers can be in fp8; else their widths, in words.
+fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
+    let hidden = hidden_layers(spec, &Places::new(spec));
+    if Fp8Mlp::takes(&hidden) {
+        return Ok(());
+    }
+    let inputs = hidden.first().map(|layer| layer.inputs);
+    let widths = inputs.into_iter().chain(hidden.iter().map(|layer| layer.outputs));
+    Err(widths.map(|width| width.to_string()).collect::<Vec<_>>().join("-"))
+}
+
 fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     fn of<T: Element>(spec: &ModelSpec) -> bool {
         let (count, dim, stride) = Places::new(spec).dot(spec);
@@ -42,7 +63,7 @@ fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     }
     match precision {
         Precision::Fp32 | Precision::Tf32 => of::<f32>(spec),
-        Precision::Bf16 => of::<bf16>(spec),
+        Precision::Bf16 | Precision::Fp8 => of::<bf16>(spec),
         Precision::Fp16 => of::<f16>(spec),
     }
 }

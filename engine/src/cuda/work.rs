@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
-use rankine_cuda::kernels::Element;
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
+use half::bf16;
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Fp8Tensor, Matrix, Product};
+use rankine_cuda::kernels::{Element, Fp8Scaling};
+use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
 
 use super::iteration::Phase;
@@ -24,6 +25,8 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Multiplications and additions of matrix products.
     pub(crate) flops: u64,
+    /// Whether those are in fp8.
+    pub(crate) fp8: bool,
 }
 
 /// How long the phases of an iteration take, each alone, and what the GPU reaches at most.
@@ -33,6 +36,8 @@ pub(crate) struct PhaseTimes {
     pub(crate) phases: Vec<(Phase, f64, Work)>,
     pub(crate) bytes_per_s: f64,
     pub(crate) flops_per_s: f64,
+    /// Of products in fp8, where there are such.
+    pub(crate) fp8_flops_per_s: Option<f64>,
 }
 
 /// What the work of a phase follows from.
@@ -43,6 +48,8 @@ pub(super) struct Sizes<'a> {
     pub(super) samples: u64,
     /// Of an element of activations.
     pub(super) element_bytes: u64,
+    /// Whether hidden layers are in fp8.
+    pub(super) fp8: bool,
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
 }
@@ -50,10 +57,11 @@ pub(super) struct Sizes<'a> {
 impl Sizes<'_> {
     /// What a phase must move and compute; nothing where the model has no such phase.
     pub(super) fn work(&self, phase: Phase) -> Work {
-        let Self { spec, rules, samples, element_bytes, look_ups, distinct_rows } = *self;
+        let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
-        let bytes = |bytes: u64| Work { bytes, flops: 0 };
+        let bytes = |bytes: u64| Work { bytes, ..Work::default() };
+        let of_hidden = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
         let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
         let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
@@ -61,11 +69,15 @@ impl Sizes<'_> {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
             Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
             Phase::Interact => self.interaction(1),
-            Phase::TopForward => self.forward(hidden),
+            Phase::TopForward => Work { fp8, ..of_hidden.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => self.backward(hidden, true),
+            Phase::TopBackward => Work { fp8, ..of_hidden.by_inputs(hidden, true) },
+            Phase::TopWeights => Work { fp8, ..of_hidden.by_weights(hidden) },
             Phase::InteractBackward => self.interaction(2),
-            Phase::BottomBackward => self.backward(&layout.bottom.layers, false),
+            Phase::InteractWeights => self.by_weights(&self.cross_layers()),
+            Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
+            Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
+            Phase::Sums => bytes(activations(head.inputs)),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
             Phase::Route => bytes((4 + 8) * look_ups),
@@ -87,30 +99,37 @@ impl Sizes<'_> {
     }
 
     fn forward(&self, layers: &[Layer]) -> Work {
-        let of = |layer: &Layer| self.layer(layer, layer.inputs + layer.outputs, self.element_bytes, 1);
-        sum(layers.iter().map(of))
+        sum(layers.iter().map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// The way back: gradients by weights, and by inputs, but those of the first layer where nobody wants them.
-    fn backward(&self, layers: &[Layer], to_input: bool) -> Work {
-        let of = |(number, layer): (usize, &Layer)| {
-            let wanted = number > 0 || to_input;
-            let elements = layer.inputs * (1 + usize::from(wanted)) + layer.outputs;
-            self.layer(layer, elements, self.element_bytes + 4, 1 + u64::from(wanted))
-        };
-        sum(layers.iter().enumerate().map(of))
+    /// The gradients by inputs, but those of the first layer where nobody wants them.
+    fn by_inputs(&self, layers: &[Layer], to_input: bool) -> Work {
+        let wanted = layers.iter().skip(usize::from(!to_input));
+        sum(wanted.map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// `products` products with a layer's matrix, of whose elements so many bytes move, and so many elements a sample.
-    fn layer(&self, layer: &Layer, elements: usize, bytes: u64, products: u64) -> Work {
+    /// The gradients by weights.
+    fn by_weights(&self, layers: &[Layer]) -> Work {
+        sum(layers.iter().map(|layer| self.layer(layer, 4)))
+    }
+
+    /// A product with a layer's matrix, or that gives the gradients by it, of whose elements so many bytes move.
+    fn layer(&self, layer: &Layer, bytes: u64) -> Work {
         let weights = (layer.inputs * layer.outputs) as u64;
+        let elements = (layer.inputs + layer.outputs) as u64;
         Work {
-            bytes: self.samples * self.element_bytes * elements as u64 + weights * bytes,
-            flops: 2 * products * self.samples * weights,
+            bytes: self.samples * self.element_bytes * elements + weights * bytes,
+            flops: 2 * self.samples * weights,
+            fp8: false,
         }
     }
 
-    /// The interaction forward, with 1, or back, with 2 times the products.
+    /// Those of the interaction.
+    fn cross_layers(&self) -> Vec<Layer> {
+        self.spec.dense_layout().cross.into_iter().flat_map(|mlp| mlp.layers).collect()
+    }
+
+    /// The interaction forward, with 1, or back, with 2 times the vectors; gradients by weights are counted elsewhere.
     fn interaction(&self, times: u64) -> Work {
         let Self { spec, samples, element_bytes, .. } = *self;
         let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
@@ -119,23 +138,22 @@ impl Sizes<'_> {
             Interaction::Dot => Work {
                 bytes: moved(times * width + spec.top_inputs() as u64),
                 flops: times * samples * (vectors - 1) * width,
+                fp8: false,
             },
-            Interaction::Cross { .. } => {
-                let cross = spec.dense_layout().cross;
-                let layers: Vec<_> = cross.iter().flat_map(|mlp| mlp.layers.iter().copied()).collect();
-                let products = if times == 1 { self.forward(&layers) } else { self.backward(&layers, true) };
+            Interaction::Cross { layers, .. } => {
+                let products = self.forward(&self.cross_layers());
                 // Each layer reads x0 beside what its products read, and back their outputs too.
-                let beside = moved(times * width * cross.len() as u64);
-                Work { bytes: products.bytes + beside, flops: products.flops }
+                let beside = moved(times * width * layers as u64);
+                Work { bytes: products.bytes + beside, ..products }
             }
-            Interaction::FactorizationMachine => Work { bytes: moved(times * width), flops: 0 },
+            Interaction::FactorizationMachine => Work { bytes: moved(times * width), ..Work::default() },
             Interaction::Concat => Work::default(),
         }
     }
 }
 
 fn sum(work: impl Iterator<Item = Work>) -> Work {
-    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops })
+    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops, ..a })
 }
 
 /// How long something takes on the GPU, in milliseconds, the least of some measurements: `enqueue` is captured so often
@@ -165,12 +183,7 @@ pub(super) fn ceilings<T: Element>(
     compute: Compute,
 ) -> Result<(f64, f64)> {
     let blas = Blas::new(device, Algorithms::Known)?;
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        T::of((state >> 8) as f32 / (1 << 23) as f32 - 1.0)
-    };
-    let from = Buffer::of(device, &(0..SIDE * SIDE).map(|_| next()).collect::<Vec<_>>())?;
+    let from = Buffer::of(device, &random_numbers().map(T::of).collect::<Vec<_>>())?;
     let to = Buffer::<T>::uninitialized(device, SIDE * SIDE)?;
     let matrix =
         |buffer: &Buffer<T>| Matrix { pointer: buffer.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
@@ -186,4 +199,32 @@ pub(super) fn ceilings<T: Element>(
     let product = time(lane, || Ok(unsafe { product.enqueue(&blas, lane) }?))?;
     let bytes = 2.0 * (SIDE * SIDE * size_of::<T>()) as f64;
     Ok((bytes / copy * 1e3, 2.0 * (SIDE as f64).powi(3) / product * 1e3))
+}
+
+/// Operations a second of the same product in fp8.
+pub(super) fn fp8_ceiling(device: &Arc<Device>, lane: &Lane) -> Result<f64> {
+    let blas = Blas::new(device, Algorithms::Known)?;
+    let scaling = Buffer::of(device, &[Fp8Scaling::expecting(1.0)])?;
+    let from =
+        Buffer::of(device, &random_numbers().map(|number| E4m3::of(128.0 * number)).collect::<Vec<_>>())?;
+    let to = Buffer::<bf16>::uninitialized(device, SIDE * SIDE)?;
+    let rows = Matrix { pointer: from.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
+    let x = Fp8Tensor { rows, turned: rows, scaling: scaling.pointer() };
+    let out = Matrix { pointer: to.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
+    let product = Product::fp8_square(&blas, x, out)?;
+    // SAFETY: as for `ceilings`.
+    unsafe { product.enqueue(&blas, lane) }?;
+    lane.synchronize()?;
+    // SAFETY: as above.
+    let product = time(lane, || Ok(unsafe { product.enqueue(&blas, lane) }?))?;
+    Ok(2.0 * (SIDE as f64).powi(3) / product * 1e3)
+}
+
+/// Numbers from -1 to 1 for a whole matrix.
+fn random_numbers() -> impl Iterator<Item = f32> {
+    let mut state = 1u32;
+    (0..SIDE * SIDE).map(move |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    })
 }

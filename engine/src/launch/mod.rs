@@ -7,6 +7,8 @@
 mod address;
 mod error;
 mod frame;
+#[cfg(feature = "cuda")]
+mod gpus;
 mod meeting;
 mod member;
 mod seat;
@@ -16,6 +18,8 @@ mod tests;
 
 pub use address::Address;
 pub use error::{LaunchError, MeetError};
+#[cfg(feature = "cuda")]
+pub use gpus::{Link, links};
 pub use meeting::Meeting;
 pub use member::{Member, Node, nodes};
 pub use seat::{Seat, Wanted};

@@ -265,10 +265,16 @@ impl Learner {
             #[cfg(feature = "cuda")]
             Self::Cuda(model, _) => {
                 let times = model.time_phases()?;
-                let ceilings =
-                    Ceilings { gb_per_s: times.bytes_per_s / 1e9, tflop_per_s: times.flops_per_s / 1e12 };
+                let ceilings = Ceilings {
+                    gb_per_s: times.bytes_per_s / 1e9,
+                    tflop_per_s: times.flops_per_s / 1e12,
+                    fp8_tflop_per_s: times.fp8_flops_per_s.map(|flops| flops / 1e12),
+                };
                 let phases = times.phases.into_iter();
                 let phases = phases.map(|(phase, ms, work)| {
+                    let of_products = ceilings.fp8_tflop_per_s.filter(|_| work.fp8);
+                    let tflop_per_s = of_products.unwrap_or(ceilings.tflop_per_s);
+                    let ceilings = Ceilings { tflop_per_s, ..ceilings };
                     Phase::new(phase.name(), ms, (work.bytes, work.flops), ceilings)
                 });
                 Ok((phases.collect(), Some(ceilings)))
@@ -424,7 +430,7 @@ mod gpu {
     use super::Activity;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DeviceKind, Job};
+    use crate::job::{DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
 
     /// What to do where a job is too large.
@@ -451,6 +457,15 @@ mod gpu {
             // One that is there, and cannot be used: whoever has it wants to know why.
             (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
+            (Ok(device), None) if job.device.precision == Precision::Fp8 && !device.multiplies_fp8() => {
+                let name = device.name().map_err(Error::from)?;
+                let why =
+                    format!("{name} is no Hopper, whose tensor cores device.precision = \"fp8\" is for");
+                if kind == DeviceKind::Cuda {
+                    return Err(TrainError::Device(format!("{why}: use \"bf16\"")));
+                }
+                Ok(Err(format!(", since {why}")))
+            }
             (Ok(device), None) => Ok(Ok(device)),
         }
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{self, Element, Total, Verdict};
+use rankine_cuda::kernels::{self, Element, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
 use super::layers::Layers;
 use super::places::Places;
-use super::shared::{Both, Shared};
+use super::shared::{Both, Parts, Shared};
 use crate::model::ModelSpec;
 
 /// A model's heads.
@@ -28,6 +28,8 @@ pub(super) struct Head<T> {
     pub(super) logits: Buffer<f32>,
     /// `[piece][head]`
     losses: Buffer<f64>,
+    /// Of the gradients by its parameters: those of the last layer and of the dense columns' first-order terms.
+    parts: Parts,
 }
 
 impl<T: Element> Head<T> {
@@ -47,6 +49,7 @@ impl<T: Element> Head<T> {
                 matrix.pointer = matrix.pointer.element(first);
             }
         }
+        let end = layers.linear.map_or(layers.head.end(), |layer| layer.end());
         Ok(Self {
             input,
             relu,
@@ -56,6 +59,7 @@ impl<T: Element> Head<T> {
             weights: Buffer::of(device, &weights)?,
             logits: Buffer::filled(device, samples * heads, 0xff)?,
             losses: Buffer::filled(device, pieces * heads, 0xff)?,
+            parts: Parts::new(device, pieces as u32, end - layers.head.offset)?,
         })
     }
 
@@ -92,7 +96,7 @@ impl<T: Element> Head<T> {
             term_gradients,
             logits: if back { Pointer::NULL } else { self.logits.pointer() },
             gradients: if back { gradients.pointer } else { Pointer::NULL },
-            parts: shared.parts.pointer(),
+            parts: self.parts.pointer(),
             losses: self.losses.pointer(),
             samples: samples as u32,
             heads: self.heads() as u32,
@@ -107,23 +111,18 @@ impl<T: Element> Head<T> {
         };
         // SAFETY: there are as many parts and losses as pieces of a batch; the caller vouches for the input.
         unsafe { lane.launch(&head, (kernels::Head::<T>::pieces(head.samples), 1)) }?;
-        if !back {
-            return Ok(());
-        }
-        let total = Total {
-            parts: head.parts,
-            sums: shared.dense.gradients.pointer().element(shared.dense.layers.head.offset),
-            pieces: kernels::Head::<T>::pieces(head.samples),
-            columns: self.parameters() as u32,
-        };
-        // SAFETY: as above; the head's parameters lie one behind the other, at the end of all.
-        unsafe { lane.launch(&total, total.grid()) }?;
         Ok(())
     }
 
-    /// Parameters of the last layer and of the dense columns' first-order terms.
-    fn parameters(&self) -> usize {
-        self.heads() * (self.input.values.columns + 1 + self.dense_columns)
+    /// Enqueues adding up the gradients by the head's parameters.
+    ///
+    /// # Safety
+    /// [`Head::enqueue`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
+        // The head's parameters lie one behind the other, at the end of all.
+        let sums = shared.dense.gradients.pointer().element(shared.dense.layers.head.offset);
+        // SAFETY: there are as many gradients as parameters; the caller vouches for the order.
+        unsafe { self.parts.add_up(lane, sums) }
     }
 
     /// Enqueues the verdict on a step, with its loss, which goes to its place among `losses`.
@@ -156,11 +155,5 @@ impl<T: Element> Head<T> {
         // SAFETY: all other addresses are of this value's buffers; the caller vouches for the rest.
         unsafe { lane.launch(&verdict, (1, 1)) }?;
         Ok(())
-    }
-
-    /// Parts that sums over a batch are taken in.
-    pub(super) fn parts(layers: &Layers, samples: usize) -> usize {
-        let end = layers.linear.map_or(layers.head.end(), |layer| layer.end());
-        kernels::Head::<T>::pieces(samples as u32) as usize * (end - layers.head.offset)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rankine_cuda::blas::Epilogue;
 use rankine_cuda::kernels::{Dot, Element, Finite, Machine, MachineBackward, MachineForward};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -58,7 +59,8 @@ impl<T: Element> Interaction<T> {
                 Kind::Dot(Activations::new(device, samples, places.products(spec).len)?)
             }
             model::Interaction::Cross { .. } => {
-                Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors)?)
+                // The top MLP's products, if there are any, begin its way back.
+                Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, !layers.hidden.is_empty())?)
             }
             model::Interaction::FactorizationMachine => {
                 let terms = || Buffer::filled(device, samples, 0);
@@ -107,6 +109,14 @@ impl<T: Element> Interaction<T> {
         }
     }
 
+    /// What the product does that gives the gradients by what the top MLP sees.
+    pub(super) fn entrance(&self, shared: &Shared<T>) -> Epilogue<T> {
+        match &self.kind {
+            Kind::Cross(network) => network.entrance(shared),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Epilogue::None,
+        }
+    }
+
     /// Enqueues the pass from the vectors to what the top MLP sees, and to the terms.
     ///
     /// # Safety
@@ -144,10 +154,7 @@ impl<T: Element> Interaction<T> {
                     let dot = self.dot(shared, shared.samples, products.both().gradients.pointer);
                     dot.enqueue_backward(lane)?;
                 }
-                (Kind::Cross(network), Some(plan)) => {
-                    network.backward(lane, shared, plan)?;
-                    lane.launch(&self.finite(shared), shared.blocks())?;
-                }
+                (Kind::Cross(network), Some(plan)) => network.backward(lane, shared, plan)?,
                 (Kind::Machine([_, gradients]), _) => {
                     let machine = self.machine(shared, shared.samples, gradients);
                     lane.launch(&MachineBackward(machine), shared.blocks())?;
@@ -157,6 +164,31 @@ impl<T: Element> Interaction<T> {
             }
         }
         Ok(())
+    }
+
+    /// Enqueues the gradients by weights.
+    ///
+    /// # Safety
+    /// [`Interaction::backward`] must come before; nobody else may use the second workspace meanwhile. See
+    /// [`Lane::launch`].
+    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        match (&self.kind, &plan.0) {
+            // SAFETY: the caller vouches for it.
+            (Kind::Cross(network), Some(plan)) => unsafe { network.weights(lane, shared, plan) },
+            _ => Ok(()),
+        }
+    }
+
+    /// Enqueues the gradients by biases.
+    ///
+    /// # Safety
+    /// [`Interaction::backward`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        match (&self.kind, &plan.0) {
+            // SAFETY: the caller vouches for it.
+            (Kind::Cross(network), Some(plan)) => unsafe { network.sums(lane, shared, plan) },
+            _ => Ok(()),
+        }
     }
 
     fn dot(&self, shared: &Shared<T>, samples: usize, products: Pointer<T>) -> Dot<T> {

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Epilogue, Matrix, Product};
-use rankine_cuda::kernels::{Columns, Element, Total};
+use rankine_cuda::blas::{Blas, Epilogue, Matrix, Product};
+use rankine_cuda::kernels::{Columns, Element};
 use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
-use super::shared::{Activations, Both, Shared, dense, first_rows};
+use super::shared::{Activations, Both, Parts, Shared, dense, first_rows};
 use crate::model::Layer;
 
 /// Layers, each fed by the one before it.
@@ -16,6 +16,8 @@ pub(super) struct Mlp<T> {
     places: Vec<Place<T>>,
     /// Whether whoever gives the gradients by the output takes them through the last ReLU.
     through_last_relu: bool,
+    /// Of the gradients by the last layer's bias.
+    parts: Parts,
     /// Where the places' matrices lie.
     _room: Vec<Activations<T>>,
 }
@@ -62,7 +64,9 @@ impl<T: Element> Mlp<T> {
             places.push(Place { layer, input, input_gradients, output });
             (input, input_gradients) = (output.values, Some(output.gradients));
         }
-        Ok(Self { places, through_last_relu, _room: room })
+        let outputs = layers.last().map_or(0, |layer| layer.outputs);
+        let parts = Parts::new(device, Columns::<T>::pieces(input.rows as u32), outputs)?;
+        Ok(Self { places, through_last_relu, parts, _room: room })
     }
 
     /// The last layer's output; none without layers.
@@ -82,17 +86,26 @@ impl<T: Element> Mlp<T> {
         Ok(Forward(self.places.iter().map(product).collect::<Result<_, _>>()?))
     }
 
-    pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
-        let (blas, compute, parameters) = (&shared.blas, shared.compute, &shared.dense);
+    /// `of_weights` is for the gradients by weights; `entrance` is what the product does that gives the gradients by the
+    /// first layer's input.
+    pub(super) fn plan_backward(
+        &self,
+        shared: &Shared<T>,
+        of_weights: &Blas,
+        entrance: Epilogue<T>,
+    ) -> Result<Backward> {
+        let Shared { blas, compute, dense: parameters, .. } = shared;
+        let compute = *compute;
         let mut before: Option<&Place<T>> = None;
         let products = |place| {
             let &Place { layer, input, input_gradients, output: Both { gradients: dy, .. } } = place;
             let Layer { inputs, outputs, offset, .. } = layer;
             let gradients = dense(parameters.gradients.pointer().element(offset), outputs, inputs);
-            let by_weights = Product::of_transposed(blas, compute, dy, input, gradients, Epilogue::None)?;
+            let by_weights =
+                Product::of_transposed(of_weights, compute, dy, input, gradients, Epilogue::None)?;
             let weights = dense(parameters.weights().element(offset), outputs, inputs);
             // The gradients by the input are those by the output of the layer before, and by its bias.
-            let epilogue = before.map_or(Epilogue::None, |before| Epilogue::ReluGradient {
+            let epilogue = before.map_or(entrance, |before| Epilogue::ReluGradient {
                 outputs: input,
                 sums: parameters.gradients.pointer().element(before.layer.bias().start),
             });
@@ -113,43 +126,66 @@ impl<T: Element> Mlp<T> {
         Ok(())
     }
 
-    /// Enqueues the pass from the gradients by the output to all others.
+    /// Enqueues the pass from the gradients by the output to those by all inputs.
     ///
     /// # Safety
     /// As for [`Mlp::forward`].
     pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
-        let Some(Place { layer, output, .. }) = self.places.last() else { return Ok(()) };
-        // Products take gradients through the ReLUs between layers; the last one is left.
-        let columns = Columns {
-            gradients: output.gradients.pointer,
-            outputs: if self.through_last_relu { Pointer::NULL } else { output.values.pointer },
-            parts: shared.parts.pointer(),
-            samples: shared.samples_count(),
-            columns: layer.outputs as u32,
-            stride: output.gradients.stride as u32,
-            outputs_stride: output.values.stride as u32,
-        };
-        let total = Total {
-            parts: columns.parts,
-            sums: shared.dense.gradients.pointer().element(layer.bias().start),
-            pieces: Columns::<T>::pieces(columns.samples),
-            columns: columns.columns,
-        };
-        // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of the layer.
+        // SAFETY: as for `forward`.
         unsafe {
-            lane.launch(&columns, columns.grid())?;
-            lane.launch(&total, total.grid())?;
-            for (by_weights, by_input) in plan.0.iter().rev() {
-                by_weights.enqueue(&shared.blas, lane)?;
-                by_input.iter().try_for_each(|by_input| by_input.enqueue(&shared.blas, lane))?;
+            if !self.through_last_relu {
+                self.sum_last(lane, shared)?;
+            }
+            for by_input in plan.0.iter().rev().filter_map(|(_, by_input)| by_input.as_ref()) {
+                by_input.enqueue_product(&shared.blas, lane)?;
             }
         }
         Ok(())
     }
 
-    /// Parts that sums over a batch are taken in.
-    pub(super) fn parts(layers: &[Layer], samples: usize) -> usize {
-        let outputs = layers.last().map_or(0, |layer| layer.outputs);
-        Columns::<T>::pieces(samples as u32) as usize * outputs
+    /// Enqueues the gradients by weights, with what they were planned with.
+    ///
+    /// # Safety
+    /// [`Mlp::backward`] must come before; nobody else may use the workspace meanwhile. See [`Lane::launch`].
+    pub(super) unsafe fn weights(&self, lane: &Lane, blas: &Blas, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `forward`.
+        unsafe { plan.0.iter().rev().try_for_each(|(by_weights, _)| by_weights.enqueue(blas, lane)) }?;
+        Ok(())
+    }
+
+    /// Enqueues the gradients by biases.
+    ///
+    /// # Safety
+    /// [`Mlp::backward`] must come before; see [`Lane::launch`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+        let Some(Place { layer, .. }) = self.places.last() else { return Ok(()) };
+        // SAFETY: as for `forward`; a bias has as many gradients as its layer has outputs.
+        unsafe {
+            if self.through_last_relu {
+                self.sum_last(lane, shared)?;
+            }
+            self.parts.add_up(lane, shared.dense.gradients.pointer().element(layer.bias().start))?;
+            let mut by_input = plan.0.iter().filter_map(|(_, by_input)| by_input.as_ref());
+            by_input.try_for_each(|by_input| by_input.enqueue_sums(lane))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues summing the gradients by the last layer's bias, in parts. Products take gradients through the ReLUs
+    /// between layers; where the last one is left it is done on the way.
+    unsafe fn sum_last(&self, lane: &Lane, shared: &Shared<T>) -> Result<()> {
+        let Some(Place { layer, output, .. }) = self.places.last() else { return Ok(()) };
+        let columns = Columns {
+            gradients: output.gradients.pointer,
+            outputs: if self.through_last_relu { Pointer::NULL } else { output.values.pointer },
+            parts: self.parts.pointer(),
+            samples: shared.samples_count(),
+            columns: layer.outputs as u32,
+            stride: output.gradients.stride as u32,
+            outputs_stride: output.values.stride as u32,
+        };
+        // SAFETY: as for `forward`; there are as many parts as pieces of a batch times columns of the layer.
+        unsafe { lane.launch(&columns, columns.grid()) }?;
+        Ok(())
     }
 }

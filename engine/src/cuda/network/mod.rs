@@ -6,7 +6,9 @@
 
 mod cross;
 mod dense;
+mod fp8;
 mod head;
+mod hidden;
 mod interaction;
 mod layers;
 mod mlp;
@@ -15,16 +17,17 @@ mod shared;
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Tuning};
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::{LocalTables, Result};
 
 use super::input::Input;
-use crate::model::{ModelSpec, TrainingRules};
-use cross::CrossNetwork;
+use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
+pub(super) use fp8::Fp8Mlp;
 use head::Head;
+use hidden::Hidden;
 use interaction::Interaction;
 use layers::Layers;
 use mlp::Mlp;
@@ -35,6 +38,15 @@ use shared::{Activations, Both, Shared};
 /// was left out: those of PyTorch's `GradScaler`.
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
+
+/// How products are computed.
+#[derive(Debug, Clone)]
+pub(super) struct Products {
+    pub(super) compute: Compute,
+    /// Whether those of hidden layers are in fp8, behind elements of bf16.
+    pub(super) fp8: bool,
+    pub(super) algorithms: Algorithms,
+}
 
 /// A model's weights, and the activations of a batch.
 #[derive(Debug)]
@@ -49,7 +61,7 @@ pub(super) struct Network<T> {
     vectors: Activations<T>,
     bottom: Mlp<T>,
     interaction: Interaction<T>,
-    hidden: Mlp<T>,
+    hidden: Hidden<T>,
     head: Head<T>,
     _room: Option<Activations<T>>,
 }
@@ -60,7 +72,7 @@ pub(super) struct Forward {
     samples: usize,
     bottom: mlp::Forward,
     interaction: interaction::Forward,
-    hidden: mlp::Forward,
+    hidden: hidden::Forward,
 }
 
 /// The products of a pass back over a batch.
@@ -68,7 +80,12 @@ pub(super) struct Forward {
 pub(super) struct Backward {
     bottom: mlp::Backward,
     interaction: interaction::Backward,
-    hidden: mlp::Backward,
+    hidden: hidden::Backward,
+}
+
+/// The hidden layers of the top MLP, with their sizes on the GPU.
+pub(super) fn hidden_layers(spec: &ModelSpec, places: &Places) -> Vec<Layer> {
+    Layers::new(spec, places).hidden
 }
 
 impl Forward {
@@ -85,18 +102,19 @@ impl<T: Element> Network<T> {
 
     pub(super) fn new(
         device: &Arc<Device>,
-        (compute, algorithms): (Compute, Algorithms),
+        Products { compute, fp8, algorithms }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
         samples: usize,
         parameters: &[f32],
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
-        let layers = Layers::new(spec, places);
+        let dense = Dense::new(device, Layers::new(spec, places), parameters, &rules.dense)?;
+        let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
         let seen = rows.first_columns(places.vectors.len);
-        let interaction = Interaction::new(device, spec, (places, &layers), seen)?;
+        let interaction = Interaction::new(device, spec, (places, layers), seen)?;
         let first = rows.first_columns(places.first);
         let (room, dense_input) = match layers.bottom.first() {
             Some(layer) => {
@@ -109,22 +127,31 @@ impl<T: Element> Network<T> {
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
         let top = interaction.output();
-        let hidden = Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?;
+        let hidden = if fp8 && !layers.hidden.is_empty() {
+            let top = top.cast();
+            let (filled, at) = (layers.fill_up(parameters), dense.parameters.pointer());
+            let input = (top.values, Some(top.gradients));
+            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?)
+        } else {
+            Hidden::Elements(Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?)
+        };
         let head_input = hidden.output().map_or((top, false), |output| (output, true));
-        let head = Head::new(device, spec, (places, &layers), head_input, rows)?;
-        let parts = Mlp::<T>::parts(&layers.bottom, samples)
-            .max(Mlp::<T>::parts(&layers.hidden, samples))
-            .max(CrossNetwork::<T>::parts(&layers.cross, samples))
-            .max(Head::<T>::parts(&layers, samples));
+        let head = Head::new(device, spec, (places, layers), head_input, rows)?;
         let shared = Shared {
             device: Arc::clone(device),
-            blas: Blas::new(device, algorithms)?,
+            blas: Blas::new(device, algorithms.clone())?,
+            beside: Blas::new(device, algorithms)?,
             compute,
             samples,
-            dense: Dense::new(device, layers, parameters, &rules.dense)?,
+            dense,
             guard: Buffer::of(device, &[Self::guard()])?,
-            parts: Buffer::filled(device, parts, 0xff)?,
         };
+        if let Some(fp8) = hidden.fp8() {
+            let lane = Lane::new(device)?;
+            // SAFETY: the parameters are there, and the lane is waited for.
+            unsafe { fp8.quantize_weights(&lane) }?;
+            lane.synchronize()?;
+        }
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
@@ -141,7 +168,9 @@ impl<T: Element> Network<T> {
 
     /// The algorithms that products take.
     pub(super) fn tuning(&self) -> Tuning {
-        self.shared.blas.tuning()
+        let mut tuning = self.shared.blas.tuning();
+        tuning.algorithms.extend(self.shared.beside.tuning().algorithms);
+        tuning
     }
 
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.
@@ -176,14 +205,19 @@ impl<T: Element> Network<T> {
         Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Self::guard() }])?)
     }
 
-    /// The products of a pass forward over so many samples.
-    pub(super) fn plan_forward(&self, samples: usize) -> Result<Forward> {
+    /// Whether hidden layers are in fp8.
+    pub(super) fn multiplies_fp8(&self) -> bool {
+        self.hidden.fp8().is_some()
+    }
+
+    /// The products of a pass forward over so many samples; `learns` says whether a way back follows.
+    pub(super) fn plan_forward(&self, samples: usize, learns: bool) -> Result<Forward> {
         let shared = &self.shared;
         Ok(Forward {
             samples,
             bottom: self.bottom.plan_forward(shared, samples)?,
             interaction: self.interaction.plan_forward(shared, samples)?,
-            hidden: self.hidden.plan_forward(shared, samples)?,
+            hidden: self.hidden.plan_forward(shared, samples, learns)?,
         })
     }
 
@@ -191,9 +225,9 @@ impl<T: Element> Network<T> {
     pub(super) fn plan_backward(&self) -> Result<Backward> {
         let shared = &self.shared;
         Ok(Backward {
-            bottom: self.bottom.plan_backward(shared)?,
+            bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared)?,
+            hidden: self.hidden.plan_backward(shared, &shared.beside, self.interaction.entrance(shared))?,
         })
     }
 
@@ -255,8 +289,7 @@ impl<T: Element> Network<T> {
         unsafe { self.hidden.forward(lane, &self.shared, &plan.hidden) }
     }
 
-    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input and its
-    /// weights.
+    /// Enqueues the last layer: to logits, where `back` is false, or to losses and the gradients by its input.
     ///
     /// # Safety
     /// As for [`Network::bottom_forward`]; the other parts must come before.
@@ -293,6 +326,49 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
+    /// those of the interaction may be computed beside all else, one after the other.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.hidden.weights(lane, &self.shared.beside, &plan.hidden) }
+    }
+
+    /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn interact_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
+    }
+
+    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`] and on its lane.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
+    }
+
+    /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        let shared = &self.shared;
+        // SAFETY: as for `bottom_forward`.
+        unsafe {
+            self.head.sums(lane, shared)?;
+            self.hidden.sums(lane, shared, &plan.hidden)?;
+            self.interaction.sums(lane, shared, &plan.interaction)?;
+            self.bottom.sums(lane, shared, &plan.bottom)
+        }
+    }
+
     /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place
     /// among `losses`.
     ///
@@ -302,6 +378,7 @@ impl<T: Element> Network<T> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             self.shared.dense.square(lane)?;
+            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.check(lane, self.shared.guard.pointer()))?;
             let rules = (self.norm_max, Self::SCALED);
             self.head.verdict(lane, &self.shared, input, losses, rules)
         }
@@ -314,7 +391,10 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
         let (shared, guard) = (&self.shared, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
-        unsafe { shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks()) }
+        unsafe {
+            shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks())?;
+            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.update(lane, guard))
+        }
     }
 
     /// Enqueues the update of the tables, after [`Network::verdict`]; the batch must be routed.

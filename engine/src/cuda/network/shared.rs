@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Blas, Compute, Matrix};
-use rankine_cuda::kernels::{Element, Guard};
-use rankine_cuda::{Buffer, Device, Pointer};
+use rankine_cuda::kernels::{Element, Guard, Total};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::dense::Dense;
@@ -17,13 +17,13 @@ const BLOCKS_EACH: u32 = 8;
 pub(super) struct Shared<T> {
     pub(super) device: Arc<Device>,
     pub(super) blas: Blas,
+    /// Of the gradients by weights, which may be computed beside all other products.
+    pub(super) beside: Blas,
     pub(super) compute: Compute,
     /// Samples of a batch.
     pub(super) samples: usize,
     pub(super) dense: Dense<T>,
     pub(super) guard: Buffer<Guard>,
-    /// `[piece][columns]`: of sums over the samples.
-    pub(super) parts: Buffer<f32>,
 }
 
 impl<T: Element> Shared<T> {
@@ -38,6 +38,36 @@ impl<T: Element> Shared<T> {
     }
 }
 
+/// Room for sums over the samples in parts, `[piece][columns]`, which are added up apart from what makes them.
+#[derive(Debug)]
+pub(super) struct Parts {
+    parts: Buffer<f32>,
+    pieces: u32,
+    columns: u32,
+}
+
+impl Parts {
+    pub(super) fn new(device: &Arc<Device>, pieces: u32, columns: usize) -> Result<Self> {
+        let parts = Buffer::filled(device, pieces as usize * columns, 0xff)?;
+        Ok(Self { parts, pieces, columns: columns as u32 })
+    }
+
+    pub(super) fn pointer(&self) -> Pointer<f32> {
+        self.parts.pointer()
+    }
+
+    /// Enqueues adding them up.
+    ///
+    /// # Safety
+    /// They must be there, and `sums` must have a place for each column; see [`Lane::launch`].
+    pub(super) unsafe fn add_up(&self, lane: &Lane, sums: Pointer<f32>) -> Result<()> {
+        let total = Total { parts: self.pointer(), sums, pieces: self.pieces, columns: self.columns };
+        // SAFETY: the parts are this value's; the caller vouches for the rest.
+        unsafe { lane.launch(&total, total.grid()) }?;
+        Ok(())
+    }
+}
+
 /// A matrix of activations, a row a sample, and the gradients by them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Both<T> {
@@ -46,6 +76,11 @@ pub(super) struct Both<T> {
 }
 
 impl<T: Copy> Both<T> {
+    /// The same matrices, of other elements of the same size.
+    pub(super) fn cast<U>(self) -> Both<U> {
+        Both { values: self.values.cast(), gradients: self.gradients.cast() }
+    }
+
     /// Of the first columns alone.
     pub(super) fn first_columns(self, columns: usize) -> Self {
         let first = |matrix: Matrix<T>| Matrix { columns, ..matrix };
