@@ -4,7 +4,9 @@
 // Reads an element of every rank that looked the row up, and reads and writes the row and its state. The sums were
 // written here by the ranks: reading them over the link was slower, by its lower rate and because nothing else went on
 // meanwhile. A team takes some rows at a time and asks for all that it will read of them, so that it comes from the
-// cache.
+// cache. Of 16384 samples of dlrm on each of four GPUs, with plain gradient descent, an owner moves 75 MB, in 34 us; of
+// dlrm-dcnv2 with Adagrad, element by element, 1002 MB, in 291: 3440 GB/s (H200). Asked for a turn earlier, while the
+// rows before are worked on, these took 37 and 375.
 #include "learn.cuh"
 
 struct Update {
