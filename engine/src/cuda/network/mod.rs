@@ -227,7 +227,7 @@ impl<T: Element> Network<T> {
         Ok(Backward {
             bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared, &shared.beside, self.interaction.entrance(shared))?,
+            hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
         })
     }
 
@@ -333,7 +333,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.weights(lane, &self.shared.beside, &plan.hidden) }
+        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
     }
 
     /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
