@@ -21,6 +21,7 @@ pub(crate) enum Phase {
     InteractWeights,
     BottomBackward,
     BottomWeights,
+    TopSums,
     Sums,
     Verdict,
     Route,
@@ -29,7 +30,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::BottomForward,
         Self::LookUp,
         Self::Interact,
@@ -41,6 +42,7 @@ impl Phase {
         Self::InteractWeights,
         Self::BottomBackward,
         Self::BottomWeights,
+        Self::TopSums,
         Self::Sums,
         Self::Verdict,
         Self::Route,
@@ -62,7 +64,8 @@ impl Phase {
             Self::InteractWeights => "interaction by weights",
             Self::BottomBackward => "bottom MLP back",
             Self::BottomWeights => "bottom MLP by weights",
-            Self::Sums => "sums by biases",
+            Self::TopSums => "top MLP by biases",
+            Self::Sums => "other layers by biases",
             Self::Verdict => "verdict",
             Self::Route => "route",
             Self::UpdateTables => "update of tables",
@@ -94,9 +97,10 @@ pub(super) struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    /// Of the way back: through the top MLP and the interaction.
-    back: [Moment; 2],
+    /// Of the way back: through the top MLP, the interaction and the bottom MLP.
+    back: [Moment; 3],
     weighed: Moment,
+    summed: Moment,
     judged: Moment,
     updated: Moment,
 }
@@ -113,8 +117,9 @@ impl<'a> Lanes<'a> {
             begun: Moment::new(device)?,
             looked_up: Moment::new(device)?,
             routed: Moment::new(device)?,
-            back: [Moment::new(device)?, Moment::new(device)?],
+            back: [Moment::new(device)?, Moment::new(device)?, Moment::new(device)?],
             weighed: Moment::new(device)?,
+            summed: Moment::new(device)?,
             judged: Moment::new(device)?,
             updated: Moment::new(device)?,
         })
@@ -144,6 +149,7 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::InteractWeights => network.interact_weights(lane, backward),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
+                Phase::TopSums => network.top_sums(lane, backward),
                 Phase::Sums => network.sums(lane, backward),
                 Phase::Verdict => network.verdict(lane, input, losses),
                 Phase::Route => tables.route(lane, input.ids),
@@ -159,7 +165,8 @@ impl<T: Element> Iteration<'_, T> {
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
         let Lanes { main, beside, routes, weights, .. } = lanes;
-        let Lanes { begun, looked_up, routed, back, weighed, judged, updated, .. } = lanes;
+        let Lanes { begun, looked_up, routed, back, weighed, summed, judged, updated, .. } = lanes;
+        let [through_top, through_interaction, through_bottom] = back;
         main.record(begun)?;
         beside.wait(begun)?;
         routes.wait(begun)?;
@@ -175,20 +182,27 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
-            let parts =
-                [(Phase::TopBackward, Phase::TopWeights), (Phase::InteractBackward, Phase::InteractWeights)];
-            for ((by_inputs, by_weights), back) in parts.into_iter().zip(back) {
-                self.enqueue(by_inputs, main)?;
-                main.record(back)?;
-                weights.wait(back)?;
-                self.enqueue(by_weights, weights)?;
-            }
+            self.enqueue(Phase::TopBackward, main)?;
+            main.record(through_top)?;
+            weights.wait(through_top)?;
+            self.enqueue(Phase::TopWeights, weights)?;
+            // Sums are short kernels, which go on beside others.
+            beside.wait(through_top)?;
+            self.enqueue(Phase::TopSums, beside)?;
+            self.enqueue(Phase::InteractBackward, main)?;
+            main.record(through_interaction)?;
+            weights.wait(through_interaction)?;
+            self.enqueue(Phase::InteractWeights, weights)?;
             weights.record(weighed)?;
-            // These move more than they multiply, and the sums are short kernels: the other products go on beside them.
             self.enqueue(Phase::BottomBackward, main)?;
+            main.record(through_bottom)?;
+            beside.wait(through_bottom)?;
+            self.enqueue(Phase::Sums, beside)?;
+            beside.record(summed)?;
+            // They move more than they multiply: the products of the other layers' go on beside them.
             self.enqueue(Phase::BottomWeights, main)?;
-            self.enqueue(Phase::Sums, main)?;
             main.wait(weighed)?;
+            main.wait(summed)?;
             // The tables' update is what takes longest: the dense one is where it is in nobody's way.
             main.wait(routed)?;
             self.enqueue(Phase::Verdict, main)?;

@@ -77,7 +77,8 @@ impl Sizes<'_> {
             Phase::InteractWeights => self.by_weights(&self.cross_layers()),
             Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
             Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
-            Phase::Sums => bytes(activations(head.inputs)),
+            Phase::TopSums => bytes(activations(head.inputs)),
+            Phase::Sums => bytes(activations(spec.bottom_outputs())),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
             Phase::Route => bytes((4 + 8) * look_ups),

@@ -58,7 +58,7 @@ impl<T: Element> Hidden<T> {
     /// `entrance` is what the product does that gives the gradients by the first layer's input.
     pub(super) fn plan_backward(&self, shared: &Shared<T>, entrance: Epilogue<T>) -> Result<Backward> {
         Ok(match self {
-            Self::Elements(mlp) => Backward::Elements(mlp.plan_backward(shared, entrance)?),
+            Self::Elements(mlp) => Backward::Elements(mlp.plan_backward(shared, &shared.beside, entrance)?),
             Self::Fp8(mlp) => Backward::Fp8(mlp.plan_backward(shared, entrance)?),
         })
     }
@@ -101,7 +101,7 @@ impl<T: Element> Hidden<T> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match (self, plan) {
-                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.weights(lane, shared, plan),
+                (Self::Elements(mlp), Backward::Elements(plan)) => mlp.weights(lane, &shared.beside, plan),
                 (Self::Fp8(mlp), Backward::Fp8(plan)) => mlp.weights(lane, shared, plan),
                 _ => unreachable!("the plan is of these layers"),
             }

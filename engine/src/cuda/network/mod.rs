@@ -227,7 +227,7 @@ impl<T: Element> Network<T> {
         Ok(Backward {
             bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
-            hidden: self.hidden.plan_backward(shared, &shared.beside, self.interaction.entrance(shared))?,
+            hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
         })
     }
 
@@ -333,7 +333,7 @@ impl<T: Element> Network<T> {
     /// As for [`Network::head`].
     pub(super) unsafe fn hidden_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.hidden.weights(lane, &self.shared.beside, &plan.hidden) }
+        unsafe { self.hidden.weights(lane, &self.shared, &plan.hidden) }
     }
 
     /// Enqueues the gradients by the interaction's weights, after [`Network::interact_backward`].
@@ -354,18 +354,28 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
+    /// Enqueues the gradients by the heads' parameters and by the top MLP's other biases, after
+    /// [`Network::hidden_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn top_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe {
+            self.head.sums(lane, &self.shared)?;
+            self.hidden.sums(lane, &self.shared, &plan.hidden)
+        }
+    }
+
+    /// Enqueues the gradients by all other biases, after [`Network::bottom_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
-        let shared = &self.shared;
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            self.head.sums(lane, shared)?;
-            self.hidden.sums(lane, shared, &plan.hidden)?;
-            self.interaction.sums(lane, shared, &plan.interaction)?;
-            self.bottom.sums(lane, shared, &plan.bottom)
+            self.interaction.sums(lane, &self.shared, &plan.interaction)?;
+            self.bottom.sums(lane, &self.shared, &plan.bottom)
         }
     }
 
