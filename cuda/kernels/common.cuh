@@ -110,8 +110,8 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank `id % ranks`
-// and is its row `base + id / ranks`; else it is the owner's row `base + id`.
+// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank
+// `id % ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`.
 struct Feature {
     // Where the shard begins on this GPU, in words of four bytes.
     u64 words;

@@ -40,8 +40,8 @@ __device__ inline float4 weights_of_raw(float4 raw, u32 dtype) {
     return dtype == BF16 ? weights_from<BF16>(stored) : weights_from<FP16>(stored);
 }
 
-// Grid: x over entries, y over ranks; every owner starts with another rank, and ends with itself: the link is what takes
-// time.
+// Grid: x over entries, y over ranks; every owner starts with another rank, and ends with itself: the link is what
+// takes time.
 template <class T, u32 LANES>
 __device__ inline void send(const Send& p) {
     const u32 peer = (p.rank + 1 + blockIdx.y) % p.ranks;

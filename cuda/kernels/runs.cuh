@@ -6,8 +6,8 @@
 // through `parts`. Which sums these are follows from the pairs alone, so the bits are the same each time.
 //
 // What is done with sums is the parameter's: `stopped` says whether nothing is to be done, `target` what a slot is
-// handed over as, `expect` is told as soon as it is known that a row will be, and `finish` takes it with its sum. `turned`
-// says which of so many blocks takes which one's runs.
+// handed over as, `expect` is told as soon as it is known that a row will be, and `finish` takes it with its sum.
+// `turned` says which of so many blocks takes which one's runs.
 #pragma once
 
 #include "element.cuh"
@@ -350,6 +350,6 @@ __device__ inline void sum_parts(const P& p) {
     }
 }
 
-// Blocks of a multiprocessor: the more, the more memory is on its way. With three in place of four, rows of 128 elements
-// take 10% longer, and with five, which leave too few registers, 50% (H200).
+// Blocks of a multiprocessor: the more, the more memory is on its way. With three in place of four, rows of 128
+// elements take 10% longer, and with five, which leave too few registers, 50% (H200).
 constexpr u32 blocks_of(u32 vectors) { return vectors == 1 ? 4 : 1; }

@@ -63,10 +63,10 @@ pub struct Ids {
 /// How tables and batches are laid out over the ranks of a node.
 ///
 /// A table is one shard or several, each some columns of all its rows ([`Shard`]). Unless [`Layout::with_plan`] says
-/// otherwise, it is one whose rows take turns among the ranks ([`Owner::EveryRank`]). Every owner numbers its rows shard
-/// by shard, and by row within a shard, and numbers begin with the same at all owners: where owners take turns, those of
-/// a shard have room for as many rows as the owner with most. Rows are filled up with zeros to a multiple of four
-/// elements.
+/// otherwise, it is one whose rows take turns among the ranks ([`Owner::EveryRank`]). Every owner numbers its rows
+/// shard by shard, and by row within a shard, and numbers begin with the same at all owners: where owners take turns,
+/// those of a shard have room for as many rows as the owner with most. Rows are filled up with zeros to a multiple of
+/// four elements.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub(super) ranks: usize,

@@ -142,10 +142,10 @@ impl NodeTables {
     /// a barrier, and as an owner the rows that the ranks look up here.
     ///
     /// # Safety
-    /// The ids must be those of the layout; the batch whose route was made there before must be done with, at all ranks;
-    /// all ranks must make the same routes in the same order, on one lane each; these tables, and those of all ranks,
-    /// must live until the lane has done this, and where a graph is captured, for as long as that is replayed; see
-    /// [`Lane::launch`].
+    /// The ids must be those of the layout; the batch whose route was made there before must be done with, at all
+    /// ranks; all ranks must make the same routes in the same order, on one lane each; these tables, and those of all
+    /// ranks, must live until the lane has done this, and where a graph is captured, for as long as that is replayed;
+    /// see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -251,8 +251,8 @@ impl NodeTables {
         // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
         let ranks = layout.ranks as u32;
         let blocks = (4 * lane.device().multiprocessors() / ranks, ranks);
-        // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each slot;
-        // the caller vouches for the peers'.
+        // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
+        // slot; the caller vouches for the peers'.
         unsafe { send.enqueue(lane, blocks) }?;
         Ok(())
     }
@@ -357,8 +357,8 @@ impl NodeTables {
     /// `rates` is one a table; of the step its number counts, where weights are rounded at random.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; `rates` must be one for each table; `scale` is null or what gradients
-    /// are multiplied by; see [`Lane::launch`].
+    /// All ranks must have met since they reduced; `rates` must be one for each table; `scale` is null or what
+    /// gradients are multiplied by; see [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.

@@ -59,8 +59,8 @@ pub(super) unsafe fn initialize(
     Ok(lane.synchronize()?)
 }
 
-/// Tells the weights of some of the rows that a rank has of a shard, in the order of its own, once the lane has done all
-/// that was enqueued on it.
+/// Tells the weights of some of the rows that a rank has of a shard, in the order of its own, once the lane has done
+/// all that was enqueued on it.
 pub(super) fn try_for_each_row<E>(
     layout: &Layout,
     (rank, shard): (usize, usize),

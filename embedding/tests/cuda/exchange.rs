@@ -404,7 +404,8 @@ fn travelled<T: Element>(sum: f32) -> f32 {
     if T::KIND == ElementKind::Bf16 { bf16::from_f32(sum).to_f32() } else { sum }
 }
 
-/// Updates the CPU's tables from what each rank has summed: all sums of gradients are exact but for what they travel as.
+/// Updates the CPU's tables from what each rank has summed: all sums of gradients are exact but for what they travel
+/// as.
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
         let (dim, mut ids, mut sums) = (table.spec().dim, Vec::new(), Vec::new());
