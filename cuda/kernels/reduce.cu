@@ -37,6 +37,11 @@ static_assert(sizeof(Reduce) == 152);
 
 __device__ inline bool stopped(const Reduce&) { return false; }
 
+// Pairs are sorted by owner: each rank begins with another one's, or all would write to one owner at a time.
+__device__ inline u32 turned(const Reduce& p, u32 block, u32 blocks) {
+    return u32((block + u64(p.rank + 1) * blocks / p.ranks) % blocks);
+}
+
 __device__ inline u32 target(const Reduce&, u32 slot) { return slot; }
 
 __device__ inline void expect(const Reduce&, const Feature&, u32) {}

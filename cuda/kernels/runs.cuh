@@ -6,7 +6,8 @@
 // through `parts`. Which sums these are follows from the pairs alone, so the bits are the same each time.
 //
 // What is done with sums is the parameter's: `stopped` says whether nothing is to be done, `target` what a slot is
-// handed over as, `expect` is told as soon as it is known that a row will be, and `finish` takes it with its sum.
+// handed over as, `expect` is told as soon as it is known that a row will be, and `finish` takes it with its sum. `turned`
+// says which of so many blocks takes which one's runs.
 #pragma once
 
 #include "element.cuh"
@@ -131,8 +132,10 @@ __device__ inline void sum_runs(const P& p) {
     OfRuns<TEAM>& shared = *reinterpret_cast<OfRuns<TEAM>*>(memory);
     const TEAM team;
     const u32 count = *p.count;
-    const u64 block_begin = u64(blockIdx.x) * TEAM::COUNT * RUN, block_end = block_begin + TEAM::COUNT * RUN;
-    if (block_begin >= count || stopped(p)) return;
+    const u32 blocks = (count + TEAM::COUNT * RUN - 1) / (TEAM::COUNT * RUN);
+    if (blockIdx.x >= blocks || stopped(p)) return;
+    const u32 block = turned(p, blockIdx.x, blocks);
+    const u64 block_begin = u64(block) * TEAM::COUNT * RUN, block_end = block_begin + TEAM::COUNT * RUN;
     const Four<T>* gradients = static_cast<const Four<T>*>(p.gradients);
     const u64 begin = block_begin + team.number * RUN;
     const u32 length = begin < count ? u32(min(u64(RUN), count - begin)) : 0;
@@ -244,7 +247,7 @@ __device__ inline void sum_runs(const P& p) {
 #pragma unroll
             for (u32 vector = 0; vector < VECTORS; vector++) {
                 const u32 column = vector * LANES + team.lane;
-                if (column < p.vectors) p.parts[(u64(blockIdx.x) * 2 + turn) * p.vectors + column] = sum[vector];
+                if (column < p.vectors) p.parts[(u64(block) * 2 + turn) * p.vectors + column] = sum[vector];
             }
         } else {
             pending = 0;

@@ -34,6 +34,8 @@ static_assert(sizeof(SparseUpdate) == 128);
 
 __device__ inline bool stopped(const SparseUpdate& p) { return *p.by.stop != 0; }
 
+__device__ inline u32 turned(const SparseUpdate&, u32 block, u32) { return block; }
+
 __device__ inline u32 target(const SparseUpdate& p, u32 slot) { return p.rows[slot]; }
 
 __device__ inline void expect(const SparseUpdate& p, const Feature& feature, u32 row) {

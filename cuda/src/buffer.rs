@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use bytemuck::Pod;
+use bytemuck::{Pod, Zeroable};
 use cudarc::driver::result;
 
 use crate::device::Device;
@@ -36,6 +36,10 @@ impl<T> std::fmt::Debug for Pointer<T> {
 unsafe impl<T> Send for Pointer<T> {}
 // SAFETY: as for `Send`.
 unsafe impl<T> Sync for Pointer<T> {}
+// SAFETY: the number 0 is no address.
+unsafe impl<T> Zeroable for Pointer<T> {}
+// SAFETY: it is a number of eight bytes, any of which is an address that only kernels follow.
+unsafe impl<T: 'static> Pod for Pointer<T> {}
 
 impl<T> Pointer<T> {
     /// No address.

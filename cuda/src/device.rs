@@ -151,6 +151,11 @@ impl Device {
         Ok(result::mem_get_info().named("cuMemGetInfo")?.0 as u64)
     }
 
+    /// Whether there are kernels for this GPU that multiply matrices in fp8: where it is a Hopper.
+    pub fn multiplies_fp8(&self) -> bool {
+        self.kernels.hopper()
+    }
+
     /// Streaming multiprocessors: what grids of blocks that loop are made for.
     pub fn multiprocessors(&self) -> u32 {
         self.multiprocessors

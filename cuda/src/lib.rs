@@ -19,6 +19,8 @@ mod device;
 #[cfg(feature = "cuda")]
 mod error;
 #[cfg(feature = "cuda")]
+mod fp8;
+#[cfg(feature = "cuda")]
 mod graph;
 #[cfg(feature = "cuda")]
 pub mod kernels;
@@ -41,6 +43,8 @@ pub use buffer::{Buffer, Pointer};
 pub use device::Device;
 #[cfg(feature = "cuda")]
 pub use error::{Error, Result};
+#[cfg(feature = "cuda")]
+pub use fp8::E4m3;
 #[cfg(feature = "cuda")]
 pub use graph::Graph;
 #[cfg(feature = "cuda")]

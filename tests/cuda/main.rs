@@ -16,11 +16,13 @@ use rankine_embedding::random::philox4x32;
 mod auc;
 mod bench;
 mod dense;
+mod fp8;
 mod input;
 mod memory;
 mod network;
 mod optimizers;
 mod products;
+mod ranks;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -49,11 +51,13 @@ fn main() -> ExitCode {
         auc::BODIES,
         bench::BODIES,
         dense::BODIES,
+        fp8::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,
         products::BODIES,
+        ranks::BODIES,
         training::BODIES,
     ]
     .concat();

@@ -1,11 +1,14 @@
 //! Whole trainings.
 
+use std::sync::Arc;
+
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
 use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
+use rankine_cuda::Device;
 use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
@@ -31,6 +34,7 @@ pub(crate) const BODIES: &[Body] = &[
     }),
     ("bf16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Bf16)),
     ("fp16_learns_as_the_cpu_does", 1, |bench, words| learns_as_the_cpu_does(bench, words, Precision::Fp16)),
+    ("fp8_learns_as_the_cpu_does", 4, fp8_learns_as_the_cpu_does),
     ("steps_beyond_the_range_of_f16_are_left_out", 1, steps_beyond_the_range_of_f16_are_left_out),
     ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
 ];
@@ -59,12 +63,12 @@ const TABLE_RULES: [(UpdateRule, f64); 7] = [
 
 /// A model with features of several tables, and batches of learnable samples.
 pub(super) struct Training {
-    spec: ModelSpec,
-    rules: TrainingRules,
+    pub(super) spec: ModelSpec,
+    pub(super) rules: TrainingRules,
     batch_size: usize,
     seed: u64,
     hotness: Vec<Hotness>,
-    batches: Vec<Samples>,
+    pub(super) batches: Vec<Samples>,
 }
 
 impl Training {
@@ -173,6 +177,17 @@ impl Training {
         Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
     }
 
+    pub(super) fn over_ranks(
+        &self,
+        devices: &[Arc<Device>],
+        precision: Precision,
+    ) -> Result<CudaModel, Failed> {
+        let Self { spec, rules, seed, batch_size, .. } = self;
+        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
+        let compute = (precision, Algorithms::Known);
+        Ok(CudaModel::over_ranks(devices, spec.clone(), rules, compute, *seed, shape)?)
+    }
+
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
         let mut losses = Vec::new();
         for (step, batch) in self.batches.iter().enumerate() {
@@ -247,6 +262,34 @@ fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision
     let losses = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))
+}
+
+/// And does the same again, whether it is evaluated meanwhile or not.
+fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
+    if !bench.device.multiplies_fp8() {
+        return Ok(());
+    }
+    let mut training = Training::random(words, Interaction::Dot, 200);
+    training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+    let (_, expected) = training.on_cpu();
+    let mut model = training.on_gpu(bench, Precision::Fp8)?;
+    let losses = training.losses_on_gpu(&mut model)?;
+    let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
+    close("the mean of the last 50 losses", 0, mean(&losses), mean(&expected), 0.01 * mean(&expected))?;
+    let mut again = training.on_gpu(bench, Precision::Fp8)?;
+    let mut losses_again = Vec::new();
+    for (step, batch) in training.batches.iter().enumerate() {
+        if step % 30 == 7 {
+            again.take_losses(true, |loss| losses_again.push(loss))?;
+            again.logits(batch, &mut Vec::new())?;
+        }
+        again.train_step(batch, factor(step))?;
+    }
+    again.take_losses(true, |loss| losses_again.push(loss))?;
+    if losses_again != losses || weights(&again)? != weights(&model)? {
+        return Err("two trainings in fp8 are not the same".into());
+    }
+    Ok(())
 }
 
 fn steps_beyond_the_range_of_f16_are_left_out(bench: &Bench, words: &mut Words) -> Outcome {

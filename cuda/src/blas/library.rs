@@ -5,12 +5,14 @@ use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use cudarc::cublaslt::sys as lt;
 
 use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
 use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::fp8::E4m3;
 use crate::kernels::{Element, ElementKind};
 use crate::lane::{Lane, Moment};
 
@@ -23,6 +25,47 @@ const ROUNDS: usize = 4;
 const RUNS: usize = 3;
 /// Random numbers that are drawn for timing; they are repeated.
 const PATTERN: usize = 1 << 20;
+
+/// Sums in fp8 that are of more terms are taken to f32 every few terms; else all of the way in the tensor cores, which
+/// keep some 14 bits of them.
+const FAST_DEPTH_MAX: usize = 4096;
+
+/// What the library multiplies.
+pub(super) trait Multiplied: Pod {
+    /// What the library calls it.
+    const TYPE: lt::cudaDataType_t;
+    /// What records call it.
+    const NAME: &'static str;
+
+    /// Rounds to it.
+    fn rounded(value: f32) -> Self;
+}
+
+impl<T: Element> Multiplied for T {
+    const TYPE: lt::cudaDataType_t = match T::KIND {
+        ElementKind::F32 => lt::cudaDataType_t::CUDA_R_32F,
+        ElementKind::Bf16 => lt::cudaDataType_t::CUDA_R_16BF,
+        ElementKind::F16 => lt::cudaDataType_t::CUDA_R_16F,
+    };
+    const NAME: &'static str = match T::KIND {
+        ElementKind::F32 => "f32",
+        ElementKind::Bf16 => "bf16",
+        ElementKind::F16 => "f16",
+    };
+
+    fn rounded(value: f32) -> Self {
+        T::of(value)
+    }
+}
+
+impl Multiplied for E4m3 {
+    const TYPE: lt::cudaDataType_t = lt::cudaDataType_t::CUDA_R_8F_E4M3;
+    const NAME: &'static str = "fp8";
+
+    fn rounded(value: f32) -> Self {
+        Self::of(value)
+    }
+}
 
 /// cuBLASLt on a GPU, with the memory that products on one lane work in.
 #[derive(Debug)]
@@ -115,19 +158,21 @@ pub(super) struct Library {
 unsafe impl Send for Library {}
 
 impl Library {
-    /// `out` is the product of the left and the right factor, of which either may be transposed.
+    /// `out` is the product of the left and the right factor, of which either may be transposed. `scales` are what
+    /// both are multiplied by on the way.
     ///
     /// # Panics
     /// At epilogues that the library does not do on the way.
     ///
     /// # Errors
     /// Where the library has no algorithm for it.
-    pub(super) fn new<T: Element, O: Element>(
+    pub(super) fn new<T: Multiplied, O: Multiplied>(
         blas: &Blas,
         compute: Compute,
         [(b, transpose_b), (a, transpose_a)]: [(Matrix<T>, bool); 2],
         out: Matrix<O>,
         epilogue: Epilogue<T>,
+        scales: Option<[Pointer<f32>; 2]>,
     ) -> Result<Self> {
         use lt::cublasLtMatmulDescAttributes_t as Attribute;
         let description = Description::new(compute)?;
@@ -144,6 +189,12 @@ impl Library {
             Epilogue::ReluGradient { .. } | Epilogue::Cross { .. } | Epilogue::CrossGradient { .. } => {
                 unreachable!("the products that the library is asked for have no such epilogue")
             }
+        }
+        if let Some([of_b, of_a]) = scales {
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_a.address())?;
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_b.address())?;
+            let depth = if transpose_b { b.rows } else { b.columns };
+            description.set(Attribute::CUBLASLT_MATMUL_DESC_FAST_ACCUM, i8::from(depth <= FAST_DEPTH_MAX))?;
         }
         let keep = if matches!(epilogue, Epilogue::Add) { 1.0 } else { 0.0 };
         let name = name(compute, [(b, transpose_b), (a, transpose_a)], out, epilogue);
@@ -295,7 +346,7 @@ impl Library {
     }
 
     /// The fastest of the candidates, on random numbers.
-    fn fastest<T: Element, O: Element>(
+    fn fastest<T: Multiplied, O: Multiplied>(
         &self,
         blas: &Blas,
         [a, b]: [&Matrix<T>; 2],
@@ -328,7 +379,7 @@ impl Library {
 }
 
 /// What a product is called in records: what decides how fast an algorithm is.
-fn name<T: Element, O: Element>(
+fn name<T: Multiplied, O: Multiplied>(
     compute: Compute,
     [(x, x_transposed), (y, y_transposed)]: [(Matrix<T>, bool); 2],
     out: Matrix<O>,
@@ -347,21 +398,16 @@ fn name<T: Element, O: Element>(
         Epilogue::BiasRelu { .. } => ", bias, relu",
     };
     let (x, y) = (factor(x, x_transposed), factor(y, y_transposed));
-    let kind = match O::KIND {
-        ElementKind::F32 => "f32",
-        ElementKind::Bf16 => "bf16",
-        ElementKind::F16 => "f16",
-    };
-    format!("{compute:?}: {x} by {y} to {kind} of {}{epilogue}", out.stride)
+    format!("{compute:?}: {x} by {y} to {} of {}{epilogue}", O::NAME, out.stride)
 }
 
 /// Random numbers, in memory as large as a matrix's.
-fn random<T: Element>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
+fn random<T: Multiplied>(blas: &Blas, matrix: &Matrix<T>) -> Result<Buffer<T>> {
     let buffer = Buffer::uninitialized(&blas.device, matrix.rows * matrix.stride)?;
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let numbers = (0..PATTERN.min(buffer.len())).map(|_| {
         word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        T::of((word >> 40) as f32 / (1 << 23) as f32 - 1.0)
+        T::rounded((word >> 40) as f32 / (1 << 23) as f32 - 1.0)
     });
     buffer.repeat(&numbers.collect::<Vec<_>>())?;
     Ok(buffer)
@@ -374,7 +420,7 @@ impl Description {
     fn new(compute: Compute) -> Result<Self> {
         use lt::cublasComputeType_t as Type;
         let compute = match compute {
-            Compute::F32 | Compute::Bf16 | Compute::F16 => Type::CUBLAS_COMPUTE_32F,
+            Compute::F32 | Compute::Bf16 | Compute::F16 | Compute::Fp8 => Type::CUBLAS_COMPUTE_32F,
             Compute::Tf32 => Type::CUBLAS_COMPUTE_32F_FAST_TF32,
         };
         let mut description = std::ptr::null_mut();
@@ -405,17 +451,11 @@ struct Layout(lt::cublasLtMatrixLayout_t);
 
 impl Layout {
     /// A row of ours is a column of the library's.
-    fn new<T: Element>(matrix: Matrix<T>) -> Result<Self> {
-        use lt::cudaDataType_t as Type;
-        let kind = match T::KIND {
-            ElementKind::F32 => Type::CUDA_R_32F,
-            ElementKind::Bf16 => Type::CUDA_R_16BF,
-            ElementKind::F16 => Type::CUDA_R_16F,
-        };
+    fn new<T: Multiplied>(matrix: Matrix<T>) -> Result<Self> {
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        let status = unsafe { lt::cublasLtMatrixLayoutCreate(&mut layout, kind, rows, columns, stride) };
+        let status = unsafe { lt::cublasLtMatrixLayoutCreate(&mut layout, T::TYPE, rows, columns, stride) };
         named(status, "cublasLtMatrixLayoutCreate")?;
         Ok(Self(layout))
     }

@@ -5,6 +5,7 @@
 //! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
 //! elsewhere by kernels behind the product.
 
+mod fp8;
 mod library;
 mod tuning;
 
@@ -21,8 +22,9 @@ use crate::kernels::{
 };
 use crate::lane::Lane;
 
+pub use fp8::{Fp8Outputs, Fp8Tensor};
 pub use library::Blas;
-use library::Library;
+use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
 
 /// How elements are multiplied. Sums are in f32.
@@ -36,15 +38,18 @@ pub enum Compute {
     Bf16,
     /// f16.
     F16,
+    /// fp8, of tensors that have scales: what [`Product::fp8_to_bf16`] and its like do.
+    Fp8,
 }
 
 impl Compute {
-    /// What is multiplied.
-    fn elements(self) -> ElementKind {
+    /// What is multiplied, where that has no scale.
+    fn elements(self) -> Option<ElementKind> {
         match self {
-            Self::F32 | Self::Tf32 => ElementKind::F32,
-            Self::Bf16 => ElementKind::Bf16,
-            Self::F16 => ElementKind::F16,
+            Self::F32 | Self::Tf32 => Some(ElementKind::F32),
+            Self::Bf16 => Some(ElementKind::Bf16),
+            Self::F16 => Some(ElementKind::F16),
+            Self::Fp8 => None,
         }
     }
 }
@@ -72,7 +77,7 @@ impl<T> Copy for Matrix<T> {}
 
 impl<T> Matrix<T> {
     /// The same matrix, of other elements of the same size.
-    fn cast<U>(self) -> Matrix<U> {
+    pub fn cast<U>(self) -> Matrix<U> {
         let Self { pointer, rows, columns, stride } = self;
         Matrix { pointer: pointer.cast(), rows, columns, stride }
     }
@@ -218,10 +223,10 @@ impl Product {
         out: Matrix<O>,
         epilogue: Epilogue<T>,
     ) -> Result<Self> {
-        assert_eq!(T::KIND, compute.elements(), "elements are of the type that is computed with");
+        assert_eq!(Some(T::KIND), compute.elements(), "elements are of the type that is computed with");
         match epilogue {
             Epilogue::None | Epilogue::Add | Epilogue::BiasRelu { .. } => {
-                let library = Library::new(blas, compute, factors, out, epilogue)?;
+                let library = Library::new(blas, compute, factors, out, epilogue, None)?;
                 Ok(Self { library: Some(library), kernels: Vec::new(), sums: None })
             }
             Epilogue::ReluGradient { outputs, sums } => {
@@ -252,7 +257,7 @@ impl Product {
             let grid = own.grid(device.multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
-        let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
+        let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
         let pieces = Columns::<T>::pieces(out.rows as u32) as usize;
         let sums = total(blas, pieces, out.columns, sums)?;
         let columns = Columns {
@@ -286,7 +291,7 @@ impl Product {
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
         }
-        let library = Library::new(blas, compute, factors, product, Epilogue::None)?;
+        let library = Library::new(blas, compute, factors, product, Epilogue::None, None)?;
         let cross = Cross {
             first: first.pointer,
             input: input.pointer,
@@ -325,22 +330,9 @@ impl Product {
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }
-        let library = Library::new(blas, compute, factors, out, Epilogue::None)?;
-        let pieces = CrossGradient::<T>::pieces(out.rows as u32) as usize;
-        let sums = total(blas, pieces, out.columns, sums)?;
-        let gradient = CrossGradient {
-            first: first.pointer,
-            added: added.map_or(Pointer::NULL, |added| added.pointer),
-            gradients: out.pointer,
-            product_gradients: product.pointer,
-            parts: sums.parts,
-            samples: out.rows as u32,
-            columns: out.columns as u32,
-            first_stride: first.stride as u32,
-            reserved: 0,
-        };
-        let kernels = vec![launcher(gradient, gradient.grid())];
-        Ok(Self { library: Some(library), kernels, sums: Some(sums) })
+        let library = Library::new(blas, compute, factors, out, Epilogue::None, None)?;
+        let (kernel, sums) = cross_gradient_behind(blas, added, matrices, sums)?;
+        Ok(Self { library: Some(library), kernels: vec![kernel], sums: Some(sums) })
     }
 
     /// Enqueues the product, and the sums of its columns where the epilogue wants them.
@@ -398,6 +390,29 @@ fn launcher<K: Kernel + fmt::Debug + Send + 'static>(kernel: K, blocks: (u32, u3
 fn total(blas: &Blas, pieces: usize, columns: usize, sums: Pointer<f32>) -> Result<Total> {
     let parts = blas.parts(pieces * columns)?;
     Ok(Total { parts, sums, pieces: pieces as u32, columns: columns as u32 })
+}
+
+/// What takes gradients by a cross layer's result, which lie in `out` behind a product, to those by its own product.
+fn cross_gradient_behind<T: Element>(
+    blas: &Blas,
+    added: Option<Matrix<T>>,
+    [first, product, out]: [Matrix<T>; 3],
+    sums: Pointer<f32>,
+) -> Result<(Box<dyn Launch>, Total)> {
+    let pieces = CrossGradient::<T>::pieces(out.rows as u32) as usize;
+    let sums = total(blas, pieces, out.columns, sums)?;
+    let gradient = CrossGradient {
+        first: first.pointer,
+        added: added.map_or(Pointer::NULL, |added| added.pointer),
+        gradients: out.pointer,
+        product_gradients: product.pointer,
+        parts: sums.parts,
+        samples: out.rows as u32,
+        columns: out.columns as u32,
+        first_stride: first.stride as u32,
+        reserved: 0,
+    };
+    Ok((launcher(gradient, gradient.grid()), sums))
 }
 
 /// A matrix of the type that is computed with, as which it is known.

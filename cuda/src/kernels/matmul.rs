@@ -25,11 +25,11 @@ pub(super) const SHARED_BYTES: u32 =
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
-struct TensorMap([u64; 16]);
+pub(super) struct TensorMap(pub(super) [u64; 16]);
 
 impl TensorMap {
     /// Tiles of so many rows and 64 columns.
-    fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
+    pub(super) fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let sizes = [matrix.columns as u64, matrix.rows as u64];
         let (strides, tile, steps) = ([matrix.stride as u64 * 2], [DEPTH as u32, rows as u32], [1, 1]);

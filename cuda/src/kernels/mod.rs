@@ -19,6 +19,9 @@ mod dense_input;
 mod dense_update;
 mod dot;
 mod element;
+mod fp8_matmul;
+mod fp8_quantize;
+mod fp8_scaling;
 mod guard;
 mod head;
 mod initialize;
@@ -49,7 +52,12 @@ pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
-pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
+pub(crate) use fp8_matmul::{Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
+pub use fp8_quantize::{
+    FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
+};
+pub use fp8_scaling::{Fp8Check, Fp8Rescale, Fp8Scaling};
+pub use guard::{Finite, Guard, Rescale, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
@@ -188,9 +196,18 @@ macro_rules! kernels {
                     modules.push(module.named("cuModuleLoadData")?);
                     $(functions.push(function(modules[modules.len() - 1], $name)?);)+
                 )+
-                let hopper = allow_matmul(functions[Id::MatmulReluGradient as usize])?
-                    && allow_matmul(functions[Id::MatmulCross as usize])?
-                    && allow_matmul(functions[Id::MatmulCrossGradient as usize])?;
+                let all = [
+                    (Id::MatmulReluGradient, matmul::SHARED_BYTES),
+                    (Id::MatmulCross, matmul::SHARED_BYTES),
+                    (Id::MatmulCrossGradient, matmul::SHARED_BYTES),
+                    (Id::Fp8Relu, fp8_matmul::SHARED_BYTES),
+                    (Id::Fp8ReluGradient, fp8_matmul::SHARED_BYTES),
+                    (Id::Fp8ToBf16, fp8_matmul::SHARED_BYTES),
+                ];
+                let mut hopper = true;
+                for (kernel, shared_bytes) in all {
+                    hopper &= allow_matmul(functions[kernel as usize], shared_bytes)?;
+                }
                 Ok(Self { functions, hopper })
             }
         }
@@ -232,7 +249,11 @@ kernels! {
         DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
         DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
         DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
-    "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
+    "fp8_matmul": Fp8Relu = c"fp8_relu", Fp8ReluGradient = c"fp8_relu_gradient",
+        Fp8ToBf16 = c"fp8_to_bf16";
+    "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
+    "fp8_scaling": Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
+    "guard": Squares = c"squares", Tally = c"tally", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
@@ -311,7 +332,9 @@ kernels! {
         LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
         LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
-        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8",
+        UpdateLeanBy4 = c"update_lean_4", UpdateLeanBy16 = c"update_lean_16",
+        UpdateLeanBy32 = c"update_lean_32";
 }
 
 impl Kernels {
@@ -324,8 +347,9 @@ impl Kernels {
     }
 }
 
-/// Allows a kernel of `matmul.cu` the shared memory that it takes; false where it was not loaded for Hopper.
-fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
+/// Allows a kernel of `matmul.cu` or `fp8_matmul.cu` the shared memory that it takes; false where it was not loaded for
+/// Hopper.
+fn allow_matmul(function: sys::CUfunction, shared_bytes: u32) -> Result<bool> {
     let mut target = 0;
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION;
     // SAFETY: the function was just loaded, and the pointer is to a live integer.
@@ -337,7 +361,7 @@ fn allow_matmul(function: sys::CUfunction) -> Result<bool> {
     }
     let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
     // SAFETY: the function was just loaded.
-    unsafe { result::function::set_function_attribute(function, attribute, matmul::SHARED_BYTES as i32) }
+    unsafe { result::function::set_function_attribute(function, attribute, shared_bytes as i32) }
         .named("cuFuncSetAttribute")?;
     Ok(true)
 }

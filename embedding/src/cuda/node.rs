@@ -248,9 +248,12 @@ impl NodeTables {
             width: layout.wire_width() as u32,
             reserved: 0,
         };
+        // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
+        let ranks = layout.ranks as u32;
+        let blocks = (4 * lane.device().multiprocessors() / ranks, ranks);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each slot;
         // the caller vouches for the peers'.
-        unsafe { send.enqueue(lane, self.blocks_each_rank(lane)) }?;
+        unsafe { send.enqueue(lane, blocks) }?;
         Ok(())
     }
 
@@ -394,7 +397,7 @@ impl NodeTables {
         };
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says; the caller vouches
         // for the rest.
-        unsafe { update.enqueue(lane, layout.vectors() as u32, self.blocks(lane)) }?;
+        unsafe { update.enqueue(lane, layout.vectors() as u32, layout.is_lean(), self.blocks(lane)) }?;
         Ok(())
     }
 

@@ -165,7 +165,7 @@ impl fmt::Display for Iteration<'_> {
                 writeln!(f, "{purpose:<26} {:>10.3}", bytes as f64 / 1e9)?;
             }
         }
-        let Some(Ceilings { gb_per_s, tflop_per_s }) = bench.ceilings else { return Ok(()) };
+        let Some(Ceilings { gb_per_s, tflop_per_s, fp8_tflop_per_s }) = bench.ceilings else { return Ok(()) };
         writeln!(
             f,
             "\n{:<26} {:>10} {:>10} {:>10} {:>10}",
@@ -176,7 +176,9 @@ impl fmt::Display for Iteration<'_> {
             let share = 100.0 * roofline_share;
             writeln!(f, "{name:<26} {ms:>10.3} {gb_per_s:>10.0} {tflop_per_s:>10.1} {share:>9.0}%")?;
         }
-        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "at most", "")
+        writeln!(f, "{:<26} {:>10} {gb_per_s:>10.0} {tflop_per_s:>10.1}", "at most", "")?;
+        fp8_tflop_per_s
+            .map_or(Ok(()), |fp8| writeln!(f, "{:<26} {:>10} {:>10} {fp8:>10.1}", "in fp8", "", ""))
     }
 }
 

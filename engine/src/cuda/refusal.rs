@@ -1,10 +1,10 @@
-//! What of a job cannot be trained on a GPU yet.
+//! What of a job cannot be trained on GPUs yet.
 
 use half::{bf16, f16};
-use rankine_cuda::kernels::{Dot, Element, Head};
+use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
-use super::network::Places;
-use crate::job::{Conflict, Job, Precision};
+use super::network::{Fp8Mlp, Places, hidden_layers};
+use crate::job::{Conflict, DenseUpdate, Exchange, Job, Placement, Precision};
 use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -12,16 +12,68 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";
-    if job.device.ranks.get() > 1 {
+    let ranks = job.device.ranks.get() as usize;
+    if ranks > RANKS_MAX {
+        let why = format!("up to {RANKS_MAX} GPUs train a model, and not {ranks}: {on_cpu}");
+        refuse("device.ranks".into(), why);
+    }
+    if job.device.nodes.get() > 1 {
         refuse(
-            "device.ranks".into(),
-            format!("one GPU trains a model alone so far: use 1 rank, or {on_cpu}"),
+            "device.nodes".into(),
+            format!("the GPUs of one node train a model so far: use 1 node, or {on_cpu}"),
         );
+    }
+    if ranks > 1 {
+        if job.device.dense_update == DenseUpdate::Sharded {
+            let why =
+                format!("each GPU updates all dense parameters so far: use \"replicated\", or {on_cpu}");
+            refuse("device.dense_update".into(), why);
+        }
+        if job.device.tune {
+            let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
+                       with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
+            refuse("device.tune".into(), why.into());
+        }
+        let spread = |placement| matches!(placement, Placement::Auto | Placement::RowWise);
+        let whole = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
+        let row_wise = |placement: Placement| {
+            format!(
+                "over GPUs the rows of every table take turns so far, and none is placed {}: use \"auto\" or \
+                 \"row-wise\", or {on_cpu}",
+                placement.name()
+            )
+        };
+        let by_rows =
+            format!("GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", or {on_cpu}");
+        if !spread(job.embedding.placement) {
+            refuse("embedding.placement".into(), row_wise(job.embedding.placement));
+        }
+        if !whole(job.embedding.exchange) {
+            refuse("embedding.exchange".into(), by_rows.clone());
+        }
+        for (number, table) in job.tables.iter().enumerate() {
+            if let Some(placement) = table.placement.filter(|&placement| !spread(placement)) {
+                refuse(format!("table.{number}.placement"), row_wise(placement));
+            }
+            if table.exchange.is_some_and(|exchange| !whole(exchange)) {
+                refuse(format!("table.{number}.exchange"), by_rows.clone());
+            }
+        }
     }
     let heads = spec.heads.len();
     if heads > Head::<f32>::HEADS_MAX {
         let most = Head::<f32>::HEADS_MAX;
         refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
+    }
+    let sizes = layers_for_fp8(spec);
+    if let (Precision::Fp8, Err(sizes)) = (job.device.precision, sizes) {
+        refuse(
+            "device.precision".into(),
+            format!(
+                "fp8 is for layers whose widths, their inputs filled up to multiples of 8, are multiples of 16, and the \
+                 top MLP's are {sizes}: set other model.top_mlp or model.embedding_dim, or use \"bf16\""
+            ),
+        );
     }
     let dim = job.model.embedding_dim().get() as usize;
     if spec.interaction == Interaction::Dot && !fits(job.device.precision, spec) {
@@ -34,6 +86,17 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     found
 }
 
+/// Whether the hidden layers can be in fp8; else their widths, in words.
+fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
+    let hidden = hidden_layers(spec, &Places::new(spec));
+    if Fp8Mlp::takes(&hidden) {
+        return Ok(());
+    }
+    let inputs = hidden.first().map(|layer| layer.inputs);
+    let widths = inputs.into_iter().chain(hidden.iter().map(|layer| layer.outputs));
+    Err(widths.map(|width| width.to_string()).collect::<Vec<_>>().join("-"))
+}
+
 fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     fn of<T: Element>(spec: &ModelSpec) -> bool {
         let (count, dim, stride) = Places::new(spec).dot(spec);
@@ -42,7 +105,7 @@ fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     }
     match precision {
         Precision::Fp32 | Precision::Tf32 => of::<f32>(spec),
-        Precision::Bf16 => of::<bf16>(spec),
+        Precision::Bf16 | Precision::Fp8 => of::<bf16>(spec),
         Precision::Fp16 => of::<f16>(spec),
     }
 }

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Matrix, Product};
-use rankine_cuda::kernels::Element;
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment};
+use half::bf16;
+use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Fp8Tensor, Matrix, Product};
+use rankine_cuda::kernels::{Element, Fp8Scaling};
+use rankine_cuda::{Buffer, Device, E4m3, Graph, Lane, Moment};
 use rankine_embedding::cuda::Result;
 
 use super::iteration::Phase;
@@ -24,6 +25,8 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Multiplications and additions of matrix products.
     pub(crate) flops: u64,
+    /// Whether those are in fp8.
+    pub(crate) fp8: bool,
 }
 
 /// How long the phases of an iteration take, each alone, and what the GPU reaches at most.
@@ -33,6 +36,8 @@ pub(crate) struct PhaseTimes {
     pub(crate) phases: Vec<(Phase, f64, Work)>,
     pub(crate) bytes_per_s: f64,
     pub(crate) flops_per_s: f64,
+    /// Of products in fp8, where there are such.
+    pub(crate) fp8_flops_per_s: Option<f64>,
 }
 
 /// What the work of a phase follows from.
@@ -43,17 +48,21 @@ pub(super) struct Sizes<'a> {
     pub(super) samples: u64,
     /// Of an element of activations.
     pub(super) element_bytes: u64,
+    /// Whether hidden layers are in fp8.
+    pub(super) fp8: bool,
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
+    pub(super) ranks: u64,
 }
 
 impl Sizes<'_> {
     /// What a phase must move and compute; nothing where the model has no such phase.
     pub(super) fn work(&self, phase: Phase) -> Work {
-        let Self { spec, rules, samples, element_bytes, look_ups, distinct_rows } = *self;
+        let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows, ranks } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
-        let bytes = |bytes: u64| Work { bytes, flops: 0 };
+        let bytes = |bytes: u64| Work { bytes, ..Work::default() };
+        let of_hidden = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
         let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
         let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
@@ -61,15 +70,28 @@ impl Sizes<'_> {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
             Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
             Phase::Interact => self.interaction(1),
-            Phase::TopForward => self.forward(hidden),
+            Phase::TopForward => Work { fp8, ..of_hidden.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => self.by_inputs(hidden, true),
-            Phase::TopWeights => self.by_weights(hidden),
+            Phase::TopBackward => Work { fp8, ..of_hidden.by_inputs(hidden, true) },
+            Phase::TopWeights => Work { fp8, ..of_hidden.by_weights(hidden) },
             Phase::InteractBackward => self.interaction(2),
             Phase::InteractWeights => self.by_weights(&self.cross_layers()),
             Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
             Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
-            Phase::Sums => bytes(activations(head.inputs)),
+            Phase::TopSums => bytes(activations(head.inputs)),
+            Phase::Sums => bytes(activations(spec.bottom_outputs())),
+            Phase::Reduce | Phase::SumTop | Phase::SumInteraction | Phase::SumBottom if ranks == 1 => {
+                Work::default()
+            }
+            Phase::Reduce => bytes(8 * look_ups + embeddings + distinct_rows * weights),
+            // Each rank reads its gradients, and writes the sums.
+            Phase::SumTop => bytes(2 * 4 * weights_of(&layout.top.layers)),
+            Phase::SumInteraction => {
+                bytes(2 * 4 * layout.cross.iter().map(|mlp| weights_of(&mlp.layers)).sum::<u64>())
+            }
+            Phase::SumBottom => bytes(2 * 4 * weights_of(&layout.bottom.layers).max(1)),
+            // Where they were summed before, by their rows.
+            Phase::UpdateTables if ranks > 1 => bytes(distinct_rows * (weights + 2 * all)),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
             Phase::Route => bytes((4 + 8) * look_ups),
@@ -112,6 +134,7 @@ impl Sizes<'_> {
         Work {
             bytes: self.samples * self.element_bytes * elements + weights * bytes,
             flops: 2 * self.samples * weights,
+            fp8: false,
         }
     }
 
@@ -129,21 +152,27 @@ impl Sizes<'_> {
             Interaction::Dot => Work {
                 bytes: moved(times * width + spec.top_inputs() as u64),
                 flops: times * samples * (vectors - 1) * width,
+                fp8: false,
             },
             Interaction::Cross { layers, .. } => {
                 let products = self.forward(&self.cross_layers());
                 // Each layer reads x0 beside what its products read, and back their outputs too.
                 let beside = moved(times * width * layers as u64);
-                Work { bytes: products.bytes + beside, flops: products.flops }
+                Work { bytes: products.bytes + beside, ..products }
             }
-            Interaction::FactorizationMachine => Work { bytes: moved(times * width), flops: 0 },
+            Interaction::FactorizationMachine => Work { bytes: moved(times * width), ..Work::default() },
             Interaction::Concat => Work::default(),
         }
     }
 }
 
+/// Parameters of layers.
+fn weights_of(layers: &[Layer]) -> u64 {
+    layers.iter().map(|layer| (layer.end() - layer.offset) as u64).sum()
+}
+
 fn sum(work: impl Iterator<Item = Work>) -> Work {
-    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops })
+    work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops, ..a })
 }
 
 /// How long something takes on the GPU, in milliseconds, the least of some measurements: `enqueue` is captured so often
@@ -173,12 +202,7 @@ pub(super) fn ceilings<T: Element>(
     compute: Compute,
 ) -> Result<(f64, f64)> {
     let blas = Blas::new(device, Algorithms::Known)?;
-    let mut state = 1u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        T::of((state >> 8) as f32 / (1 << 23) as f32 - 1.0)
-    };
-    let from = Buffer::of(device, &(0..SIDE * SIDE).map(|_| next()).collect::<Vec<_>>())?;
+    let from = Buffer::of(device, &random_numbers().map(T::of).collect::<Vec<_>>())?;
     let to = Buffer::<T>::uninitialized(device, SIDE * SIDE)?;
     let matrix =
         |buffer: &Buffer<T>| Matrix { pointer: buffer.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
@@ -194,4 +218,32 @@ pub(super) fn ceilings<T: Element>(
     let product = time(lane, || Ok(unsafe { product.enqueue(&blas, lane) }?))?;
     let bytes = 2.0 * (SIDE * SIDE * size_of::<T>()) as f64;
     Ok((bytes / copy * 1e3, 2.0 * (SIDE as f64).powi(3) / product * 1e3))
+}
+
+/// Operations a second of the same product in fp8.
+pub(super) fn fp8_ceiling(device: &Arc<Device>, lane: &Lane) -> Result<f64> {
+    let blas = Blas::new(device, Algorithms::Known)?;
+    let scaling = Buffer::of(device, &[Fp8Scaling::expecting(1.0)])?;
+    let from =
+        Buffer::of(device, &random_numbers().map(|number| E4m3::of(128.0 * number)).collect::<Vec<_>>())?;
+    let to = Buffer::<bf16>::uninitialized(device, SIDE * SIDE)?;
+    let rows = Matrix { pointer: from.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
+    let x = Fp8Tensor { rows, turned: rows, scaling: scaling.pointer() };
+    let out = Matrix { pointer: to.pointer(), rows: SIDE, columns: SIDE, stride: SIDE };
+    let product = Product::fp8_square(&blas, x, out)?;
+    // SAFETY: as for `ceilings`.
+    unsafe { product.enqueue(&blas, lane) }?;
+    lane.synchronize()?;
+    // SAFETY: as above.
+    let product = time(lane, || Ok(unsafe { product.enqueue(&blas, lane) }?))?;
+    Ok(2.0 * (SIDE as f64).powi(3) / product * 1e3)
+}
+
+/// Numbers from -1 to 1 for a whole matrix.
+fn random_numbers() -> impl Iterator<Item = f32> {
+    let mut state = 1u32;
+    (0..SIDE * SIDE).map(move |_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    })
 }

@@ -916,7 +916,8 @@ fn any_job() -> impl Strategy<Value = Job> {
         Just(Precision::Fp32),
         Just(Precision::Tf32),
         Just(Precision::Bf16),
-        Just(Precision::Fp16)
+        Just(Precision::Fp16),
+        Just(Precision::Fp8)
     ];
     let kind = (kind, precision);
     let device = (kind, proptest::option::of(1u32..=4096), 1u32..=64, 1u32..=64, any::<bool>()).prop_map(

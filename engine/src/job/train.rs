@@ -88,7 +88,8 @@ pub struct Device {
     pub tuning: Option<PathBuf>,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
-    /// Ranks in all. Each takes its share of every batch and of the tables; on the CPU they are threads of one process.
+    /// Ranks in all. Each takes its share of every batch and of the tables. On the CPU they are threads of one process;
+    /// on GPUs each has a GPU to itself, and those must access each other's memory.
     pub ranks: RankCount,
     /// Nodes that the ranks are spread over, as many on each. What goes from one node to another goes between ranks
     /// with the same place in their nodes.
@@ -150,6 +151,10 @@ pub enum Precision {
     /// IEEE half precision, which has 11 bits and ends at 65504: the loss is scaled, and steps with gradients beyond
     /// that are left out.
     Fp16,
+    /// bfloat16, but for the hidden layers of the top MLP, which are multiplied in 8 bits (e4m3), of which 4 are of the
+    /// mantissa with the one that is implied. Every tensor has a scale that follows from its largest magnitudes in the
+    /// last 16 steps. For Hopper GPUs, and for layers whose widths are multiples of 16.
+    Fp8,
 }
 
 impl Precision {
@@ -160,6 +165,7 @@ impl Precision {
             Self::Tf32 => "tf32",
             Self::Bf16 => "bf16",
             Self::Fp16 => "fp16",
+            Self::Fp8 => "fp8",
         }
     }
 }

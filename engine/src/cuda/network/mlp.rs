@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::{Epilogue, Matrix, Product};
+use rankine_cuda::blas::{Blas, Epilogue, Matrix, Product};
 use rankine_cuda::kernels::{Columns, Element};
 use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
@@ -86,16 +86,23 @@ impl<T: Element> Mlp<T> {
         Ok(Forward(self.places.iter().map(product).collect::<Result<_, _>>()?))
     }
 
-    /// `entrance` is what the product does that gives the gradients by the first layer's input.
-    pub(super) fn plan_backward(&self, shared: &Shared<T>, entrance: Epilogue<T>) -> Result<Backward> {
-        let Shared { blas, beside, compute, dense: parameters, .. } = shared;
+    /// `of_weights` is for the gradients by weights; `entrance` is what the product does that gives the gradients by the
+    /// first layer's input.
+    pub(super) fn plan_backward(
+        &self,
+        shared: &Shared<T>,
+        of_weights: &Blas,
+        entrance: Epilogue<T>,
+    ) -> Result<Backward> {
+        let Shared { blas, compute, dense: parameters, .. } = shared;
         let compute = *compute;
         let mut before: Option<&Place<T>> = None;
         let products = |place| {
             let &Place { layer, input, input_gradients, output: Both { gradients: dy, .. } } = place;
             let Layer { inputs, outputs, offset, .. } = layer;
             let gradients = dense(parameters.gradients.pointer().element(offset), outputs, inputs);
-            let by_weights = Product::of_transposed(beside, compute, dy, input, gradients, Epilogue::None)?;
+            let by_weights =
+                Product::of_transposed(of_weights, compute, dy, input, gradients, Epilogue::None)?;
             let weights = dense(parameters.weights().element(offset), outputs, inputs);
             // The gradients by the input are those by the output of the layer before, and by its bias.
             let epilogue = before.map_or(entrance, |before| Epilogue::ReluGradient {
@@ -136,15 +143,13 @@ impl<T: Element> Mlp<T> {
         Ok(())
     }
 
-    /// Enqueues the gradients by weights.
+    /// Enqueues the gradients by weights, with what they were planned with.
     ///
     /// # Safety
-    /// [`Mlp::backward`] must come before; nobody else may use the second workspace meanwhile. See [`Lane::launch`].
-    pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
+    /// [`Mlp::backward`] must come before; nobody else may use the workspace meanwhile. See [`Lane::launch`].
+    pub(super) unsafe fn weights(&self, lane: &Lane, blas: &Blas, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`.
-        unsafe {
-            plan.0.iter().rev().try_for_each(|(by_weights, _)| by_weights.enqueue(&shared.beside, lane))
-        }?;
+        unsafe { plan.0.iter().rev().try_for_each(|(by_weights, _)| by_weights.enqueue(blas, lane)) }?;
         Ok(())
     }
 

@@ -6,7 +6,9 @@
 
 mod cross;
 mod dense;
+mod fp8;
 mod head;
+mod hidden;
 mod interaction;
 mod layers;
 mod mlp;
@@ -17,13 +19,17 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::cuda::{LocalTables, Result};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
+use rankine_embedding::cuda::Result;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::input::Input;
-use crate::model::{ModelSpec, TrainingRules};
+use super::tables::{Routed, Tables};
+use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
+pub(super) use fp8::Fp8Mlp;
 use head::Head;
+use hidden::Hidden;
 use interaction::Interaction;
 use layers::Layers;
 use mlp::Mlp;
@@ -34,6 +40,15 @@ use shared::{Activations, Both, Shared};
 /// was left out: those of PyTorch's `GradScaler`.
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
+
+/// How products are computed.
+#[derive(Debug, Clone)]
+pub(super) struct Products {
+    pub(super) compute: Compute,
+    /// Whether those of hidden layers are in fp8, behind elements of bf16.
+    pub(super) fp8: bool,
+    pub(super) algorithms: Algorithms,
+}
 
 /// A model's weights, and the activations of a batch.
 #[derive(Debug)]
@@ -48,7 +63,7 @@ pub(super) struct Network<T> {
     vectors: Activations<T>,
     bottom: Mlp<T>,
     interaction: Interaction<T>,
-    hidden: Mlp<T>,
+    hidden: Hidden<T>,
     head: Head<T>,
     _room: Option<Activations<T>>,
 }
@@ -59,7 +74,7 @@ pub(super) struct Forward {
     samples: usize,
     bottom: mlp::Forward,
     interaction: interaction::Forward,
-    hidden: mlp::Forward,
+    hidden: hidden::Forward,
 }
 
 /// The products of a pass back over a batch.
@@ -67,7 +82,12 @@ pub(super) struct Forward {
 pub(super) struct Backward {
     bottom: mlp::Backward,
     interaction: interaction::Backward,
-    hidden: mlp::Backward,
+    hidden: hidden::Backward,
+}
+
+/// The hidden layers of the top MLP, with their sizes on the GPU.
+pub(super) fn hidden_layers(spec: &ModelSpec, places: &Places) -> Vec<Layer> {
+    Layers::new(spec, places).hidden
 }
 
 impl Forward {
@@ -82,9 +102,10 @@ impl<T: Element> Network<T> {
     /// they are not too small either, and steps where they are too large are left out.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
+    /// A network for so many samples. With peers this is a collective call.
     pub(super) fn new(
-        device: &Arc<Device>,
-        (compute, algorithms): (Compute, Algorithms),
+        (device, peers): (&Arc<Device>, Option<&Peers>),
+        Products { compute, fp8, algorithms }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
         samples: usize,
@@ -92,10 +113,12 @@ impl<T: Element> Network<T> {
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
+        let dense = Dense::new(device, (peers, spec.heads.len()), layers, parameters, &rules.dense)?;
+        let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
         let seen = rows.first_columns(places.vectors.len);
-        let interaction = Interaction::new(device, spec, (places, &layers), seen)?;
+        let interaction = Interaction::new(device, spec, (places, layers), seen)?;
         let first = rows.first_columns(places.first);
         let (room, dense_input) = match layers.bottom.first() {
             Some(layer) => {
@@ -108,18 +131,31 @@ impl<T: Element> Network<T> {
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
         let top = interaction.output();
-        let hidden = Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?;
+        let hidden = if fp8 && !layers.hidden.is_empty() {
+            let top = top.cast();
+            let (filled, at) = (layers.fill_up(parameters), dense.parameters.pointer());
+            let input = (top.values, Some(top.gradients));
+            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?)
+        } else {
+            Hidden::Elements(Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?)
+        };
         let head_input = hidden.output().map_or((top, false), |output| (output, true));
-        let head = Head::new(device, spec, (places, &layers), head_input, rows)?;
+        let head = Head::new(device, spec, (places, layers), head_input, rows)?;
         let shared = Shared {
             device: Arc::clone(device),
             blas: Blas::new(device, algorithms.clone())?,
             beside: Blas::new(device, algorithms)?,
             compute,
             samples,
-            dense: Dense::new(device, layers, parameters, &rules.dense)?,
+            dense,
             guard: Buffer::of(device, &[Self::guard()])?,
         };
+        if let Some(fp8) = hidden.fp8() {
+            let lane = Lane::new(device)?;
+            // SAFETY: the parameters are there, and the lane is waited for.
+            unsafe { fp8.quantize_weights(&lane) }?;
+            lane.synchronize()?;
+        }
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
@@ -139,6 +175,11 @@ impl<T: Element> Network<T> {
         let mut tuning = self.shared.blas.tuning();
         tuning.algorithms.extend(self.shared.beside.tuning().algorithms);
         tuning
+    }
+
+    /// A checksum of the dense parameters, once the lane has done all that was enqueued on it.
+    pub(super) fn checksum(&self, lane: &Lane) -> Result<u64> {
+        Ok(xxh3_64(bytemuck::cast_slice(&self.shared.dense.parameters.read(lane)?)))
     }
 
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.
@@ -173,14 +214,26 @@ impl<T: Element> Network<T> {
         Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Self::guard() }])?)
     }
 
-    /// The products of a pass forward over so many samples.
-    pub(super) fn plan_forward(&self, samples: usize) -> Result<Forward> {
+    /// Forgets all dense gradients, and what was found to be wrong with them.
+    pub(super) fn forget_gradients(&self, lane: &Lane) -> Result<()> {
+        let gradients = &self.shared.dense.gradients;
+        gradients.write(lane, &vec![0.0; gradients.len()])?;
+        self.hold(lane, false)
+    }
+
+    /// Whether hidden layers are in fp8.
+    pub(super) fn multiplies_fp8(&self) -> bool {
+        self.hidden.fp8().is_some()
+    }
+
+    /// The products of a pass forward over so many samples; `learns` says whether a way back follows.
+    pub(super) fn plan_forward(&self, samples: usize, learns: bool) -> Result<Forward> {
         let shared = &self.shared;
         Ok(Forward {
             samples,
             bottom: self.bottom.plan_forward(shared, samples)?,
             interaction: self.interaction.plan_forward(shared, samples)?,
-            hidden: self.hidden.plan_forward(shared, samples)?,
+            hidden: self.hidden.plan_forward(shared, samples, learns)?,
         })
     }
 
@@ -188,7 +241,7 @@ impl<T: Element> Network<T> {
     pub(super) fn plan_backward(&self) -> Result<Backward> {
         let shared = &self.shared;
         Ok(Backward {
-            bottom: self.bottom.plan_backward(shared, Epilogue::None)?,
+            bottom: self.bottom.plan_backward(shared, &shared.blas, Epilogue::None)?,
             interaction: self.interaction.plan_backward(shared)?,
             hidden: self.hidden.plan_backward(shared, self.interaction.entrance(shared))?,
         })
@@ -226,12 +279,12 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn look_up(
         &self,
         lane: &Lane,
-        tables: &LocalTables,
-        input: Input,
+        tables: &Tables,
+        batch: Routed,
         samples: usize,
     ) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.look_up(lane, input.ids, samples, self.vectors.both().values.pointer) }
+        unsafe { tables.look_up(lane, batch, samples, self.vectors.both().values.pointer) }
     }
 
     /// Enqueues the interaction of the vectors, once all are there.
@@ -289,8 +342,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. Of these
-    /// passes over weights one at a time may run, beside all else.
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
+    /// those of the interaction may be computed beside all else, one after the other.
     ///
     /// # Safety
     /// As for [`Network::head`].
@@ -308,32 +361,94 @@ impl<T: Element> Network<T> {
         unsafe { self.interaction.weights(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`].
+    /// Enqueues the gradients by the weights of the bottom MLP, after [`Network::bottom_backward`] and on its lane.
     ///
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn bottom_weights(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { self.bottom.weights(lane, &self.shared, &plan.bottom) }
+        unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by all biases and by the heads' parameters, once the way back is done.
+    /// Enqueues the gradients by the biases of the top MLP and by the heads' parameters, after [`Network::head`] and
+    /// [`Network::hidden_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
-        let shared = &self.shared;
+    pub(super) unsafe fn top_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            self.head.sums(lane, shared)?;
-            self.hidden.sums(lane, shared, &plan.hidden)?;
-            self.interaction.sums(lane, shared, &plan.interaction)?;
-            self.bottom.sums(lane, shared, &plan.bottom)
+            self.head.sums(lane, &self.shared)?;
+            self.hidden.sums(lane, &self.shared, &plan.hidden)
         }
     }
 
-    /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place
-    /// among `losses`.
+    /// Enqueues the gradients by the interaction's biases, after [`Network::interact_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn interact_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.interaction.sums(lane, &self.shared, &plan.interaction) }
+    }
+
+    /// Enqueues the gradients by the bottom MLP's biases, after [`Network::bottom_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.bottom.sums(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues adding up the top MLP's gradients over all ranks, after [`Network::hidden_backward`]; nothing where
+    /// there is one rank. All ranks must add up the parts in the same order, on one lane each.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_top(&self, lane: &Lane) -> Result<()> {
+        if let Some(sums) = self.shared.dense.gradients.sums() {
+            // SAFETY: as for `bottom_forward`.
+            unsafe { sums.top.enqueue(lane) }?;
+        }
+        Ok(())
+    }
+
+    /// The same of the interaction's gradients, after [`Network::interact_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_interaction(&self, lane: &Lane) -> Result<()> {
+        if let Some(sum) = self.shared.dense.gradients.sums().and_then(|sums| sums.interaction.as_ref()) {
+            // SAFETY: as for `bottom_forward`.
+            unsafe { sum.enqueue(lane) }?;
+        }
+        Ok(())
+    }
+
+    /// The same of the bottom MLP's gradients, after [`Network::bottom_backward`], and with them of what each rank has
+    /// come to.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_bottom(&self, lane: &Lane) -> Result<()> {
+        if let Some(sums) = self.shared.dense.gradients.sums() {
+            // SAFETY: as for `bottom_forward`.
+            unsafe {
+                self.head.tally(lane, &self.shared, &sums.bottom)?;
+                sums.bottom.enqueue(lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether a rank waited in vain for another as gradients were added up, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        self.shared.dense.gradients.check_now()
+    }
+
+    /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. Its loss goes
+    /// to its place among `losses`.
     ///
     /// # Safety
     /// As for [`Network::head`]; `losses` must have the step's place.
@@ -341,6 +456,7 @@ impl<T: Element> Network<T> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             self.shared.dense.square(lane)?;
+            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.check(lane, self.shared.guard.pointer()))?;
             let rules = (self.norm_max, Self::SCALED);
             self.head.verdict(lane, &self.shared, input, losses, rules)
         }
@@ -353,19 +469,37 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn update(&self, lane: &Lane, input: Input) -> Result<()> {
         let (shared, guard) = (&self.shared, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
-        unsafe { shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks()) }
+        unsafe {
+            shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks())?;
+            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.update(lane, guard))
+        }
     }
 
-    /// Enqueues the update of the tables, after [`Network::verdict`]; the batch must be routed.
+    /// Enqueues sending the gradients of rows to their owners, after [`Network::interact_backward`]; the batch must be
+    /// routed.
     ///
     /// # Safety
     /// As for [`Network::head`].
-    pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
+    pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: Routed) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.reduce(lane, batch, self.vectors.both().gradients.pointer) }
+    }
+
+    /// Enqueues the update of the tables, after [`Network::verdict`] and [`Network::reduce`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn update_tables(
+        &self,
+        lane: &Lane,
+        tables: &Tables,
+        (batch, input): (Routed, Input),
+    ) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
         unsafe {
             let told = (guard.table_scale(), guard.stop());
-            tables.update(lane, input.ids, gradients, input.rates, input.step, told)
+            tables.update(lane, batch, gradients, (input.rates, input.step), told)
         }
     }
 

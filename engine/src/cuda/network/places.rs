@@ -8,7 +8,7 @@ use crate::model::{Interaction, ModelSpec};
 
 /// Elements that rows of matrices are filled up to a multiple of: they begin where tensor cores read from.
 pub(super) const MULTIPLE: usize = 8;
-/// The same of vectors that interact by products.
+/// The same of vectors that interact by products, and of what they become.
 const DOT_MULTIPLE: usize = 16;
 /// The same of first-order terms: rows of tables have as many.
 const WIDE_MULTIPLE: usize = 4;
@@ -115,7 +115,7 @@ impl Places {
     pub(super) fn products(&self, spec: &ModelSpec) -> Filled {
         let count = spec.vectors();
         let pairs = count * count.saturating_sub(1) / 2;
-        let products = (self.first + pairs).next_multiple_of(MULTIPLE) - self.first;
+        let products = (self.first + pairs).next_multiple_of(DOT_MULTIPLE) - self.first;
         Filled::new([(spec.bottom_outputs(), self.first), (pairs, products)])
     }
 }

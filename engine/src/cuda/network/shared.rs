@@ -76,6 +76,11 @@ pub(super) struct Both<T> {
 }
 
 impl<T: Copy> Both<T> {
+    /// The same matrices, of other elements of the same size.
+    pub(super) fn cast<U>(self) -> Both<U> {
+        Both { values: self.values.cast(), gradients: self.gradients.cast() }
+    }
+
     /// Of the first columns alone.
     pub(super) fn first_columns(self, columns: usize) -> Self {
         let first = |matrix: Matrix<T>| Matrix { columns, ..matrix };

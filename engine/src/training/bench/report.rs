@@ -96,6 +96,9 @@ pub struct Ceilings {
     pub gb_per_s: f64,
     /// A large product of matrices, in TFLOP/s.
     pub tflop_per_s: f64,
+    /// The same product in fp8, where layers are; absent elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp8_tflop_per_s: Option<f64>,
 }
 
 /// A part of an iteration, alone on the GPU.
@@ -113,7 +116,7 @@ pub struct Phase {
     pub gb_per_s: f64,
     /// Operations over time.
     pub tflop_per_s: f64,
-    /// The time in which the GPU's ceilings would allow its bytes and its operations, whichever takes longer, over the
+    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations, whichever takes longer, over the
     /// time that it takes.
     pub roofline_share: f64,
 }

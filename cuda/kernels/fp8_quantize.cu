@@ -1,0 +1,144 @@
+// What products in fp8 read and no such product has written: activations and gradients, and weights.
+//
+// Of an element of bf16, two bytes are read and two written; of a weight, four and two.
+#include "fp8.cuh"
+
+constexpr u32 QUANTIZE_THREADS = 256;
+
+// Tells a scaling of the largest magnitude of a block's threads.
+__device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
+    __shared__ float magnitudes[QUANTIZE_THREADS / WARP];
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
+        magnitude = fmaxf(magnitude, __shfl_xor_sync(ALL_LANES, magnitude, distance));
+    }
+    if (threadIdx.x % WARP == 0) magnitudes[threadIdx.x / WARP] = magnitude;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    for (u32 warp = 1; warp < QUANTIZE_THREADS / WARP; warp++) magnitude = fmaxf(magnitude, magnitudes[warp]);
+    observe(scaling, magnitude);
+}
+
+// Of a tile of activations.
+constexpr u32 TILE_SAMPLES = 128;
+constexpr u32 TILE_COLUMNS = 64;
+
+struct Fp8Quantize {
+    // [sample][stride]
+    const bf16* values;
+    // [sample][columns]
+    u8* rows;
+    // [column][turned_stride]
+    u8* turned;
+    Fp8Scaling* scaling;
+    u32 samples;
+    // A multiple of 16.
+    u32 columns;
+    u32 stride;
+    // The samples up to a multiple of 16, or more.
+    u32 turned_stride;
+    // Whether there is a way back, for which turned copies are written and the scaling is told.
+    u32 learns;
+    u32 reserved;
+};
+static_assert(sizeof(Fp8Quantize) == 56);
+
+// Grid: x over 128 samples, y over 64 columns. A thread has eight columns of four samples that are one word of a turned
+// row.
+extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(const __grid_constant__ Fp8Quantize p) {
+    constexpr u32 WORDS = TILE_SAMPLES / 4;
+    __shared__ u32 turned[TILE_COLUMNS][WORDS + 1];
+    const u32 own = threadIdx.x % 8 * 8, word = threadIdx.x / 8;
+    const u32 column = blockIdx.y * TILE_COLUMNS + own;
+    const float scale = p.scaling->scale;
+    float largest = 0;
+    uint2 bytes[4];
+#pragma unroll
+    for (u32 i = 0; i < 4; i++) {
+        const u32 sample = blockIdx.x * TILE_SAMPLES + turned_sample(word) + i / 2 * TURNED_FAR + i % 2;
+        bytes[i] = make_uint2(0, 0);
+        if (sample >= p.samples || column >= p.columns) continue;
+        const uint4 from = *reinterpret_cast<const uint4*>(p.values + u64(sample) * p.stride + column);
+        const float4 low = unpacked(make_uint2(from.x, from.y)), high = unpacked(make_uint2(from.z, from.w));
+        const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+        float scaled[8];
+#pragma unroll
+        for (u32 k = 0; k < 8; k++) {
+            scaled[k] = values[k] * scale;
+            largest = fmaxf(largest, fabsf(scaled[k]));
+        }
+        bytes[i] = make_uint2(packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]),
+                              packed_fp8(scaled[4], scaled[5], scaled[6], scaled[7]));
+        *reinterpret_cast<uint2*>(p.rows + u64(sample) * p.columns + column) = bytes[i];
+    }
+    if (p.learns == 0) return;
+#pragma unroll
+    for (u32 k = 0; k < 8; k++) {
+        const u32 pick = k % 4 | (k % 4 + 4) << 4;
+        const u32 low = k < 4 ? __byte_perm(bytes[0].x, bytes[1].x, pick) : __byte_perm(bytes[0].y, bytes[1].y, pick);
+        const u32 high = k < 4 ? __byte_perm(bytes[2].x, bytes[3].x, pick) : __byte_perm(bytes[2].y, bytes[3].y, pick);
+        turned[own + k][word] = __byte_perm(low, high, 0x5410);
+    }
+    // Meets the other threads.
+    observe_in_block(p.scaling, largest);
+    const u32 lane = threadIdx.x % WARP, at = blockIdx.x * TILE_SAMPLES + lane * 4;
+    for (u32 row = threadIdx.x / WARP; row < TILE_COLUMNS; row += QUANTIZE_THREADS / WARP) {
+        const u32 of = blockIdx.y * TILE_COLUMNS + row;
+        if (of >= p.columns || at >= p.turned_stride) break;
+        *reinterpret_cast<u32*>(p.turned + u64(of) * p.turned_stride + at) = turned[row][lane];
+    }
+}
+
+// A layer's weights.
+struct Fp8Weights {
+    // [output][input]
+    const float* values;
+    // [output][input] and [input][output], the rows of both in pairs.
+    u8* rows;
+    u8* turned;
+    Fp8Scaling* scaling;
+    // Multiples of 16.
+    u32 outputs;
+    u32 inputs;
+};
+static_assert(sizeof(Fp8Weights) == 40);
+
+struct Fp8QuantizeWeights {
+    // One for each y of the grid.
+    const Fp8Weights* layers;
+};
+static_assert(sizeof(Fp8QuantizeWeights) == 8);
+
+// Inputs and outputs of a tile of weights.
+constexpr u32 TILE = 64;
+
+// Grid: x over tiles, as many as the largest layer has; y over layers.
+extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS)
+    fp8_quantize_weights(const __grid_constant__ Fp8QuantizeWeights p) {
+    __shared__ __align__(4) u8 turned[TILE][TILE + 4];
+    const Fp8Weights& layer = p.layers[blockIdx.y];
+    const u32 across = (layer.inputs + TILE - 1) / TILE, down = (layer.outputs + TILE - 1) / TILE;
+    if (blockIdx.x >= across * down) return;
+    const u32 output = blockIdx.x / across * TILE, input = blockIdx.x % across * TILE;
+    const u32 place = threadIdx.x % 16 * 4;
+    const float scale = layer.scaling->scale;
+    float largest = 0;
+    for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
+        if (output + row >= layer.outputs || input + place >= layer.inputs) continue;
+        const float4 values = load4(layer.values + u64(output + row) * layer.inputs + input + place);
+        const float scaled[4] = {values.x * scale, values.y * scale, values.z * scale, values.w * scale};
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) largest = fmaxf(largest, fabsf(scaled[k]));
+        const u32 bytes = packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]);
+        *reinterpret_cast<u32*>(layer.rows + u64(paired(output + row)) * layer.inputs + input + place) = bytes;
+#pragma unroll
+        for (u32 k = 0; k < 4; k++) turned[place + k][row] = u8(bytes >> k * 8);
+    }
+    // Meets the other threads.
+    observe_in_block(layer.scaling, largest);
+    for (u32 row = threadIdx.x / 16; row < TILE; row += QUANTIZE_THREADS / 16) {
+        if (input + row >= layer.inputs || output + place >= layer.outputs) continue;
+        *reinterpret_cast<u32*>(layer.turned + u64(paired(input + row)) * layer.outputs + output + place) =
+            *reinterpret_cast<const u32*>(&turned[row][place]);
+    }
+}

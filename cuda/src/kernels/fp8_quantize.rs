@@ -1,0 +1,123 @@
+//! `fp8_quantize.cu`.
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+
+use super::{Fp8Scaling, Id, Kernel};
+use crate::buffer::Pointer;
+use crate::fp8::E4m3;
+
+/// Columns of activations and gradients in fp8, and inputs and outputs of layers, are multiples of this.
+pub const FP8_MULTIPLE: usize = 16;
+
+/// Where a sample lies in the rows of turned matrices: of each 16 samples they are in the order 0, 1, 8, 9, 2, 3, 10, ...
+pub fn turned_place(sample: usize) -> usize {
+    let (group, within) = (sample / FP8_MULTIPLE, sample % FP8_MULTIPLE);
+    group * FP8_MULTIPLE + within % 8 / 2 * 4 + within / 8 * 2 + within % 2
+}
+
+/// Where a row lies in a matrix of weights whose rows are in pairs: of each 16 the even ones first.
+pub fn paired_place(row: usize) -> usize {
+    let (group, within) = (row / FP8_MULTIPLE, row % FP8_MULTIPLE);
+    group * FP8_MULTIPLE + within / 2 + within % 2 * 8
+}
+
+/// Makes fp8 of activations or gradients, both row by row and turned.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8Quantize {
+    /// `[sample][stride]`
+    pub values: Pointer<bf16>,
+    /// `[sample][column]`
+    pub rows: Pointer<E4m3>,
+    /// `[column][turned_stride]`, samples as [`turned_place`] says.
+    pub turned: Pointer<E4m3>,
+    /// Theirs.
+    pub scaling: Pointer<Fp8Scaling>,
+    /// Samples.
+    pub samples: u32,
+    /// A multiple of [`FP8_MULTIPLE`].
+    pub columns: u32,
+    /// Elements from one sample to the next, a multiple of 8.
+    pub stride: u32,
+    /// Elements from one turned row to the next: the samples filled up to a multiple of [`FP8_MULTIPLE`], or more.
+    pub turned_stride: u32,
+    /// 1 where the turned matrix is written and the scaling is told of the largest magnitude, else 0.
+    pub learns: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Fp8Quantize>() == 56);
+
+impl Fp8Quantize {
+    /// Blocks.
+    pub fn grid(&self) -> (u32, u32) {
+        (self.samples.div_ceil(128), self.columns.div_ceil(64))
+    }
+}
+
+// SAFETY: `fp8_quantize.cu` has the same struct.
+unsafe impl Kernel for Fp8Quantize {
+    const ID: Id = Id::Fp8Quantize;
+    const NAME: &'static str = "fp8_quantize";
+    const THREADS: u32 = 256;
+}
+
+/// A layer's weights.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct Fp8Weights {
+    /// `[output][input]`
+    pub values: Pointer<f32>,
+    /// `[output][input]`, rows as [`paired_place`] says.
+    pub rows: Pointer<E4m3>,
+    /// `[input][output]`, rows as [`paired_place`] says.
+    pub turned: Pointer<E4m3>,
+    /// Theirs.
+    pub scaling: Pointer<Fp8Scaling>,
+    /// A multiple of [`FP8_MULTIPLE`], as inputs are.
+    pub outputs: u32,
+    /// Inputs.
+    pub inputs: u32,
+}
+
+const _: () = assert!(size_of::<Fp8Weights>() == 40);
+
+/// Makes fp8 of weights, and tells their scalings of the largest magnitudes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8QuantizeWeights {
+    /// One for each y of the grid.
+    pub layers: Pointer<Fp8Weights>,
+}
+
+const _: () = assert!(size_of::<Fp8QuantizeWeights>() == 8);
+
+impl Fp8QuantizeWeights {
+    /// Blocks for these layers.
+    pub fn grid(layers: &[Fp8Weights]) -> (u32, u32) {
+        let tiles = |layer: &Fp8Weights| layer.inputs.div_ceil(64) * layer.outputs.div_ceil(64);
+        (layers.iter().map(tiles).max().unwrap_or(0), layers.len() as u32)
+    }
+}
+
+// SAFETY: `fp8_quantize.cu` has the same struct.
+unsafe impl Kernel for Fp8QuantizeWeights {
+    const ID: Id = Id::Fp8QuantizeWeights;
+    const NAME: &'static str = "fp8_quantize_weights";
+    const THREADS: u32 = 256;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_permutations_of_sixteen() {
+        let turned: Vec<_> = (16..32).map(turned_place).collect();
+        assert_eq!(turned, [16, 17, 20, 21, 24, 25, 28, 29, 18, 19, 22, 23, 26, 27, 30, 31]);
+        let paired: Vec<_> = (16..32).map(paired_place).collect();
+        assert_eq!(paired, [16, 24, 17, 25, 18, 26, 19, 27, 20, 28, 21, 29, 22, 30, 23, 31]);
+    }
+}

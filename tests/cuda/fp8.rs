@@ -1,0 +1,484 @@
+//! Products in fp8, what they read, and the scales of tensors.
+
+use half::bf16;
+use rankine_cuda::blas::{Algorithms, Blas, Epilogue, Fp8Outputs, Fp8Tensor, Matrix, Product};
+use rankine_cuda::kernels::{
+    Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Weights,
+    Guard, paired_place, turned_place,
+};
+use rankine_cuda::{Buffer, E4m3, Pointer};
+
+use super::{BF16_ROUNDING, Bench, Body, CASES, F32_ROUNDING, Outcome, Words, close};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("activations_become_fp8", CASES, activations_become_fp8),
+    ("weights_become_fp8", CASES, weights_become_fp8),
+    ("fp8_layers_are_the_sums", 4 * CASES, fp8_layers_are_the_sums),
+    ("fp8_gradients_are_the_sums", 4 * CASES, fp8_gradients_are_the_sums),
+    ("fp8_products_are_the_sums", 4 * CASES, fp8_products_are_the_sums),
+    ("large_fp8_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
+    ("fp8_scales_follow_the_steps", CASES, scales_follow_the_steps),
+];
+
+/// Half the distance from 1 to the next number, and from 0.
+const FP8_ROUNDING: f64 = 1.0 / 16.0;
+const FP8_LEAST: f64 = 1.0 / 1024.0;
+/// Where 32 products are added to a sum, the tensor cores cut off what is below the 13th bit behind the point of the
+/// largest: of the sum, and of the products together about as much.
+const CUT_OFF: f64 = 2.0 / 8192.0;
+
+/// A tensor on both sides.
+struct Tensor {
+    rows: usize,
+    columns: usize,
+    /// As they are in fp8, divided by the scale.
+    values: Vec<f64>,
+    buffers: (Buffer<E4m3>, Buffer<E4m3>, Buffer<Fp8Scaling>),
+}
+
+/// How the rows of both copies lie.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    Samples,
+    Weights,
+}
+
+impl Tensor {
+    /// Of random numbers.
+    fn random(
+        bench: &Bench,
+        words: &mut Words,
+        (rows, columns): (usize, usize),
+        order: Order,
+    ) -> Result<Self, libtest_mimic::Failed> {
+        let scaling = Fp8Scaling::expecting(words.one_of(&[0.003, 1.0, 70.0]));
+        // Some are 0, some below the normal numbers.
+        let sizes = [0.0, 0.01, 1.0, 40.0, 40.0, 448.0];
+        let pattern: Vec<_> = (0..4099).map(|_| E4m3::of(words.number() * words.one_of(&sizes))).collect();
+        let begin = words.below(4099) as usize;
+        let numbers: Vec<_> = (0..rows * columns).map(|i| pattern[(begin + i * 7) % 4099]).collect();
+        let along = rows.next_multiple_of(FP8_MULTIPLE);
+        let (mut straight, mut turned) = (vec![E4m3(0); rows * columns], vec![E4m3(0); along * columns]);
+        for row in 0..rows {
+            for column in 0..columns {
+                let number = numbers[row * columns + column];
+                let (to_row, to_column) = match order {
+                    Order::Weights => (paired_place(row), paired_place(column)),
+                    Order::Samples => (row, column),
+                };
+                let sample = if order == Order::Samples { turned_place(row) } else { row };
+                straight[to_row * columns + column] = number;
+                turned[to_column * along + sample] = number;
+            }
+        }
+        let inverse = f64::from(scaling.inverse);
+        Ok(Self {
+            rows,
+            columns,
+            values: numbers.iter().map(|number| f64::from(number.value()) * inverse).collect(),
+            buffers: (bench.buffer(&straight)?, bench.buffer(&turned)?, bench.buffer(&[scaling])?),
+        })
+    }
+
+    /// One that is to be written: samples, with a scale for values of the size.
+    fn poison(
+        bench: &Bench,
+        (rows, columns): (usize, usize),
+        size: f64,
+    ) -> Result<Self, libtest_mimic::Failed> {
+        let along = rows.next_multiple_of(FP8_MULTIPLE);
+        let filled = |len| Buffer::filled(&bench.device, len, 0xff);
+        let scaling = bench.buffer(&[Fp8Scaling::expecting(size as f32)])?;
+        let buffers = (filled(rows * columns)?, filled(along * columns)?, scaling);
+        Ok(Self { rows, columns, values: Vec::new(), buffers })
+    }
+
+    fn on_gpu(&self) -> Fp8Tensor {
+        let Self { rows, columns, .. } = *self;
+        Fp8Tensor {
+            rows: dense(self.buffers.0.pointer(), rows, columns),
+            turned: dense(self.buffers.1.pointer(), columns, rows.next_multiple_of(FP8_MULTIPLE)),
+            scaling: self.buffers.2.pointer(),
+        }
+    }
+
+    fn row(&self, row: usize) -> &[f64] {
+        &self.values[row * self.columns..][..self.columns]
+    }
+
+    /// What was written, where both copies say the same: numbers, and their scaling.
+    fn written(&self, bench: &Bench) -> Result<(Vec<E4m3>, Fp8Scaling), libtest_mimic::Failed> {
+        let Self { rows, columns, .. } = *self;
+        let along = rows.next_multiple_of(FP8_MULTIPLE);
+        let straight = self.buffers.0.read(&bench.lane)?;
+        let turned = self.buffers.1.read(&bench.lane)?;
+        for row in 0..rows {
+            for column in 0..columns {
+                let number = straight[row * columns + column];
+                let other = turned[column * along + turned_place(row)];
+                if number != other {
+                    return Err(format!("row {row}, column {column}: {number:?}, turned {other:?}").into());
+                }
+            }
+        }
+        Ok((straight, self.buffers.2.read(&bench.lane)?[0]))
+    }
+}
+
+fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
+    Matrix { pointer, rows, columns, stride: columns }
+}
+
+/// A sum of products, and the sum of their magnitudes.
+fn product(x: &[f64], y: impl Iterator<Item = f64>) -> (f64, f64) {
+    x.iter().zip(y).fold((0.0, 0.0), |(sum, size), (x, y)| (sum + x * y, size + (x * y).abs()))
+}
+
+/// How far a sum of so many products in fp8 may be off.
+fn off(size: f64, depth: usize) -> f64 {
+    size * CUT_OFF * (depth.div_ceil(32) + 1) as f64
+}
+
+/// Checks a number of fp8 against a value known so well.
+fn close_in_fp8(
+    what: &str,
+    place: usize,
+    found: E4m3,
+    scaling: Fp8Scaling,
+    (expected, within): (f64, f64),
+) -> Outcome {
+    let (scale, found) = (f64::from(scaling.scale), f64::from(found.value()));
+    let (scaled, within) = ((expected * scale).clamp(-448.0, 448.0), within * scale);
+    let tolerance = within + (FP8_ROUNDING * (scaled.abs() + within)).max(FP8_LEAST);
+    close(what, place, found, scaled, tolerance)
+}
+
+fn activations_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
+    let (samples, columns) = (1 + words.below(600) as usize, 16 * (1 + words.below(20) as usize));
+    let stride = columns + words.one_of(&[0, 8]);
+    let mut values = words.numbers::<bf16>(samples * stride);
+    values[0] = bf16::from_f32(3.0);
+    let from = bench.buffer(&values)?;
+    let out = Tensor::poison(bench, (samples, columns), 1.0)?;
+    let [rows, turned] = [out.on_gpu().rows.pointer, out.on_gpu().turned.pointer];
+    let quantize = Fp8Quantize {
+        values: from.pointer(),
+        rows,
+        turned,
+        scaling: out.on_gpu().scaling,
+        samples: samples as u32,
+        columns: columns as u32,
+        stride: stride as u32,
+        turned_stride: samples.next_multiple_of(FP8_MULTIPLE) as u32,
+        learns: 1,
+        reserved: 0,
+    };
+    // SAFETY: the buffers have these lengths.
+    unsafe { bench.lane.launch(&quantize, quantize.grid()) }?;
+    let (found, scaling) = out.written(bench)?;
+    let mut largest = 0.0f32;
+    for (i, &found) in found.iter().enumerate() {
+        let value = values[i / columns * stride + i % columns].to_f32() * scaling.scale;
+        largest = largest.max(value.abs());
+        if found != E4m3::of(value) {
+            return Err(format!("{value} became {found:?}, not {:?}", E4m3::of(value)).into());
+        }
+    }
+    if scaling.largest != largest.to_bits() {
+        return Err(format!("the largest is {largest}, and {scaling:?}").into());
+    }
+    Ok(())
+}
+
+fn weights_become_fp8(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut size = || 16 * (1 + words.below(20) as usize);
+    let sizes: Vec<_> = (0..3).map(|_| (size(), size())).collect();
+    let mut layers = Vec::new();
+    let mut tensors = Vec::new();
+    for (outputs, inputs) in sizes {
+        let values = words.numbers::<f32>(outputs * inputs);
+        let at = bench.buffer(&values)?;
+        let out = Tensor::poison(bench, (outputs, inputs), 0.7)?;
+        let on_gpu = out.on_gpu();
+        layers.push(Fp8Weights {
+            values: at.pointer(),
+            rows: on_gpu.rows.pointer,
+            turned: on_gpu.turned.pointer,
+            scaling: on_gpu.scaling,
+            outputs: outputs as u32,
+            inputs: inputs as u32,
+        });
+        tensors.push((values, out, at));
+    }
+    let told = bench.buffer(&layers)?;
+    let kernel = Fp8QuantizeWeights { layers: told.pointer() };
+    // SAFETY: the buffers have these lengths, and live until the lane has been waited for by reading.
+    unsafe { bench.lane.launch(&kernel, Fp8QuantizeWeights::grid(&layers)) }?;
+    for (values, out, _at) in &tensors {
+        let Tensor { rows: outputs, columns: inputs, .. } = *out;
+        let scaling = out.buffers.2.read(&bench.lane)?[0];
+        let (rows, turned) = (out.buffers.0.read(&bench.lane)?, out.buffers.1.read(&bench.lane)?);
+        let mut largest = 0.0f32;
+        for (i, value) in values.iter().enumerate() {
+            let (output, input) = (i / inputs, i % inputs);
+            let value = value * scaling.scale;
+            largest = largest.max(value.abs());
+            let found =
+                [rows[paired_place(output) * inputs + input], turned[paired_place(input) * outputs + output]];
+            if found != [E4m3::of(value); 2] {
+                return Err(format!("{value} became {found:?}, not {:?}", E4m3::of(value)).into());
+            }
+        }
+        if scaling.largest != largest.to_bits() {
+            return Err(format!("the largest is {largest}, and {scaling:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
+    if !bench.device.multiplies_fp8() {
+        return Ok(());
+    }
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 16 * (1 + words.below(30)) as usize;
+    let (n, k) = (size(), size());
+    let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
+    let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
+    let typical = product(x.row(0), weights.row(0).iter().copied()).1.max(1e-3) / (k as f64).sqrt();
+    let bias: Vec<_> = words.numbers::<f32>(n).iter().map(|bias| bias * typical as f32).collect();
+    let bias_at = bench.buffer(&bias)?;
+    let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 4.0]))?;
+    let bits = Buffer::filled(&bench.device, Fp8Outputs::words(m, n), 0xff)?;
+    let outputs = Fp8Outputs { outputs: out.on_gpu(), bits: bits.pointer() };
+    let layer = Product::fp8_relu(&blas, x.on_gpu(), weights.on_gpu(), bias_at.pointer(), outputs, true)?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe { layer.enqueue(&blas, &bench.lane) }?;
+    let (found, scaling) = out.written(bench)?;
+    // Rows behind the last one are taken for samples of zeros.
+    let scale = f64::from(scaling.scale);
+    let behind = if m % 160 == 0 { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
+    let (mut largest, mut within) = (f64::from(behind) * scale, 0.0f64);
+    for (i, &found) in found.iter().enumerate() {
+        let (sum, size) = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let bias = f64::from(bias[i % n]);
+        let tolerance = off(size, k) + (size + bias.abs()) * F32_ROUNDING;
+        let expected = (sum + bias).max(0.0);
+        close_in_fp8("output", i, found, scaling, (expected, tolerance))?;
+        largest = largest.max(expected * scale);
+        within = within.max(tolerance * scale);
+    }
+    close("the largest", 0, f64::from(f32::from_bits(scaling.largest)), largest, within)
+}
+
+fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
+    if !bench.device.multiplies_fp8() {
+        return Ok(());
+    }
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let m = 1 + words.below(900) as usize;
+    let mut size = || 16 * (1 + words.below(30)) as usize;
+    let (before, n, k) = (size(), size(), size());
+    // A layer with outputs of either kind, some of them too small for fp8.
+    let x = Tensor::random(bench, words, (m, before), Order::Samples)?;
+    let weights = Tensor::random(bench, words, (n, before), Order::Weights)?;
+    let typical = product(x.row(0), weights.row(0).iter().copied()).1.max(1e-3) / (before as f64).sqrt();
+    let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 1000.0]))?;
+    let bits = Buffer::filled(&bench.device, Fp8Outputs::words(m, n), 0xff)?;
+    let outputs = Fp8Outputs { outputs: out.on_gpu(), bits: bits.pointer() };
+    let no_bias = Buffer::filled(&bench.device, n, 0)?;
+    let layer = Product::fp8_relu(&blas, x.on_gpu(), weights.on_gpu(), no_bias.pointer(), outputs, true)?;
+    let dy = Tensor::random(bench, words, (m, k), Order::Samples)?;
+    let next = Tensor::random(bench, words, (k, n), Order::Weights)?;
+    let turned: Vec<Vec<f64>> =
+        (0..n).map(|column| (0..k).map(|row| next.row(row)[column]).collect()).collect();
+    let typical = product(dy.row(0), turned[0].iter().copied()).1.max(1e-3) / (k as f64).sqrt();
+    let back = Tensor::poison(bench, (m, n), typical)?;
+    let sums = bench.poison::<f32>(n)?;
+    let gradient = Product::fp8_relu_gradient(
+        &blas,
+        dy.on_gpu(),
+        next.on_gpu(),
+        bits.pointer(),
+        back.on_gpu(),
+        sums.pointer(),
+    )?;
+    // SAFETY: all buffers live until the lane has been waited for by reading.
+    unsafe {
+        layer.enqueue(&blas, &bench.lane)?;
+        gradient.enqueue(&blas, &bench.lane)?;
+    }
+    let (outputs, _) = out.written(bench)?;
+    let (found, scaling) = back.written(bench)?;
+    let sums = sums.read(&bench.lane)?;
+    let scale = f64::from(scaling.scale);
+    let (mut largest, mut within) = (0.0f64, 0.0f64);
+    let mut of_columns = vec![(0.0, 0.0, 0.0); n];
+    for (i, &found) in found.iter().enumerate() {
+        let (row, column) = (i / n, i % n);
+        if outputs[i].value() == 0.0 {
+            if found.value() != 0.0 {
+                return Err(format!("row {row}, column {column}: {found:?} behind a ReLU of 0").into());
+            }
+            continue;
+        }
+        let (sum, size) = product(dy.row(row), turned[column].iter().copied());
+        let tolerance = off(size, k) + size * F32_ROUNDING;
+        close_in_fp8("gradient", i, found, scaling, (sum, tolerance))?;
+        largest = largest.max(sum.abs() * scale);
+        within = within.max(tolerance * scale);
+        let (all, sizes, tolerances) = &mut of_columns[column];
+        (*all, *sizes, *tolerances) = (*all + sum, *sizes + sum.abs(), *tolerances + tolerance);
+    }
+    close("the largest", 0, f64::from(f32::from_bits(scaling.largest)), largest, within)?;
+    for (column, &(sum, size, tolerance)) in of_columns.iter().enumerate() {
+        let tolerance = tolerance + size * m as f64 * F32_ROUNDING;
+        close("sum of", column, f64::from(sums[column]), sum, tolerance)?;
+    }
+    Ok(())
+}
+
+fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
+    if !bench.device.multiplies_fp8() {
+        return Ok(());
+    }
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let mut size = || 16 * (1 + words.below(30)) as usize;
+    let (n, k) = (size(), size());
+    let m = 1 + words.below(900) as usize;
+    let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
+    let dy = Tensor::random(bench, words, (m, n), Order::Samples)?;
+    let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
+    let bias = words.numbers::<f32>(n);
+    let bias_at = bench.buffer(&bias)?;
+    let (out, back) = (bench.poison::<bf16>(m * n)?, bench.poison::<bf16>(m * k)?);
+    let by_weights = bench.poison::<f32>(n * k)?;
+    let (at_out, at_back) = (dense(out.pointer(), m, n), dense(back.pointer(), m, k));
+    let products = [
+        Product::fp8_to_bf16(&blas, x.on_gpu(), weights.on_gpu(), Some(bias_at.pointer()), at_out)?,
+        Product::fp8_by_inputs(&blas, dy.on_gpu(), weights.on_gpu(), at_back, Epilogue::None)?,
+        Product::fp8_by_weights(&blas, dy.on_gpu(), x.on_gpu(), dense(by_weights.pointer(), n, k))?,
+    ];
+    for product in &products {
+        // SAFETY: all buffers live until the lane has been waited for by reading.
+        unsafe { product.enqueue(&blas, &bench.lane) }?;
+    }
+    for (i, found) in out.read(&bench.lane)?.into_iter().enumerate() {
+        let (sum, size) = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let expected = (sum + f64::from(bias[i % n])).max(0.0);
+        let tolerance = off(size, k) + BF16_ROUNDING * expected + F32_ROUNDING;
+        close("output", i, f64::from(found.value()), expected, tolerance)?;
+    }
+    for (i, found) in back.read(&bench.lane)?.into_iter().enumerate() {
+        let column = (0..n).map(|row| weights.row(row)[i % k]);
+        let (sum, size) = product(dy.row(i / k), column);
+        let tolerance = off(size, n) + BF16_ROUNDING * sum.abs();
+        close("gradient by inputs", i, f64::from(found.value()), sum, tolerance)?;
+    }
+    for (i, found) in by_weights.read(&bench.lane)?.into_iter().enumerate() {
+        let of_dy: Vec<_> = (0..m).map(|row| dy.row(row)[i / k]).collect();
+        let (sum, size) = product(&of_dy, (0..m).map(|row| x.row(row)[i % k]));
+        close("gradient by weights", i, f64::from(found), sum, off(size, m))?;
+    }
+    Ok(())
+}
+
+/// Of a size at which many blocks have several tiles each.
+fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome {
+    if !bench.device.multiplies_fp8() {
+        return Ok(());
+    }
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+    let (m, n, k) = (24_000 + words.below(1000) as usize, 1024, 528);
+    let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
+    let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
+    let back = Tensor::random(bench, words, (k, n), Order::Weights)?;
+    let no_bias = Buffer::filled(&bench.device, n, 0)?;
+    let mut results = Vec::new();
+    for _ in 0..3 {
+        let (out, gradients) = (
+            Tensor::poison(bench, (m, n), f64::from(1u32 << 10))?,
+            Tensor::poison(bench, (m, n), f64::from(1u32 << 10))?,
+        );
+        let bits = Buffer::filled(&bench.device, Fp8Outputs::words(m, n), 0xff)?;
+        let sums = bench.poison::<f32>(n)?;
+        let outputs = Fp8Outputs { outputs: out.on_gpu(), bits: bits.pointer() };
+        let layer = Product::fp8_relu(&blas, x.on_gpu(), weights.on_gpu(), no_bias.pointer(), outputs, true)?;
+        let at = (bits.pointer(), gradients.on_gpu(), sums.pointer());
+        let gradient = Product::fp8_relu_gradient(&blas, x.on_gpu(), back.on_gpu(), at.0, at.1, at.2)?;
+        // SAFETY: all buffers live until the lane has been waited for by reading.
+        unsafe {
+            layer.enqueue(&blas, &bench.lane)?;
+            gradient.enqueue(&blas, &bench.lane)?;
+        }
+        let (of_layer, of_gradient) = (out.written(bench)?, gradients.written(bench)?);
+        let is_left = |numbers: &[E4m3]| numbers.iter().any(|&number| number == E4m3(0xff));
+        if is_left(&of_layer.0) || is_left(&of_gradient.0) {
+            return Err("an element was not written".into());
+        }
+        let sums: Vec<_> = sums.read(&bench.lane)?.iter().map(|sum| sum.to_bits()).collect();
+        results.push((of_layer, of_gradient, sums));
+    }
+    if results.windows(2).any(|pair| pair[0] != pair[1]) {
+        return Err("results differ from run to run".into());
+    }
+    Ok(())
+}
+
+fn scales_follow_the_steps(bench: &Bench, words: &mut Words) -> Outcome {
+    let count = 1 + words.below(300) as usize;
+    let mut expected: Vec<_> =
+        (0..count).map(|_| Fp8Scaling::expecting(words.number().abs() + 1e-3)).collect();
+    let tensors = bench.buffer(&expected)?;
+    let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
+    let check = Fp8Check::new(tensors.pointer(), count, guard.pointer());
+    let rescale = Fp8Rescale::new(tensors.pointer(), count, guard.pointer());
+    let mut of_tensor = vec![Vec::new(); count];
+    for step in 0..40 {
+        let wrong = words.below(5) == 0;
+        for tensor in &mut expected {
+            let size = words.one_of(&[0.0, 1e-20, 1.0, 300.0]);
+            tensor.largest = (words.number().abs() * size).to_bits();
+        }
+        if wrong {
+            let place = words.below(count as u64) as usize;
+            expected[place].largest = words.one_of(&[f32::INFINITY, f32::NAN]).to_bits();
+        }
+        tensors.write(&bench.lane, &expected)?;
+        // SAFETY: the buffers have these lengths.
+        unsafe {
+            bench.lane.launch(&check, (1, 1))?;
+            bench.lane.launch(&rescale, (1, 1))?;
+        }
+        if (guard.read(&bench.lane)?[0].stop != 0) != wrong {
+            return Err(format!("step {step}: wrong is {wrong}, and the guard says otherwise").into());
+        }
+        guard.write(&bench.lane, &[Guard::new(1.0)])?;
+        for (tensor, seen) in expected.iter_mut().zip(&mut of_tensor) {
+            if !wrong {
+                let magnitude = f32::from_bits(tensor.largest) * tensor.inverse;
+                tensor.history[seen.len() % Fp8Scaling::HISTORY] = magnitude;
+                seen.push(magnitude);
+                tensor.steps = seen.len() as u32;
+                let last = &seen[seen.len().saturating_sub(Fp8Scaling::HISTORY)..];
+                let largest = last.iter().copied().fold(0.0, f32::max);
+                if largest >= 1e-30 {
+                    tensor.scale = Fp8Scaling::scale_of(largest);
+                    tensor.inverse = 1.0 / tensor.scale;
+                }
+            }
+            tensor.largest = 0;
+        }
+        for (number, (found, expected)) in tensors.read(&bench.lane)?.iter().zip(&expected).enumerate() {
+            // Between two powers of two both are right.
+            let same = Fp8Scaling { scale: found.scale, inverse: found.inverse, ..*expected } == *found;
+            let scaled = found.history.iter().copied().fold(0.0, f32::max) * found.scale;
+            let fits = found.scale == expected.scale || (112.0..=224.0).contains(&scaled);
+            if !same || !fits || found.scale * found.inverse != 1.0 {
+                return Err(format!("step {step}, tensor {number}: {found:?}, not {expected:?}").into());
+            }
+        }
+    }
+    Ok(())
+}
