@@ -27,8 +27,8 @@ pub enum AllReduceWay {
 }
 
 impl AllReduceWay {
-    /// The faster one for so many bytes, as it was measured over 2 and 4 GPUs (docs/benchmarks.md). Over more it follows
-    /// from the bytes that leave a GPU.
+    /// The faster one for so many bytes, as it was measured over 2 and 4 GPUs (docs/benchmarks.md). Over more it
+    /// follows from the bytes that leave a GPU.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         let at_once_max = match ranks {
             ..=2 => 2 << 20,
