@@ -47,8 +47,35 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) squares(const __grid
     if (threadIdx.x == 0) p.parts[blockIdx.x] = sum;
 }
 
-struct Verdict {
+struct Tally {
     // [piece][head]: sums of the samples' losses.
+    const double* losses;
+    const Guard* guard;
+    // One a head: the sum of its losses. Behind them whether a gradient, and whether the loss was found to be wrong.
+    double* numbers;
+    u32 pieces;
+    u32 heads;
+};
+static_assert(sizeof(Tally) == 32);
+
+// What a rank has come to by itself: added up over the ranks, it is what `verdict` reads. One block.
+extern "C" __global__ void __launch_bounds__(GUARD_THREADS) tally(const __grid_constant__ Tally p) {
+    for (u32 head = 0; head < p.heads; head++) {
+        double sum = 0;
+        for (u32 piece = threadIdx.x; piece < p.pieces; piece += GUARD_THREADS) {
+            sum += p.losses[u64(piece) * p.heads + head];
+        }
+        sum = sum_of_block(sum);
+        if (threadIdx.x == 0) p.numbers[head] = sum;
+    }
+    if (threadIdx.x != 0) return;
+    const u32 stop = p.guard->stop;
+    p.numbers[p.heads] = (stop & WRONG_GRADIENT) != 0 ? 1 : 0;
+    p.numbers[p.heads + 1] = (stop & WRONG_LOSS) != 0 ? 1 : 0;
+}
+
+struct Verdict {
+    // [piece][head]: sums of the samples' losses; or of `tally`, added up over the ranks.
     const double* losses;
     // One a head: what its loss is divided by, and multiplied by.
     const double* totals;
@@ -66,7 +93,8 @@ struct Verdict {
     float norm_max;
     // Whether steps with gradients beyond the elements' range are left out, instead of ending the training.
     u32 scaled;
-    u32 reserved;
+    // Whether there are several ranks: then the losses are one piece, and behind them is what was wrong.
+    u32 together;
 };
 static_assert(sizeof(Verdict) == 80);
 
@@ -87,6 +115,8 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
     squares = sum_of_block(squares);
     if (threadIdx.x != 0) return;
     u32 stop = p.guard->stop;
+    if (p.together != 0 && p.losses[p.heads] != 0) stop |= WRONG_GRADIENT;
+    if (p.together != 0 && p.losses[p.heads + 1] != 0) stop |= WRONG_LOSS;
     if (!isfinite(squares)) stop |= WRONG_GRADIENT;
     if (!isfinite(loss)) stop |= WRONG_LOSS;
     // Whoever reads losses learns that training has come to its end.

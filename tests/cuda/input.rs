@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{BatchShape, CudaEvaluation, CudaModel, Feed, InputLayout, InputSlot};
+use rankine::cuda::{BatchShape, CudaModel, Feed, InputLayout, InputSlot};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine_cuda::blas::Algorithms;
 use rankine_cuda::kernels::{Rate, Step};
-use rankine_cuda::{Lane, Pinned};
+use rankine_cuda::{Device, Lane, Pinned};
 use rankine_embedding::cuda::{Hotness, Layout};
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use rankine_reader::block::{self, BlockId};
@@ -225,7 +225,8 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
     let stays = words.below(4) == 0;
-    let mut feed = Feed::open(&bench.device, dataset.part.clone(), &options, false)?;
+    let device = std::slice::from_ref(&bench.device);
+    let mut feed = Feed::open(device, dataset.part.clone(), &options, false)?;
     let mut kept = Vec::new();
     for batch in BatchStream::open(dataset.part.clone(), &options)? {
         let (batch, fed) = (batch?, feed.next().ok_or("the feed ends too early")??);
@@ -233,7 +234,12 @@ fn batches_are_unpacked_as_on_the_cpu(bench: &Bench, words: &mut Words) -> Outco
             return Err(format!("{:?} begins a batch, and not {:?}", fed.start(), batch.start).into());
         }
         let faults = slot.faults.device_pointer()?;
-        slot.slot.unpack((&bench.lane, &slot.lane), &fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
+        slot.slot.unpack(
+            (&bench.lane, &slot.lane),
+            &fed.parts()[0],
+            (&unpacker, faults),
+            (STEP, &[Rate::default()]),
+        )?;
         let what = format!("{options:?} at {:?} of columns of {:?} bits", batch.start, dataset.bits);
         slot.check(&what, &batch.samples)?;
         // Some are let go of late, and not in their order.
@@ -265,8 +271,12 @@ fn batches_are_staged_as_they_are(bench: &Bench, words: &mut Words) -> Outcome {
     Ok(())
 }
 
-/// Losses, weights and the metrics behind them, to the bit.
 fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> Outcome {
+    is_the_same_however_it_is_fed(std::slice::from_ref(&bench.device), words)
+}
+
+/// Losses, weights and the metrics behind them, to the bit.
+pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut Words) -> Outcome {
     let mut dataset = Dataset::with_rows(words, 14)?;
     while dataset.part.schema.categorical.is_empty() || dataset.part.schema.dense.is_empty() {
         dataset = Dataset::with_rows(words, 14)?;
@@ -297,44 +307,46 @@ fn training_is_the_same_however_it_is_fed(bench: &Bench, words: &mut Words) -> O
     let rules = TrainingRules::sgd(&spec, 0.001);
     let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
     let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness };
-    let device = &bench.device;
     let products = (Precision::Bf16, Algorithms::Known);
-    let model = || CudaModel::initialized(device, spec.clone(), &rules, products.clone(), 3, shape);
+    let model = || CudaModel::over_ranks(devices, spec.clone(), &rules, products.clone(), 3, shape);
     let (mut unpacked, mut fed) = (model()?, model()?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {
         unpacked.train_step(&batch?.samples, 0.5)?;
-    }
-    for batch in Feed::open(device, part.clone(), &options, false)? {
-        fed.train_fed(Arc::new(batch?), 0.5)?;
     }
     let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
         let mut losses = Vec::new();
         model.take_losses(true, |loss| losses.push(loss))?;
         Ok((losses, super::training::weights(model)?))
     };
-    let (one, other) = (outcome(&mut unpacked)?, outcome(&mut fed)?);
+    // Where ranks share a GPU, memory is best locked and unlocked while none of them waits for another.
+    let one = outcome(&mut unpacked)?;
+    let mut feed = Feed::open(devices, part.clone(), &options, false)?;
+    for batch in feed.by_ref() {
+        fed.train_fed(&batch?, 0.5)?;
+    }
+    let other = outcome(&mut fed)?;
+    drop(feed);
     if one != other {
         let losses: Vec<_> = one.0.iter().zip(&other.0).collect();
         return Err(format!("{options:?}: trainings differ, whose losses are {losses:?}").into());
     }
-    let evaluation = CudaEvaluation::new(device, &spec.heads, part.samples as usize)?;
+    let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&spec.heads);
-    unpacked.begin_judging(&evaluation)?;
+    unpacked.begin_judging(samples, batch_size)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {
         let samples = &batch?.samples;
-        unpacked.judge(samples, &evaluation)?;
+        unpacked.judge(samples)?;
         let mut logits = Vec::new();
         fed.logits(samples, &mut logits)?;
         on_host.add(samples, &logits);
     }
-    let expected = unpacked.finish_judging(&evaluation)?;
-    let kept = Feed::open(device, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
-    let kept: Vec<_> = kept.into_iter().map(Arc::new).collect();
+    let expected = unpacked.finish_judging()?;
+    let kept = Feed::open(devices, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
     for _ in 0..2 {
-        fed.begin_judging(&evaluation)?;
-        kept.iter().try_for_each(|batch| fed.judge_fed(Arc::clone(batch), &evaluation))?;
-        let found = fed.finish_judging(&evaluation)?;
+        fed.begin_judging(samples, batch_size)?;
+        kept.iter().try_for_each(|batch| fed.judge_fed(batch))?;
+        let found = fed.finish_judging()?;
         if found != expected {
             return Err(format!("{found:?} in place of {expected:?}").into());
         }
@@ -361,10 +373,11 @@ fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> 
     Arc::make_mut(&mut dataset.part.schema).categorical[0].rows = largest;
     let mut slot = Slot::new(bench, &dataset.part.schema, options.batch_size)?;
     let unpacker = slot.slot.unpacker(&bench.device, &dataset.part.schema)?;
-    for fed in Feed::open(&bench.device, dataset.part.clone(), &options, false)? {
+    for fed in Feed::open(std::slice::from_ref(&bench.device), dataset.part.clone(), &options, false)? {
         let fed = fed?;
+        let fed = &fed.parts()[0];
         let faults = slot.faults.device_pointer()?;
-        slot.slot.unpack((&bench.lane, &slot.lane), &fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
+        slot.slot.unpack((&bench.lane, &slot.lane), fed, (&unpacker, faults), (STEP, &[Rate::default()]))?;
         slot.lane.synchronize()?;
         if slot.faults.elements()[1] == 0 {
             continue;

@@ -22,6 +22,7 @@ mod memory;
 mod network;
 mod optimizers;
 mod products;
+mod ranks;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         network::BODIES,
         optimizers::BODIES,
         products::BODIES,
+        ranks::BODIES,
         training::BODIES,
     ]
     .concat();

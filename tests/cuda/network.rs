@@ -405,7 +405,7 @@ fn judged(
         parts_count: parts.len() as u32,
         norm_max,
         scaled: u32::from(scaled),
-        reserved: 0,
+        together: 0,
     };
     // SAFETY: the buffers have these lengths.
     unsafe {

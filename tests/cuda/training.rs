@@ -1,11 +1,14 @@
 //! Whole trainings.
 
+use std::sync::Arc;
+
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
 use rankine::cuda::{BatchShape, CudaModel};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use rankine::saved::Weights;
+use rankine_cuda::Device;
 use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
@@ -60,12 +63,12 @@ const TABLE_RULES: [(UpdateRule, f64); 7] = [
 
 /// A model with features of several tables, and batches of learnable samples.
 pub(super) struct Training {
-    spec: ModelSpec,
-    rules: TrainingRules,
+    pub(super) spec: ModelSpec,
+    pub(super) rules: TrainingRules,
     batch_size: usize,
     seed: u64,
     hotness: Vec<Hotness>,
-    batches: Vec<Samples>,
+    pub(super) batches: Vec<Samples>,
 }
 
 impl Training {
@@ -172,6 +175,17 @@ impl Training {
         let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
         let compute = (precision, Algorithms::Known);
         Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
+    }
+
+    pub(super) fn over_ranks(
+        &self,
+        devices: &[Arc<Device>],
+        precision: Precision,
+    ) -> Result<CudaModel, Failed> {
+        let Self { spec, rules, seed, batch_size, .. } = self;
+        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
+        let compute = (precision, Algorithms::Known);
+        Ok(CudaModel::over_ranks(devices, spec.clone(), rules, compute, *seed, shape)?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

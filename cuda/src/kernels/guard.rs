@@ -87,12 +87,44 @@ unsafe impl Kernel for Squares {
     const THREADS: u32 = 256;
 }
 
+/// What a rank has come to by itself: added up over the ranks, it is what [`Verdict`] reads. Grid: one block.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Tally {
+    /// `[piece][head]`, as [`super::Head`] leaves them.
+    pub losses: Pointer<f64>,
+    /// Says what was found to be wrong.
+    pub guard: Pointer<Guard>,
+    /// One a head: the sum of its losses; then 1 where a gradient, and 1 where the loss was found to be wrong.
+    pub numbers: Pointer<f64>,
+    /// Pieces.
+    pub pieces: u32,
+    /// Heads.
+    pub heads: u32,
+}
+
+const _: () = assert!(size_of::<Tally>() == 32);
+
+impl Tally {
+    /// Numbers of so many heads.
+    pub const fn numbers(heads: usize) -> usize {
+        heads + 2
+    }
+}
+
+// SAFETY: `guard.cu` has the same struct.
+unsafe impl Kernel for Tally {
+    const ID: Id = Id::Tally;
+    const NAME: &'static str = "tally";
+    const THREADS: u32 = 256;
+}
+
 /// Sums up the loss and the gradients' squares: from them follow whether the step is written, and how gradients are
 /// scaled. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
-    /// `[piece][head]`, as [`super::Head`] leaves them.
+    /// `[piece][head]`, as [`super::Head`] leaves them; or what [`Tally`] leaves, added up over the ranks.
     pub losses: Pointer<f64>,
     /// One a head: what its loss is divided by; a head without weight has no loss.
     pub totals: Pointer<f64>,
@@ -116,8 +148,8 @@ pub struct Verdict {
     pub norm_max: f32,
     /// 1 where steps with gradients beyond the elements' range are left out, 0 where the first one ends the training.
     pub scaled: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1 where there are several ranks, whose losses are one piece; else 0.
+    pub together: u32,
 }
 
 const _: () = assert!(size_of::<Verdict>() == 80);

@@ -23,6 +23,18 @@ pub struct JudgeSums {
     pub not_numbers: u64,
 }
 
+impl JudgeSums {
+    /// Adds those over other samples.
+    pub fn add(&mut self, other: Self) {
+        self.weights += other.weights;
+        self.losses += other.losses;
+        self.predictions += other.predictions;
+        self.positives += other.positives;
+        self.samples += other.samples;
+        self.not_numbers += other.not_numbers;
+    }
+}
+
 /// Takes what is wanted of a batch that was scored: [`JudgeParts`], then [`JudgeTotal`].
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

@@ -42,10 +42,9 @@ mod totals;
 mod unpack;
 mod update;
 
-pub use all_reduce::Wait;
 pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
-pub use barrier::{Barrier, Flags};
+pub(crate) use barrier::{Barrier, Flags, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
@@ -58,7 +57,7 @@ pub use fp8_quantize::{
     FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
 };
 pub use fp8_scaling::{Fp8Check, Fp8Rescale, Fp8Scaling};
-pub use guard::{Finite, Guard, Rescale, Squares, Verdict};
+pub use guard::{Finite, Guard, Rescale, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
@@ -254,7 +253,7 @@ kernels! {
         Fp8ToBf16 = c"fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
     "fp8_scaling": Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
-    "guard": Squares = c"squares", Verdict = c"verdict", Rescale = c"rescale",
+    "guard": Squares = c"squares", Tally = c"tally", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";
@@ -333,7 +332,9 @@ kernels! {
         LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
         LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
-        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8",
+        UpdateLeanBy4 = c"update_lean_4", UpdateLeanBy16 = c"update_lean_16",
+        UpdateLeanBy32 = c"update_lean_32";
 }
 
 impl Kernels {

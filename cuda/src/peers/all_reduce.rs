@@ -1,5 +1,8 @@
 //! Sums over the ranks.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use super::watch::Watch;
 use super::{Peers, Shared};
 use crate::buffer::Buffer;
@@ -41,7 +44,9 @@ impl AllReduceWay {
 pub struct AllReduce {
     way: AllReduceWay,
     watch: Watch,
-    values: Shared<f32>,
+    values: Arc<Shared<f32>>,
+    /// Those of the values that are summed.
+    part: Range<usize>,
     numbers: Buffer<f64>,
     #[expect(dead_code, reason = "only the kernel accesses them")]
     inboxes: (Shared<f32>, Shared<f64>),
@@ -73,8 +78,38 @@ impl AllReduce {
         len: usize,
         numbers: usize,
     ) -> Result<Self> {
+        let values = Arc::new(peers.share(len.next_multiple_of(VECTOR), 0)?);
+        Self::of(peers, (way, blocks_max), values, 0..len, numbers)
+    }
+
+    /// As [`AllReduce::new`], over a part of values that lie there already: several parts may be summed one after the
+    /// other, each as soon as it is there.
+    ///
+    /// # Panics
+    /// Where the part does not begin at a multiple of 4, or there are fewer values, rounded up to such a multiple.
+    ///
+    /// # Errors
+    /// Those of [`Peers::share`].
+    pub fn of_part(
+        peers: &Peers,
+        values: &Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        let way = AllReduceWay::of(part.len() * size_of::<f32>(), peers.ranks());
+        Self::of(peers, (way, BLOCKS_MAX), Arc::clone(values), part, numbers)
+    }
+
+    fn of(
+        peers: &Peers,
+        (way, blocks_max): (AllReduceWay, usize),
+        values: Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        assert!(part.start.is_multiple_of(VECTOR) && part.end.next_multiple_of(VECTOR) <= values.len());
         let (device, ranks) = (peers.device(), peers.ranks());
-        let vectors = len.div_ceil(VECTOR);
+        let vectors = part.len().div_ceil(VECTOR);
         let slice = vectors.div_ceil(ranks);
         // Blocks that wait for each other must run at the same time, also where all ranks are on one GPU.
         let multiprocessors = peers.gather(device.multiprocessors())?.into_iter().min().unwrap_or(1);
@@ -87,13 +122,12 @@ impl AllReduce {
         let blocks = wanted.min(blocks_max).min(most).max(1);
 
         let watch = Watch::new(peers, blocks)?;
-        let values = peers.share::<f32>(vectors * VECTOR, 0)?;
         let inbox = peers.share::<f32>(inbox_len, 0xff)?;
         let numbers_inbox = peers.share::<f64>(2 * ranks * numbers, 0xff)?;
         let numbers = Buffer::<f64>::filled(device, numbers, 0)?;
         let calls = Buffer::<u64>::filled(device, blocks, 0)?;
         let parameters = kernels::AllReduce {
-            values: values.of_ranks(),
+            values: values.of_ranks().map(|values| values.element(part.start)),
             inbox: inbox.of_ranks(),
             numbers_inbox: numbers_inbox.of_ranks(),
             flags: watch.flags().of_ranks(),
@@ -106,13 +140,18 @@ impl AllReduce {
             reserved: 0,
         };
         let inboxes = (inbox, numbers_inbox);
-        Ok(Self { way, watch, values, numbers, inboxes, calls, parameters, blocks })
+        Ok(Self { way, watch, values, part, numbers, inboxes, calls, parameters, blocks })
     }
 
     /// This rank's values, which the sums replace: as many as were asked for, and up to 3 zeros behind them, which must
     /// stay zeros.
     pub fn values(&self) -> &Buffer<f32> {
         &self.values
+    }
+
+    /// Which of the values are summed.
+    pub fn part(&self) -> Range<usize> {
+        self.part.clone()
     }
 
     /// This rank's numbers, which the sums replace.

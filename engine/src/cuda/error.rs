@@ -1,14 +1,42 @@
-//! What can go wrong while a GPU trains.
+//! What can go wrong while GPUs train.
 
-/// An error of the GPU, or of what it is fed with.
+/// An error of a GPU, or of what it is fed with.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something of the GPU's failed.
     #[error(transparent)]
     Gpu(#[from] rankine_embedding::cuda::Error),
+    /// Something of one GPU's failed, where there are several.
+    #[error("rank {rank} (GPU {device}): {error}")]
+    Rank {
+        /// The rank.
+        rank: usize,
+        /// Its GPU, as the driver numbers them.
+        device: usize,
+        /// What failed.
+        error: rankine_embedding::cuda::Error,
+    },
     /// The dataset cannot be read, or is not what its schema says.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
+}
+
+impl Error {
+    /// The same as one of several ranks has it. What is wrong with data is so on any of them.
+    pub(super) fn of_rank(self, rank: usize, device: usize) -> Self {
+        match self {
+            Self::Gpu(error) => Self::Rank { rank, device, error },
+            other => other,
+        }
+    }
+
+    /// What failed of a GPU's; none where it is the data.
+    pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
+        match self {
+            Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
+            Self::Data(_) => None,
+        }
+    }
 }
 
 impl From<rankine_cuda::Error> for Error {

@@ -3,13 +3,14 @@
 //! Batches leave 8 bytes a sample and head, the key that ranks the sample; sums are kept in f64. The AUC is counted in
 //! integers, so it is the very one that the host's code gives.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
     Before, Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties,
     TiesBefore, TiesCount, TiesPairs,
 };
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
 use rankine_embedding::cuda::Result;
 
 use crate::evaluation::{HeadMetrics, Sums, of_pairs};
@@ -22,13 +23,17 @@ const BLOCKS: usize = 256;
 
 /// Judges a model's heads on as many samples as there is room for, again and again. Takes 8 bytes a sample and head,
 /// and 8 more a sample.
+///
+/// Over ranks each judges its own samples; the first one gets the keys of all in the end, and has room for them.
 #[derive(Debug)]
 pub struct CudaEvaluation {
     heads: Vec<HeadSpec>,
+    /// Samples of all ranks, and of this one.
+    samples: usize,
     capacity: usize,
     judged: Buffer<u64>,
-    /// `[head][sample]`
-    keys: Buffer<u64>,
+    /// `[head][capacity]`
+    keys: Keys,
     sums: Buffer<JudgeSums>,
     parts: Buffer<JudgeSums>,
 
@@ -38,6 +43,24 @@ pub struct CudaEvaluation {
     totals: Buffer<u32>,
     tiles: Buffer<Before>,
     pairs: Buffer<u64>,
+}
+
+/// Where keys lie.
+#[derive(Debug)]
+enum Keys {
+    Alone(Buffer<u64>),
+    Together(Shared<u64>),
+}
+
+impl Deref for Keys {
+    type Target = Buffer<u64>;
+
+    fn deref(&self) -> &Buffer<u64> {
+        match self {
+            Self::Alone(buffer) => buffer,
+            Self::Together(shared) => shared,
+        }
+    }
 }
 
 /// A batch that was scored.
@@ -73,22 +96,51 @@ impl CudaEvaluation {
     /// # Errors
     /// Where the GPU's memory does not suffice.
     pub fn new(device: &Arc<Device>, heads: &[HeadSpec], capacity: usize) -> Result<Self> {
-        assert!(capacity > 0 && Self::fits(capacity as u64), "{capacity} samples cannot be judged");
-        let count = capacity as u32;
+        Self::of_rank((device, None), heads, capacity, capacity)
+    }
+
+    /// Room for `samples` samples, of which `own` at most come to this rank. With peers this is a collective call.
+    ///
+    /// # Panics
+    /// As [`CudaEvaluation::new`].
+    ///
+    /// # Errors
+    /// Where the GPU's memory does not suffice, or a rank does not come.
+    pub(super) fn of_rank(
+        (device, peers): (&Arc<Device>, Option<&Peers>),
+        heads: &[HeadSpec],
+        samples: usize,
+        own: usize,
+    ) -> Result<Self> {
+        assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be judged");
         let _evaluation = device.purpose("evaluation");
+        let is_first = peers.is_none_or(|peers| peers.rank() == 0);
+        let capacity = if is_first { samples } else { own };
+        let sorted = if is_first { samples } else { 0 };
+        let count = sorted as u32;
+        let keys = match peers {
+            None => Keys::Alone(Buffer::uninitialized(device, heads.len() * capacity)?),
+            Some(peers) => Keys::Together(peers.share(heads.len() * capacity, 0xff)?),
+        };
         Ok(Self {
             heads: heads.to_vec(),
+            samples,
             capacity,
             judged: Buffer::filled(device, 1, 0)?,
-            keys: Buffer::uninitialized(device, heads.len() * capacity)?,
+            keys,
             sums: Buffer::filled(device, heads.len(), 0)?,
             parts: Buffer::uninitialized(device, heads.len() * BLOCKS)?,
-            sorted: Buffer::uninitialized(device, capacity)?,
+            sorted: Buffer::uninitialized(device, sorted)?,
             counts: Buffer::uninitialized(device, KeysCount::counts(count))?,
             totals: Buffer::uninitialized(device, KeysSum::TOTALS)?,
             tiles: Buffer::uninitialized(device, KeysCount::tiles(count) as usize)?,
             pairs: Buffer::filled(device, 3, 0)?,
         })
+    }
+
+    /// Samples that there is room for, over all ranks.
+    pub(super) fn samples(&self) -> usize {
+        self.samples
     }
 
     /// Whether so many samples can be numbered.
@@ -147,18 +199,59 @@ impl CudaEvaluation {
     /// # Errors
     /// Where something of the GPU's failed.
     pub fn finish(&self, lane: &Lane) -> Result<Judgement> {
-        let judged = self.judged.read(lane)?[0];
+        self.finish_with(lane, None)
+    }
+
+    /// The same over ranks, all of which call it. All know the sums, and only the first one the AUCs.
+    pub(super) fn finish_with(&self, lane: &Lane, peers: Option<&Peers>) -> Result<Judgement> {
+        let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, and room for {}", self.capacity);
-        let sums = self.sums.read(lane)?;
+        let mut sums = self.sums.read(lane)?;
+        if let (Some(peers), Keys::Together(keys)) = (peers, &self.keys) {
+            judged = self.gather(lane, (peers, keys), judged, &mut sums)?;
+        }
         let not_numbers = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
-            let auc = if judged > 0 { self.auc(lane, number, judged as u32)? } else { None };
+            let is_first = peers.is_none_or(|peers| peers.rank() == 0);
+            let auc = if judged > 0 && is_first { self.auc(lane, number, judged as u32)? } else { None };
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
             heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc) });
         }
         Ok(Judgement { heads, not_numbers })
+    }
+
+    /// Brings the keys of all ranks to the first one, behind each other in the order of ranks, and adds up their sums.
+    /// Returns how many samples they have judged.
+    fn gather(
+        &self,
+        lane: &Lane,
+        (peers, keys): (&Peers, &Shared<u64>),
+        judged: u64,
+        sums: &mut [JudgeSums],
+    ) -> Result<u64> {
+        let of_ranks = peers.gather(judged)?;
+        let before = of_ranks[..peers.rank()].iter().sum::<u64>() as usize;
+        let all: u64 = of_ranks.iter().sum();
+        assert!(all <= self.samples as u64, "{all} samples, and room for {}", self.samples);
+        if peers.rank() > 0 {
+            for head in 0..self.heads.len() {
+                let from = keys.pointer().element(head * self.capacity);
+                let to = keys.of(0).element(head * self.samples + before);
+                // SAFETY: there are as many keys here, and room for those of all ranks at the first one, which has
+                // judged its own samples when it handed out their number.
+                unsafe { lane.copy(from, to, judged as usize) }?;
+            }
+            lane.synchronize()?;
+        }
+        // Behind this all keys are there.
+        for sums in sums {
+            let mut of_ranks = peers.gather(*sums)?.into_iter();
+            *sums = of_ranks.next().unwrap_or_default();
+            of_ranks.for_each(|other| sums.add(other));
+        }
+        Ok(all)
     }
 
     /// The AUC of a head, whose keys are sorted for it.

@@ -10,7 +10,7 @@ use rankine_embedding::cuda::{Hotness, Ids, Layout, Result};
 use rankine_reader::{Bags, Samples, Schema};
 use rayon::prelude::*;
 
-use super::feed::FedBatch;
+use super::feed::FedPart;
 use super::unpack::Unpacker;
 use crate::model::ModelSpec;
 
@@ -26,6 +26,7 @@ pub struct InputLayout {
     rates: usize,
     rows: usize,
     totals: usize,
+    own_totals: usize,
     labels: usize,
     weights: usize,
     dense: usize,
@@ -51,12 +52,15 @@ impl InputLayout {
             begin
         };
         let (heads, samples) = (spec.heads.len(), layout.samples());
+        let (rates, rows) = (part(2 * layout.tables().len()), part(2 * samples));
+        let totals = part(2 * heads);
         Self {
             labels_of: spec.heads.iter().map(|head| head.label_number).collect(),
             dense_columns: spec.dense_columns,
-            rates: part(2 * layout.tables().len()),
-            rows: part(2 * samples),
-            totals: part(2 * heads),
+            rates,
+            rows,
+            totals,
+            own_totals: if layout.ranks() > 1 { part(2 * heads) } else { totals },
             labels: part(samples * heads),
             weights: part(samples),
             dense: part(samples * spec.dense_columns),
@@ -78,8 +82,10 @@ pub(super) struct Input {
     pub(super) step: Pointer<Step>,
     /// One a table.
     pub(super) rates: Pointer<Rate>,
-    /// Of each head: the sum of the weights of the samples that have its label.
+    /// Of each head: the sum of the weights of the samples that have its label, over all ranks.
     pub(super) totals: Pointer<f64>,
+    /// The same of this rank's samples alone.
+    pub(super) own_totals: Pointer<f64>,
     /// `[head][sample]`: NaN where there is none, and behind the batch's samples.
     pub(super) labels: Pointer<f32>,
     /// One a sample.
@@ -122,6 +128,7 @@ impl InputSlot {
             step: words.cast(),
             rates: words.element(layout.rates).cast(),
             totals: words.element(layout.totals).cast(),
+            own_totals: words.element(layout.own_totals).cast(),
             labels: words.element(layout.labels).cast(),
             weights: words.element(layout.weights).cast(),
             dense: words.element(layout.dense).cast(),
@@ -182,7 +189,7 @@ impl InputSlot {
     pub fn unpack(
         &mut self,
         (lane, reader): (&Lane, &Lane),
-        batch: &FedBatch,
+        batch: &FedPart,
         (unpacker, faults): (&Unpacker, Pointer<u32>),
         told: (Step, &[Rate]),
     ) -> Result<()> {
@@ -216,7 +223,7 @@ impl InputSlot {
         let totals = Totals {
             labels: input.labels,
             weights: input.weights,
-            totals: input.totals,
+            totals: input.own_totals,
             samples: layout.samples() as u32,
             reserved: 0,
         };

@@ -2,12 +2,15 @@
 
 use rankine_cuda::kernels::Element;
 use rankine_cuda::{Lane, Moment, Pointer};
-use rankine_embedding::cuda::{LocalTables, Result};
+use rankine_embedding::cuda::Result;
 
 use super::input::Input;
 use super::network::{Backward, Forward, Network};
+use super::tables::{Routed, Tables};
+use super::together::Together;
 
-/// Parts of an iteration that each are of one lane, in the order in which they could run alone.
+/// Parts of an iteration that each are of one lane, in the order in which they could run alone. Over ranks, look-ups
+/// need the route; it is made before the iteration, which one GPU has within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     BottomForward,
@@ -19,10 +22,14 @@ pub(crate) enum Phase {
     TopWeights,
     InteractBackward,
     InteractWeights,
+    Reduce,
     BottomBackward,
     BottomWeights,
     TopSums,
     Sums,
+    SumTop,
+    SumInteraction,
+    SumBottom,
     Verdict,
     Route,
     UpdateTables,
@@ -30,7 +37,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::BottomForward,
         Self::LookUp,
         Self::Interact,
@@ -40,15 +47,26 @@ impl Phase {
         Self::TopWeights,
         Self::InteractBackward,
         Self::InteractWeights,
+        Self::Reduce,
         Self::BottomBackward,
         Self::BottomWeights,
         Self::TopSums,
         Self::Sums,
+        Self::SumTop,
+        Self::SumInteraction,
+        Self::SumBottom,
         Self::Verdict,
         Self::Route,
         Self::UpdateTables,
         Self::UpdateDense,
     ];
+
+    /// Whether it is of the layers alone, which no other rank has a part in.
+    pub(super) fn is_of_layers(self) -> bool {
+        let of_ranks = matches!(self, Self::LookUp | Self::Reduce | Self::Route | Self::UpdateTables);
+        let sums = matches!(self, Self::SumTop | Self::SumInteraction | Self::SumBottom);
+        !of_ranks && !sums && !matches!(self, Self::Verdict | Self::UpdateDense)
+    }
 
     /// As reports call it.
     pub(crate) fn name(self) -> &'static str {
@@ -62,10 +80,14 @@ impl Phase {
             Self::TopWeights => "top MLP by weights",
             Self::InteractBackward => "interaction back",
             Self::InteractWeights => "interaction by weights",
+            Self::Reduce => "gradients of rows to owners",
             Self::BottomBackward => "bottom MLP back",
             Self::BottomWeights => "bottom MLP by weights",
             Self::TopSums => "top MLP by biases",
             Self::Sums => "other layers by biases",
+            Self::SumTop => "sum over ranks, top MLP",
+            Self::SumInteraction => "sum over ranks, interaction",
+            Self::SumBottom => "sum over ranks, bottom MLP",
             Self::Verdict => "verdict",
             Self::Route => "route",
             Self::UpdateTables => "update of tables",
@@ -78,51 +100,68 @@ impl Phase {
 #[derive(Clone, Copy)]
 pub(super) struct Iteration<'a, T> {
     pub(super) network: &'a Network<T>,
-    pub(super) tables: &'a LocalTables,
+    pub(super) tables: &'a Tables,
+    /// Where there are other ranks.
+    pub(super) together: Option<&'a Together>,
     pub(super) forward: &'a Forward,
     pub(super) backward: &'a Backward,
     pub(super) input: Input,
+    /// The number of the slot that the input is of.
+    pub(super) place: usize,
     /// Where the step's loss goes to its place.
     pub(super) losses: Pointer<f64>,
 }
 
 /// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
 /// their own, and so have the gradients by weights: only the verdict waits for those, and they fill what the way back
-/// leaves free.
+/// leaves free. Over ranks, gradients are added up on one more.
 pub(super) struct Lanes<'a> {
     main: &'a Lane,
-    beside: Lane,
-    routes: Lane,
-    weights: Lane,
+    /// For tables, routes, gradients by weights, and sums over ranks; none where all is done on the one lane.
+    aside: Option<[Lane; 4]>,
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
     /// Of the way back: through the top MLP, the interaction and the bottom MLP.
     back: [Moment; 3],
-    weighed: Moment,
+    /// Of the gradients by weights: of the top MLP and of the interaction.
+    weighed: [Moment; 2],
+    reduced: Moment,
     summed: Moment,
     judged: Moment,
     updated: Moment,
 }
 
 impl<'a> Lanes<'a> {
-    /// Lanes beside the one that begins and ends an iteration.
-    pub(super) fn new(main: &'a Lane) -> Result<Self> {
+    /// Lanes beside the one that begins and ends an iteration; or none, where several ranks share a GPU: it has not as
+    /// many queues as they would have lanes, and in one queue a rank's work could wait behind another's that waits for
+    /// it.
+    pub(super) fn new(main: &'a Lane, shared: bool) -> Result<Self> {
         let device = main.device();
+        let trial = std::env::var("RANKINE_TRY").unwrap_or_default();
+        let aside = || -> Result<_> {
+            let weights = if trial == "high" { Lane::of_high_priority(device)? } else { Lane::new(device)? };
+            let (tables, routes) = (Lane::of_high_priority(device)?, Lane::new(device)?);
+            Ok([tables, routes, weights, Lane::of_high_priority(device)?])
+        };
+        let moment = || Moment::new(device);
         Ok(Self {
             main,
-            beside: Lane::of_high_priority(device)?,
-            routes: Lane::new(device)?,
-            weights: Lane::new(device)?,
-            begun: Moment::new(device)?,
-            looked_up: Moment::new(device)?,
-            routed: Moment::new(device)?,
-            back: [Moment::new(device)?, Moment::new(device)?, Moment::new(device)?],
-            weighed: Moment::new(device)?,
-            summed: Moment::new(device)?,
-            judged: Moment::new(device)?,
-            updated: Moment::new(device)?,
+            aside: (!shared).then(aside).transpose()?,
+            begun: moment()?,
+            looked_up: moment()?,
+            routed: moment()?,
+            back: [moment()?, moment()?, moment()?],
+            weighed: [moment()?, moment()?],
+            reduced: moment()?,
+            summed: moment()?,
+            judged: moment()?,
+            updated: moment()?,
         })
+    }
+
+    fn aside(&self) -> [&Lane; 4] {
+        self.aside.as_ref().map_or([self.main; 4], |lanes| lanes.each_ref())
     }
 }
 
@@ -133,13 +172,14 @@ impl<T: Element> Iteration<'_, T> {
     /// Network, tables, input and losses must live and be of the same model and batch size, and what comes before the
     /// phase must be done before; see [`Lane::launch`].
     pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
-        let &Self { network, tables, forward, backward, input, losses } = self;
+        let &Self { network, tables, forward, backward, input, place, losses, .. } = self;
+        let batch = Routed { ids: input.ids, place };
         let samples = tables.layout().samples();
         // SAFETY: the caller vouches for it.
         unsafe {
             match phase {
                 Phase::BottomForward => network.bottom_forward(lane, input, forward),
-                Phase::LookUp => network.look_up(lane, tables, input, samples),
+                Phase::LookUp => network.look_up(lane, tables, batch, samples),
                 Phase::Interact => network.interact(lane, forward),
                 Phase::TopForward => network.hidden_forward(lane, forward),
                 Phase::Head => network.head(lane, input, samples, true),
@@ -147,41 +187,93 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::TopWeights => network.hidden_weights(lane, backward),
                 Phase::InteractBackward => network.interact_backward(lane, backward),
                 Phase::InteractWeights => network.interact_weights(lane, backward),
+                Phase::Reduce => network.reduce(lane, tables, batch),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
                 Phase::TopSums => network.top_sums(lane, backward),
-                Phase::Sums => network.sums(lane, backward),
+                Phase::Sums => {
+                    network.interact_sums(lane, backward)?;
+                    network.bottom_sums(lane, backward)
+                }
+                Phase::SumTop => network.sum_top(lane),
+                Phase::SumInteraction => network.sum_interaction(lane),
+                Phase::SumBottom => network.sum_bottom(lane),
                 Phase::Verdict => network.verdict(lane, input, losses),
-                Phase::Route => tables.route(lane, input.ids),
-                Phase::UpdateTables => network.update_tables(lane, tables, input),
+                Phase::Route => self.route(lane),
+                Phase::UpdateTables => network.update_tables(lane, tables, (batch, input)),
                 Phase::UpdateDense => network.update(lane, input),
             }
         }
     }
 
-    /// Enqueues all of them.
+    /// Enqueues making the batch's route, and what else is to be known of all ranks' samples beforehand.
+    ///
+    /// # Safety
+    /// As for [`Iteration::enqueue`].
+    pub(super) unsafe fn route(&self, lane: &Lane) -> Result<()> {
+        let &Self { tables, together, input, place, .. } = self;
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            if let Some(together) = together {
+                together.add_weights(lane, input.own_totals, input.totals)?;
+            }
+            tables.route(lane, Routed { ids: input.ids, place })
+        }
+    }
+
+    /// Enqueues all of them, over ranks all but the route.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let Lanes { main, beside, routes, weights, .. } = lanes;
-        let Lanes { begun, looked_up, routed, back, weighed, summed, judged, updated, .. } = lanes;
-        let [through_top, through_interaction, through_bottom] = back;
+        let (main, [beside, routes, weights, _]) = (lanes.main, lanes.aside());
+        let Lanes { begun, looked_up, routed, judged, updated, .. } = lanes;
         main.record(begun)?;
         beside.wait(begun)?;
-        routes.wait(begun)?;
         // SAFETY: the caller vouches for what is worked on. The lanes order the work: tables and parameters change when
         // all that reads them is done.
         unsafe {
             self.enqueue(Phase::LookUp, beside)?;
             beside.record(looked_up)?;
-            self.enqueue(Phase::Route, routes)?;
-            routes.record(routed)?;
+            if self.together.is_none() {
+                routes.wait(begun)?;
+                self.enqueue(Phase::Route, routes)?;
+                routes.record(routed)?;
+            }
             self.enqueue(Phase::BottomForward, main)?;
             main.wait(looked_up)?;
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
+            if self.together.is_none() {
+                self.enqueue_back(lanes)?;
+                main.wait(routed)?;
+            } else {
+                self.enqueue_back_together(lanes)?;
+            }
+            self.enqueue(Phase::Verdict, main)?;
+            main.record(judged)?;
+            // The tables' update is what takes longest: the dense one is where it is in nobody's way.
+            weights.wait(judged)?;
+            self.enqueue(Phase::UpdateTables, main)?;
+            self.enqueue(Phase::UpdateDense, weights)?;
+            weights.record(updated)?;
+            main.wait(updated)?;
+            self.network.end(main)?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the way back where there is one rank.
+    ///
+    /// # Safety
+    /// As for [`Iteration::enqueue`].
+    unsafe fn enqueue_back(&self, lanes: &Lanes<'_>) -> Result<()> {
+        let (main, [beside, _, weights, _]) = (lanes.main, lanes.aside());
+        let Lanes { back, weighed: [_, weighed], summed, .. } = lanes;
+        let [through_top, through_interaction, through_bottom] = back;
+        // SAFETY: as for `enqueue_all`.
+        unsafe {
             self.enqueue(Phase::TopBackward, main)?;
             main.record(through_top)?;
             weights.wait(through_top)?;
@@ -203,16 +295,52 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::BottomWeights, main)?;
             main.wait(weighed)?;
             main.wait(summed)?;
-            // The tables' update is what takes longest: the dense one is where it is in nobody's way.
-            main.wait(routed)?;
-            self.enqueue(Phase::Verdict, main)?;
-            main.record(judged)?;
-            weights.wait(judged)?;
-            self.enqueue(Phase::UpdateTables, main)?;
-            self.enqueue(Phase::UpdateDense, weights)?;
-            weights.record(updated)?;
-            main.wait(updated)?;
-            self.network.end(main)?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is computed,
+    /// and the gradients of rows go to their owners beside the bottom MLP.
+    ///
+    /// # Safety
+    /// As for [`Iteration::enqueue`].
+    unsafe fn enqueue_back_together(&self, lanes: &Lanes<'_>) -> Result<()> {
+        let (main, [beside, _, mut weights, sums]) = (lanes.main, lanes.aside());
+        if std::env::var("RANKINE_TRY").is_ok_and(|trial| trial == "main") {
+            weights = main;
+        }
+        let Lanes { back: [top, interaction, bottom], weighed, reduced, summed, .. } = lanes;
+        let (network, backward) = (self.network, self.backward);
+        // SAFETY: as for `enqueue_all`.
+        unsafe {
+            self.enqueue(Phase::TopBackward, main)?;
+            main.record(top)?;
+            weights.wait(top)?;
+            self.enqueue(Phase::TopWeights, weights)?;
+            network.top_sums(weights, backward)?;
+            weights.record(&weighed[0])?;
+            sums.wait(&weighed[0])?;
+            self.enqueue(Phase::SumTop, sums)?;
+            self.enqueue(Phase::InteractBackward, main)?;
+            main.record(interaction)?;
+            beside.wait(interaction)?;
+            self.enqueue(Phase::Reduce, beside)?;
+            beside.record(reduced)?;
+            weights.wait(interaction)?;
+            self.enqueue(Phase::InteractWeights, weights)?;
+            network.interact_sums(weights, backward)?;
+            weights.record(&weighed[1])?;
+            sums.wait(&weighed[1])?;
+            self.enqueue(Phase::SumInteraction, sums)?;
+            self.enqueue(Phase::BottomBackward, main)?;
+            self.enqueue(Phase::BottomWeights, main)?;
+            network.bottom_sums(main, backward)?;
+            main.record(bottom)?;
+            sums.wait(bottom)?;
+            self.enqueue(Phase::SumBottom, sums)?;
+            sums.record(summed)?;
+            main.wait(summed)?;
+            main.wait(reduced)?;
         }
         Ok(())
     }

@@ -1,38 +1,39 @@
-//! A model in a GPU's memory: training steps, and scores.
+//! A model in the memory of one GPU or several: training steps, and scores.
 
-use std::collections::VecDeque;
-use std::ops::Range;
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
-use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::Optimizer;
-use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
+use rankine_cuda::kernels::Step;
+use rankine_cuda::{Budget, Device, Moment, Peers};
+use rankine_embedding::{Optimizer, Topology};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
+use super::batch::{Whole, parts};
 use super::error::Result;
-use super::evaluation::{CudaEvaluation, Judgement, Scored};
+use super::evaluation::Judgement;
 use super::feed::FedBatch;
-use super::input::{Input, InputLayout, InputSlot};
-use super::iteration::{Iteration, Lanes, Phase};
-use super::network::{Forward, Network, Places, Products};
-use super::unpack::Unpacker;
-use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
-use crate::cpu::initial_parameters;
+use super::network::Products;
+use super::rank::{Rank, SLOTS, Shape};
+use super::trainer::Trainer;
+use super::work::PhaseTimes;
+use super::workers::Workers;
 use crate::job::Precision;
-use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
+use crate::model::{ModelSpec, TrainingRules};
 use crate::saved::{SavedModelError, Weights};
 
-/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
-const SLOTS: usize = 3;
+/// How long a rank waits for another one before it gives up.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Bytes of rows that come to the host at a time where they lie on several GPUs.
+const READ_BYTES: u64 = 64 << 20;
 
 /// What batches a model is made for.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchShape<'a> {
-    /// Samples that a step takes at most.
+    /// Samples that a step takes at most, over all GPUs.
     pub batch_size: usize,
     /// Samples that are scored at a time, at most.
     pub score_size: usize,
@@ -41,35 +42,38 @@ pub struct BatchShape<'a> {
 }
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
+///
+/// On one GPU all is done by the calling thread. Over several each has a thread, its *rank*, which has a replica of the
+/// dense parts and its part of the tables, and takes a run of the samples of every batch. What training comes to is the
+/// same but for the rounding of sums over samples, which are taken rank by rank.
 #[derive(Debug)]
 pub struct CudaModel {
     spec: ModelSpec,
     rules: TrainingRules,
     /// Of each table, those of first-order terms behind the others.
     optimizers: Vec<Optimizer>,
-    machine: Machine,
+    topology: Topology,
+    devices: Vec<Arc<Device>>,
+    batch_size: usize,
+    score_size: usize,
+    /// Steps that were begun.
+    steps: u64,
+    ranks: Ranks,
 }
 
 #[derive(Debug)]
-enum Machine {
-    F32(Box<Trainer<f32>>),
-    Bf16(Box<Trainer<bf16>>),
-    F16(Box<Trainer<f16>>),
-}
-
-/// Does the same with a trainer of either kind.
-macro_rules! with_trainer {
-    ($machine:expr, $trainer:ident => $do:expr) => {
-        match $machine {
-            Machine::F32($trainer) => $do,
-            Machine::Bf16($trainer) => $do,
-            Machine::F16($trainer) => $do,
-        }
-    };
+enum Ranks {
+    One(Box<dyn Rank>),
+    Several {
+        workers: Workers,
+        /// Of the first rank: all have the same.
+        losses: (Sender<f64>, Mutex<Receiver<f64>>),
+    },
 }
 
 impl CudaModel {
-    /// A model as training starts with it, with the weights that [`CpuModel::initialized`] gives for the seed.
+    /// A model as training starts with it, with the weights that [`crate::cpu::CpuModel::initialized`] gives for the
+    /// seed.
     ///
     /// # Errors
     /// Where the GPU's memory does not suffice, or where something of the GPU's fails.
@@ -82,34 +86,80 @@ impl CudaModel {
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
-        let batches = BatchShape { score_size: batches.score_size.min(batches.batch_size), ..batches };
-        let parts = (&spec, rules);
-        let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
-        let machine = match precision {
-            Precision::Fp32 => {
-                let products = products(Compute::F32);
-                Machine::F32(Trainer::new(device, products, parts, seed, batches)?.into())
-            }
-            Precision::Tf32 => {
-                let products = products(Compute::Tf32);
-                Machine::F32(Trainer::new(device, products, parts, seed, batches)?.into())
-            }
-            Precision::Bf16 | Precision::Fp8 => {
-                let products = products(Compute::Bf16);
-                Machine::Bf16(Trainer::new(device, products, parts, seed, batches)?.into())
-            }
-            Precision::Fp16 => {
-                let products = products(Compute::F16);
-                Machine::F16(Trainer::new(device, products, parts, seed, batches)?.into())
-            }
+        let shape = shape_of(batches, 1);
+        let rank = make((device, None), (precision, algorithms), (&spec, rules), seed, shape)?;
+        Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, Ranks::One(rank)))
+    }
+
+    /// The same over GPUs that access each other's memory, a rank each. Each is measured before anything of it is
+    /// taken. Where a GPU is to have several ranks it must be opened once for each.
+    ///
+    /// # Errors
+    /// As [`CudaModel::initialized`], and where GPUs cannot access each other's memory; the rank is named.
+    ///
+    /// # Panics
+    /// Where there is no GPU.
+    pub fn over_ranks(
+        devices: &[Arc<Device>],
+        spec: ModelSpec,
+        rules: &TrainingRules,
+        (precision, algorithms): (Precision, Algorithms),
+        seed: u64,
+        batches: BatchShape<'_>,
+    ) -> Result<Self> {
+        if let [device] = devices {
+            let make = || {
+                let products = (precision, algorithms.clone());
+                Self::initialized(device, spec.clone(), rules, products, seed, batches)
+            };
+            device.bind()?;
+            device.measure(make)?;
+            return make();
+        }
+        let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
+        let Shape { samples, score_samples, .. } = shape_of(batches, devices.len());
+        let make = move |peers: Peers| {
+            let peers = Arc::new(peers);
+            let (device, shape) = (peers.device(), Shape { samples, score_samples, hotness: &hotness });
+            let make = || {
+                let of = (device, Some(Arc::clone(&peers)));
+                make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
+            };
+            device.measure(make)?;
+            make()
         };
+        let workers = Workers::start(Peers::in_process(devices, DEADLINE)?, make)?;
+        let (sender, losses) = channel();
+        let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
+        Ok(Self::over((spec, rules), devices, batches, ranks))
+    }
+
+    fn over(
+        (spec, rules): (ModelSpec, &TrainingRules),
+        devices: &[Arc<Device>],
+        BatchShape { batch_size, score_size, .. }: BatchShape<'_>,
+        ranks: Ranks,
+    ) -> Self {
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
-        Ok(Self { spec, rules: rules.clone(), optimizers, machine })
+        Self {
+            spec,
+            rules: rules.clone(),
+            optimizers,
+            topology: Topology::new(devices.len(), 1).expect("there is a GPU"),
+            devices: devices.to_vec(),
+            batch_size,
+            score_size: score_size.min(batch_size),
+            steps: 0,
+            ranks,
+        }
     }
 
     /// The algorithms that its products take.
-    pub fn tuning(&self) -> Tuning {
-        with_trainer!(&self.machine, trainer => trainer.network.tuning())
+    ///
+    /// # Errors
+    /// Where a rank has failed.
+    pub fn tuning(&self) -> Result<Tuning> {
+        self.ask_first(|rank| Ok(rank.tuning()))
     }
 
     /// What the model is.
@@ -117,9 +167,18 @@ impl CudaModel {
         &self.spec
     }
 
-    /// The GPU that it lies on.
-    pub fn device(&self) -> &Arc<Device> {
-        with_trainer!(&self.machine, trainer => trainer.main.device())
+    /// The GPUs that it lies on, in the order of ranks.
+    pub fn devices(&self) -> &[Arc<Device>] {
+        &self.devices
+    }
+
+    /// What its memory is for, on the GPU where it takes most.
+    ///
+    /// # Errors
+    /// Where the driver does not say how much is free.
+    pub fn budget(&self) -> Result<Budget> {
+        let budgets = self.ask_all(|rank| rank.budget())?;
+        Ok(budgets.into_iter().max_by_key(Budget::bytes).expect("there is a rank"))
     }
 
     /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
@@ -129,46 +188,78 @@ impl CudaModel {
     /// Where the batch is empty or longer than the model was made for, or its columns are not the model's.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
+    /// Where something of a GPU's failed.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> Result<()> {
-        self.step(Batch::Unpacked(batch, 0..batch.len), rate_factor)
+        self.step(Whole::Unpacked(batch, 0..batch.len), rate_factor)
     }
 
-    /// The same on a batch that the GPU unpacks. It is kept until the step is done.
+    /// The same on a batch that the GPUs unpack, each its part. It is kept until the step is done.
     ///
     /// # Panics
-    /// As [`CudaModel::train_step`].
+    /// As [`CudaModel::train_step`], and where the batch is of another number of GPUs.
     ///
     /// # Errors
-    /// Where something of the GPU's failed, or a batch before has values that its schema does not admit.
-    pub fn train_fed(&mut self, batch: Arc<FedBatch>, rate_factor: f64) -> Result<()> {
-        self.step(Batch::Packed(batch), rate_factor)
+    /// Where something of a GPU's failed, or a batch before has values that its schema does not admit.
+    pub fn train_fed(&mut self, batch: &FedBatch, rate_factor: f64) -> Result<()> {
+        self.step(Whole::Packed(batch), rate_factor)
     }
 
-    fn step(&mut self, batch: Batch<'_>, rate_factor: f64) -> Result<()> {
-        assert!(batch.len() > 0, "a batch has at least one sample");
-        let Self { rules, optimizers, machine, .. } = self;
-        with_trainer!(machine, trainer => {
-            let number = trainer.steps + 1;
-            let step = rankine_embedding::Step { number, rate_factor };
-            let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
-            let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
-            trainer.step(batch, step, &rates)
-        })
-    }
-
-    /// Takes the losses of steps whose losses were not taken yet, in their order: what [`CpuModel::train_step`] returns
-    /// for each. Where `all` is set it waits for the last step, and else tells those alone that are known.
-    ///
-    /// # Errors
-    /// Where something of the GPU's failed, and where ids of the batches were out of range.
-    pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => {
-            if all {
-                trainer.finish()?;
+    fn step(&mut self, batch: Whole<'_>, rate_factor: f64) -> Result<()> {
+        assert!(
+            (1..=self.batch_size).contains(&batch.len()),
+            "a batch has samples, and no more than there is room for"
+        );
+        let Self { rules, optimizers, topology, ranks, .. } = self;
+        let number = self.steps + 1;
+        let step = rankine_embedding::Step { number, rate_factor };
+        let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
+        let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
+        match ranks {
+            Ranks::One(rank) => rank.step(batch.only(), step, &rates)?,
+            Ranks::Several { workers, losses: (losses, _) } => {
+                for (rank, batch) in batch.shares(*topology).into_iter().enumerate() {
+                    let (rates, losses) = (rates.clone(), (rank == 0).then(|| losses.clone()));
+                    workers.tell(rank, move |rank| {
+                        rank.step(batch, step, &rates)?;
+                        for loss in rank.take_losses() {
+                            // Where nobody takes losses any more, nobody misses it.
+                            let _ = losses.as_ref().map(|losses| losses.send(loss));
+                        }
+                        Ok(())
+                    })?;
+                }
             }
-            trainer.finished.drain(..).for_each(&mut tell);
-        });
+        }
+        self.steps = number;
+        Ok(())
+    }
+
+    /// Takes the losses of steps whose losses were not taken yet, in their order: what
+    /// [`crate::cpu::CpuModel::train_step`] returns for each. Where `all` is set it waits for the last step, and else
+    /// tells those alone that are known.
+    ///
+    /// # Errors
+    /// Where something of a GPU's failed, and where ids of the batches were out of range.
+    pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
+        let ranks = self.topology.ranks();
+        match &mut self.ranks {
+            Ranks::One(rank) => {
+                if all {
+                    rank.finish()?;
+                }
+                rank.take_losses().into_iter().for_each(tell);
+            }
+            Ranks::Several { workers, losses: (_, losses) } => {
+                let finish = |rank: &mut dyn Rank| {
+                    rank.finish()?;
+                    Ok(rank.take_losses())
+                };
+                let last =
+                    if all { workers.ask_each(vec![finish; ranks])?.swap_remove(0) } else { Vec::new() };
+                losses.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut tell);
+                last.into_iter().for_each(tell);
+            }
+        }
         Ok(())
     }
 
@@ -176,66 +267,74 @@ impl CudaModel {
     /// other precisions, in which such a step is the last one.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
+    /// Where something of a GPU's failed.
     pub fn skipped_steps(&self) -> Result<Option<u64>> {
-        with_trainer!(&self.machine, trainer => Ok(trainer.network.skipped_steps(&trainer.main)?))
+        self.ask_first(|rank| rank.skipped_steps())
     }
 
-    /// The moment at which the steps that were begun will be done.
+    /// The ranks whose dense parameters are not those of the first one, once all steps are done.
+    ///
+    /// # Errors
+    /// Where something of a GPU's failed.
+    pub fn diverged_ranks(&self) -> Result<Vec<usize>> {
+        let sums = self.ask_all(|rank| rank.checksum())?;
+        Ok((1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect())
+    }
+
+    /// The moment at which the steps that were begun will be done, on the first GPU.
     ///
     /// # Errors
     /// Where the driver refuses.
     pub fn mark(&self) -> Result<Moment> {
-        with_trainer!(&self.machine, trainer => trainer.mark())
+        self.ask_first(|rank| rank.mark())
     }
 
-    /// Trains so many steps on the batches that lie on the GPU, each in its turn, and waits for them. As many steps
+    /// Trains so many steps on the batches that lie on the GPUs, each in its turn, and waits for them. As many steps
     /// must have been done as there are places. Their losses are not told.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
+    /// Where something of a GPU's failed.
     pub fn repeat_steps(&mut self, count: usize) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => {
-            trainer.finish()?;
-            trainer.time_steps(SLOTS, count).map(drop)
-        })
+        self.on_all(move |rank| {
+            rank.finish()?;
+            rank.time_steps(SLOTS, count).map(drop)
+        })?;
+        Ok(())
     }
 
-    /// How long each phase of an iteration takes alone, and what the GPU reaches at most. A step must have been done.
-    /// Weights change.
+    /// How long each phase of an iteration takes alone on the first GPU, and what that one reaches at most. A step must
+    /// have been done. Weights change.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
+    /// Where something of a GPU's failed.
     pub(crate) fn time_phases(&mut self) -> Result<PhaseTimes> {
-        let Self { spec, rules, machine, .. } = self;
-        with_trainer!(machine, trainer => trainer.time_phases(spec, rules))
+        let (spec, rules) = (self.spec.clone(), self.rules.clone());
+        Ok(self.on_all(move |rank| rank.time_phases(&spec, &rules))?.swap_remove(0))
     }
 
-    /// Batches that can be on the GPU at once.
+    /// Batches that can be on the GPUs at once.
     pub const RESIDENT_BATCHES: usize = SLOTS;
 
-    /// Trains on batches that stay on the GPU, each in its turn, so often that `count` steps are done; returns how long
-    /// each took there, in milliseconds. The losses are not told.
+    /// Trains on batches that stay on the GPUs, each in its turn, so often that `count` steps are done; returns how
+    /// long each took there, in milliseconds, on the GPU where it took longest. The losses are not told.
     ///
     /// # Panics
     /// As [`CudaModel::train_step`]; and where there are no batches, or more than [`CudaModel::RESIDENT_BATCHES`].
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
+    /// Where something of a GPU's failed.
     pub fn time_steps(&mut self, batches: &[Samples], rate_factor: f64, count: usize) -> Result<Vec<f64>> {
         assert!((1..=SLOTS).contains(&batches.len()), "as many batches as there is room for");
-        with_trainer!(&mut self.machine, trainer => {
-            trainer.finish()?;
-            trainer.place = 0;
-        });
+        self.on_all(|rank| rank.begin_anew())?;
         for batch in batches {
             self.train_step(batch, rate_factor)?;
         }
-        with_trainer!(&mut self.machine, trainer => {
-            trainer.finish()?;
-            trainer.finished.clear();
-            trainer.time_steps(batches.len(), count)
-        })
+        self.on_all(|rank| rank.begin_anew())?;
+        self.take_losses(false, drop)?;
+        let slots = batches.len();
+        let of_ranks = self.on_all(move |rank| rank.time_steps(slots, count))?;
+        let longest = |step| of_ranks.iter().map(|times| times[step]).fold(0.0, f64::max);
+        Ok((0..count).map(longest).collect())
     }
 
     /// Appends the logits of each sample, one a head.
@@ -244,75 +343,145 @@ impl CudaModel {
     /// Where the columns are not the model's.
     ///
     /// # Errors
-    /// Where something of the GPU's failed, and where ids were out of range.
+    /// Where something of a GPU's failed, and where ids were out of range.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => {
-            for samples in parts(batch, trainer.score_size) {
-                let count = samples.len();
-                trainer.score(Batch::Unpacked(batch, samples), None)?;
-                out.extend(trainer.network.logits(&trainer.main, count)?);
+        for samples in parts(batch, self.score_size) {
+            let batch = Whole::Unpacked(batch, samples);
+            match &mut self.ranks {
+                Ranks::One(rank) => out.extend(rank.logits(batch.only())?),
+                Ranks::Several { workers, .. } => {
+                    let shares = batch.shares(self.topology).into_iter();
+                    let of_ranks = workers
+                        .ask_each(shares.map(|batch| move |rank: &mut dyn Rank| rank.logits(batch)))?;
+                    of_ranks.iter().for_each(|logits| out.extend(logits));
+                }
             }
-            trainer.finish()
-        })
+        }
+        self.on_all(|rank| rank.finish())?;
+        Ok(())
+    }
+
+    /// Begins an evaluation, once all that was begun before is done: of so many samples, in batches of one size but for
+    /// the last of them.
+    ///
+    /// # Panics
+    /// Where there are more samples than [`super::CudaEvaluation::fits`] allows, or none.
+    ///
+    /// # Errors
+    /// As [`CudaModel::take_losses`], and where memory does not suffice.
+    pub fn begin_judging(&mut self, samples: usize, batch_size: usize) -> Result<()> {
+        // Of each batch a rank has its share, which may be rounded up.
+        let own = samples.div_ceil(batch_size) * batch_size.div_ceil(self.topology.ranks());
+        self.on_all(move |rank| rank.begin_judging(samples, own.min(samples)))?;
+        Ok(())
     }
 
     /// Enqueues scoring samples and judging the scores.
     ///
     /// # Panics
-    /// Where the columns are not the model's.
+    /// Where there are more samples than [`CudaModel::score_size`], their columns are not the model's, or no evaluation
+    /// was begun.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
-    pub fn judge(&mut self, batch: &Samples, evaluation: &CudaEvaluation) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => {
-            parts(batch, trainer.score_size)
-                .try_for_each(|samples| trainer.score(Batch::Unpacked(batch, samples), Some(evaluation)))
-        })
+    /// Where something of a GPU's failed.
+    pub fn judge(&mut self, batch: &Samples) -> Result<()> {
+        self.judge_whole(Whole::Unpacked(batch, 0..batch.len))
     }
 
-    /// The same of a batch that the GPU unpacks. It is kept until its scores are judged.
+    /// The same of a batch that the GPUs unpack, each its part. It is kept until its scores are judged.
     ///
     /// # Panics
-    /// Where there are more samples than [`CudaModel::score_size`].
+    /// As [`CudaModel::judge`], and where the batch is of another number of GPUs.
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`].
-    pub fn judge_fed(&mut self, batch: Arc<FedBatch>, evaluation: &CudaEvaluation) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => trainer.score(Batch::Packed(batch), Some(evaluation)))
+    pub fn judge_fed(&mut self, batch: &FedBatch) -> Result<()> {
+        self.judge_whole(Whole::Packed(batch))
     }
 
-    /// Begins an evaluation, once all that was begun before is done.
-    ///
-    /// # Errors
-    /// As [`CudaModel::take_losses`].
-    pub fn begin_judging(&mut self, evaluation: &CudaEvaluation) -> Result<()> {
-        with_trainer!(&mut self.machine, trainer => {
-            trainer.finish()?;
-            Ok(evaluation.begin(&trainer.main)?)
-        })
+    fn judge_whole(&mut self, batch: Whole<'_>) -> Result<()> {
+        assert!(batch.len() <= self.score_size, "as many samples as are scored at a time");
+        match &mut self.ranks {
+            Ranks::One(rank) => rank.judge(batch.only()),
+            Ranks::Several { workers, .. } => {
+                let mut shares = batch.shares(self.topology).into_iter().enumerate();
+                shares.try_for_each(|(rank, batch)| workers.tell(rank, move |rank| rank.judge(batch)))
+            }
+        }
     }
 
     /// What an evaluation has come to.
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`], and where ids were out of range.
-    pub fn finish_judging(&mut self, evaluation: &CudaEvaluation) -> Result<Judgement> {
-        with_trainer!(&mut self.machine, trainer => {
-            trainer.finish()?;
-            Ok(evaluation.finish(&trainer.main)?)
-        })
+    pub fn finish_judging(&mut self) -> Result<Judgement> {
+        Ok(self.on_all(|rank| rank.finish_judging())?.swap_remove(0))
     }
 
     /// Samples that are scored at a time, at most.
     pub fn score_size(&self) -> usize {
-        with_trainer!(&self.machine, trainer => trainer.score_size)
+        self.score_size
+    }
+
+    /// Has all ranks do the same at once; what comes of it is in the order of ranks.
+    fn on_all<V: Send + 'static>(
+        &mut self,
+        question: impl Fn(&mut dyn Rank) -> Result<V> + Clone + Send + 'static,
+    ) -> Result<Vec<V>> {
+        match &mut self.ranks {
+            Ranks::One(rank) => Ok(vec![question(&mut **rank)?]),
+            Ranks::Several { workers, .. } => workers.ask_each(vec![question; self.topology.ranks()]),
+        }
+    }
+
+    /// Asks all ranks the same.
+    fn ask_all<V: Send + 'static>(
+        &self,
+        question: impl Fn(&dyn Rank) -> Result<V> + Clone + Send + 'static,
+    ) -> Result<Vec<V>> {
+        match &self.ranks {
+            Ranks::One(rank) => Ok(vec![question(&**rank)?]),
+            Ranks::Several { workers, .. } => {
+                workers.ask_each(vec![move |rank: &mut dyn Rank| question(rank); self.topology.ranks()])
+            }
+        }
+    }
+
+    /// Asks the first rank.
+    fn ask_first<V: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Rank) -> Result<V> + Send + 'static,
+    ) -> Result<V> {
+        match &self.ranks {
+            Ranks::One(rank) => question(&**rank),
+            Ranks::Several { workers, .. } => workers.ask(0, move |rank| question(rank)),
+        }
     }
 }
 
-/// Samples by so many at a time.
-fn parts(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
-    let len = batch.len;
-    (0..len).step_by(size).map(move |first| first..len.min(first + size))
+/// A rank of a precision.
+fn make(
+    of: (&Arc<Device>, Option<Arc<Peers>>),
+    (precision, algorithms): (Precision, Algorithms),
+    parts: (&ModelSpec, &TrainingRules),
+    seed: u64,
+    shape: Shape<'_>,
+) -> Result<Box<dyn Rank>> {
+    let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
+    Ok(match precision {
+        Precision::Fp32 => Box::new(Trainer::<f32>::new(of, products(Compute::F32), parts, seed, shape)?),
+        Precision::Tf32 => Box::new(Trainer::<f32>::new(of, products(Compute::Tf32), parts, seed, shape)?),
+        Precision::Bf16 | Precision::Fp8 => {
+            Box::new(Trainer::<bf16>::new(of, products(Compute::Bf16), parts, seed, shape)?)
+        }
+        Precision::Fp16 => Box::new(Trainer::<f16>::new(of, products(Compute::F16), parts, seed, shape)?),
+    })
+}
+
+/// What each of so many ranks is made for.
+fn shape_of(BatchShape { batch_size, score_size, hotness }: BatchShape<'_>, ranks: usize) -> Shape<'_> {
+    let score_samples = score_size.min(batch_size).div_ceil(ranks);
+    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness }
 }
 
 impl Weights for CudaModel {
@@ -324,347 +493,30 @@ impl Weights for CudaModel {
         &self,
         tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
-        let failed = |error: rankine_embedding::cuda::Error| SavedModelError::Gpu(error.to_string());
-        with_trainer!(&self.machine, trainer => {
-            let Trainer { tables, main, network, .. } = &**trainer;
-            tables.check(main).map_err(failed)?;
-            tell(&network.parameters(main).map_err(failed)?)?;
-            tables.try_for_each_row(main, |weights| tell(weights), failed)
-        })
-    }
-}
-
-/// A model with all that its steps need.
-#[derive(Debug)]
-struct Trainer<T> {
-    compute: Compute,
-    network: Network<T>,
-    tables: LocalTables,
-    main: Lane,
-    copies: Lane,
-    slots: Vec<TrainSlot>,
-    /// Samples that are scored at a time.
-    score_size: usize,
-    /// One a slot.
-    losses: Pinned<f64>,
-    /// One a slot: not 0 where the batch there has values that its schema does not admit.
-    faults: Pinned<u32>,
-    /// From the first batch on that is unpacked on the GPU.
-    unpacker: Option<Unpacker>,
-    /// Steps that were begun.
-    steps: u64,
-    /// The slot of the next step.
-    place: usize,
-    /// The steps that were begun and are not known to be done.
-    under_way: VecDeque<UnderWay>,
-    finished: Vec<f64>,
-}
-
-/// A batch's place, and the iteration over what lies there.
-#[derive(Debug)]
-struct TrainSlot {
-    input: InputSlot,
-    iteration: Graph,
-    /// Scores the samples that lie there.
-    pass: Graph,
-    done: Moment,
-}
-
-/// A step that is not known to be done.
-#[derive(Debug)]
-struct UnderWay {
-    /// Its slot.
-    place: usize,
-    /// Whether it is one of training, which has a loss.
-    trains: bool,
-    /// Its batch, whose blocks the GPU may not have read yet.
-    fed: Option<Arc<FedBatch>>,
-}
-
-/// A batch of either kind.
-enum Batch<'a> {
-    Unpacked(&'a Samples, Range<usize>),
-    Packed(Arc<FedBatch>),
-}
-
-impl Batch<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Unpacked(_, samples) => samples.len(),
-            Self::Packed(batch) => batch.len(),
-        }
-    }
-}
-
-impl<T: Element> Trainer<T> {
-    fn new(
-        device: &Arc<Device>,
-        products: Products,
-        (spec, rules): (&ModelSpec, &TrainingRules),
-        seed: u64,
-        BatchShape { batch_size, score_size, hotness }: BatchShape<'_>,
-    ) -> Result<Self> {
-        let main = Lane::of_high_priority(device)?;
-        let places = Places::new(spec);
-        let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
-        let features = table_features(spec, &places);
-        let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
-        let layout = Layout::new(1, batch_size, places.stride, &all, &columns, &features)?;
-        let layout = layout.with_optimizers(&optimizers);
-        let tables = LocalTables::initialized(device, layout, &main, seed, spec.tables.len())?;
-        let parameters = initial_parameters(spec, seed);
-        let compute = products.compute;
-        let network = Network::new(device, products, (spec, rules), &places, batch_size, &parameters)?;
-        let losses = Pinned::zeroed(device, SLOTS)?;
-        let (forward, backward) = (network.plan_forward(batch_size, true)?, network.plan_backward()?);
-        let scoring = network.plan_forward(score_size, false)?;
-        let lanes = Lanes::new(&main)?;
-        let layout = InputLayout::new(spec, tables.layout());
-        let mut slots = Vec::new();
-        for _ in 0..SLOTS {
-            let input = {
-                let _input = device.purpose("input");
-                InputSlot::new(device, layout.clone())?
-            };
-            let (forward, backward) = (&forward, &backward);
-            let losses = losses.device_pointer()?;
-            let (of_network, of_tables, input_at) = (&network, &tables, input.input());
-            let iteration = Iteration {
-                network: of_network,
-                tables: of_tables,
-                forward,
-                backward,
-                input: input_at,
-                losses,
-            };
-            // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
-            let iteration = || unsafe { iteration.enqueue_all(&lanes) };
-            if slots.is_empty() {
-                // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
-                network.hold(&main, true)?;
-                iteration()?;
-                network.hold(&main, false)?;
-            }
-            let pass = || enqueue_pass(&network, &tables, &main, &input, &scoring);
-            if slots.is_empty() {
-                pass()?;
-                main.synchronize()?;
-            }
-            let iteration = Graph::capture(&main, iteration)?;
-            let pass = Graph::capture(&main, pass)?;
-            slots.push(TrainSlot { iteration, pass, done: Moment::new(device)?, input });
-        }
-        let copies = Lane::new(device)?;
-        drop(lanes);
-        Ok(Self {
-            compute,
-            network,
-            tables,
-            main,
-            copies,
-            slots,
-            score_size,
-            faults: Pinned::zeroed(device, SLOTS)?,
-            unpacker: None,
-            losses,
-            steps: 0,
-            place: 0,
-            under_way: VecDeque::new(),
-            finished: Vec::new(),
-        })
-    }
-
-    fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
-        let place = self.send(batch, step, rates)?;
-        let TrainSlot { iteration, done, .. } = &mut self.slots[place];
-        // SAFETY: the buffers that the graph was captured with are this value's.
-        unsafe { iteration.replay(&self.main) }?;
-        self.main.record(done)?;
-        self.steps += 1;
-        Ok(())
-    }
-
-    /// Sends a batch to the next slot, which becomes one under way, once there is one.
-    fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
-        if self.under_way.len() == SLOTS {
-            self.finish_first()?;
-        }
-        let (place, trains) = (self.place, step.number > 0);
-        let input = &mut self.slots[place].input;
-        let told = (Step { loss_place: place as u32, ..step }, rates);
-        let lanes = (&self.copies, &self.main);
-        let fed = match batch {
-            Batch::Unpacked(batch, samples) => {
-                input.send(lanes, batch, samples, told)?;
-                None
-            }
-            Batch::Packed(batch) => {
-                self.faults.elements_mut()[place] = 0;
-                let faults = self.faults.device_pointer()?;
-                let unpacker = match &mut self.unpacker {
-                    Some(unpacker) => unpacker,
-                    none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
-                };
-                input.unpack(lanes, &batch, (unpacker, faults), told)?;
-                Some(batch)
-            }
+        let failed = |error: super::Error| SavedModelError::Gpu(error.to_string());
+        tell(&self.ask_first(|rank| rank.parameters()).map_err(failed)?)?;
+        let workers = match &self.ranks {
+            Ranks::One(rank) => return rank.try_for_each_row(tell),
+            Ranks::Several { workers, .. } => workers,
         };
-        self.place = (place + 1) % SLOTS;
-        self.under_way.push_back(UnderWay { place, trains, fed });
-        Ok(place)
-    }
-
-    /// Times the phases of an iteration over the batch that lies in the first slot.
-    fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes> {
-        self.finish()?;
-        let fp8 = self.network.multiplies_fp8();
-        let (bytes_per_s, flops_per_s) = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
-        let fp8_flops_per_s = fp8.then(|| fp8_ceiling(self.main.device(), &self.main)).transpose()?;
-        let layout = self.tables.layout();
-        let iteration = Iteration {
-            network: &self.network,
-            tables: &self.tables,
-            forward: &self.network.plan_forward(layout.samples(), true)?,
-            backward: &self.network.plan_backward()?,
-            input: self.slots[0].input.input(),
-            losses: self.losses.device_pointer()?,
-        };
-        // The first slot's batch need not be the last one that was routed.
-        // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
-        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
-        let [look_ups, distinct_rows] = self.tables.counts(&self.main)?;
-        let sizes = Sizes {
-            spec,
-            rules,
-            samples: layout.samples() as u64,
-            element_bytes: size_of::<T>() as u64,
-            fp8,
-            look_ups,
-            distinct_rows,
-        };
-        let mut phases = Vec::new();
-        for phase in Phase::ALL {
-            let work = sizes.work(phase);
-            if work != Work::default() {
-                // SAFETY: as above; what comes before the phase was done in the steps before.
-                let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
-                phases.push((phase, ms, work));
+        let mut weights = Vec::new();
+        for (number, (table, _)) in self.rules.all_tables(&self.spec).into_iter().enumerate() {
+            let at_once = (READ_BYTES / (4 * table.dim as u64)).max(1);
+            for first in (0..table.rows).step_by(at_once as usize) {
+                let rows = first..table.rows.min(first + at_once);
+                weights.resize((rows.end - rows.start) as usize * table.dim, 0.0);
+                // Each rank fills in what it has.
+                for rank in 0..self.topology.ranks() {
+                    let (rows, mut passed) = (rows.clone(), std::mem::take(&mut weights));
+                    let filled = workers.ask(rank, move |rank| {
+                        rank.copy_rows(number, rows, &mut passed)?;
+                        Ok(passed)
+                    });
+                    weights = filled.map_err(failed)?;
+                }
+                tell(&weights)?;
             }
-        }
-        Ok(PhaseTimes { phases, bytes_per_s, flops_per_s, fp8_flops_per_s })
-    }
-
-    /// A moment on the lane that begins and ends iterations.
-    fn mark(&self) -> Result<Moment> {
-        let moment = Moment::new(self.main.device())?;
-        self.main.record(&moment)?;
-        Ok(moment)
-    }
-
-    fn time_steps(&mut self, batches: usize, count: usize) -> Result<Vec<f64>> {
-        let device = self.main.device();
-        let moments = (0..=count).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
-        self.main.record(&moments[0])?;
-        for (step, moment) in moments[1..].iter().enumerate() {
-            // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { self.slots[step % batches].iteration.replay(&self.main) }?;
-            self.main.record(moment)?;
-        }
-        self.main.synchronize()?;
-        self.tables.check(&self.main)?;
-        let times = moments.windows(2).map(|pair| pair[1].ms_since(&pair[0]));
-        Ok(times.collect::<Result<_, _>>()?)
-    }
-
-    /// Waits for the first of the steps under way.
-    fn finish_first(&mut self) -> Result<()> {
-        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
-        self.slots[place].done.synchronize()?;
-        if let Some(batch) = fed
-            && self.faults.elements()[place] != 0
-        {
-            return Err(batch.what_is_wrong().into());
-        }
-        if trains {
-            self.finished.push(self.losses.elements()[place]);
         }
         Ok(())
-    }
-
-    fn finish(&mut self) -> Result<()> {
-        while !self.under_way.is_empty() {
-            self.finish_first()?;
-        }
-        Ok(self.tables.check(&self.main)?)
-    }
-
-    /// Scores samples that fit a slot, and lets them be judged.
-    fn score(&mut self, batch: Batch<'_>, evaluation: Option<&CudaEvaluation>) -> Result<()> {
-        assert!(batch.len() <= self.score_size, "as many as are scored at a time");
-        let rates = vec![Rate::default(); self.tables.layout().tables().len()];
-        let place = self.send(batch, Step::default(), &rates)?;
-        let TrainSlot { input, pass, done, .. } = &mut self.slots[place];
-        let Input { labels, weights, ids, .. } = input.input();
-        let scored = Scored {
-            logits: self.network.logits_pointer(),
-            labels,
-            labels_stride: self.tables.layout().samples(),
-            weights,
-            samples: ids.samples,
-        };
-        // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
-        // for as many samples as a slot has.
-        unsafe {
-            pass.replay(&self.main)?;
-            if let Some(evaluation) = evaluation {
-                evaluation.add(&self.main, scored)?;
-            }
-        }
-        Ok(self.main.record(done)?)
-    }
-}
-
-/// Enqueues scoring the samples of a slot.
-fn enqueue_pass<T: Element>(
-    network: &Network<T>,
-    tables: &LocalTables,
-    main: &Lane,
-    slot: &InputSlot,
-    plan: &Forward,
-) -> Result<()> {
-    let (input, samples) = (slot.input(), plan.samples());
-    // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
-    unsafe {
-        network.bottom_forward(main, input, plan)?;
-        network.look_up(main, tables, input, samples)?;
-        network.interact(main, plan)?;
-        network.hidden_forward(main, plan)?;
-        network.head(main, input, samples, false)?;
-    }
-    Ok(())
-}
-
-/// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
-/// has such.
-fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
-    let columns = || spec.features.iter().enumerate();
-    let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {
-        let &FeatureSpec { table, pooling, .. } = feature;
-        Feature { column, table, place, pooling }
-    };
-    let terms = |((column, feature), &place): ((usize, &FeatureSpec), _)| Feature {
-        column,
-        table: spec.tables.len() + column,
-        place,
-        pooling: feature.pooling,
-    };
-    let vectors = columns().zip(&places.features).map(vector);
-    vectors.chain(columns().zip(&places.wide).map(terms)).collect()
-}
-
-fn of_column(hotness: schema::Hotness) -> Hotness {
-    match hotness {
-        schema::Hotness::Fixed(ids) => Hotness::Fixed(ids as usize),
-        schema::Hotness::Ragged { max } => Hotness::Ragged { max: max as usize },
     }
 }

@@ -1,10 +1,10 @@
-//! What of a job cannot be trained on a GPU yet.
+//! What of a job cannot be trained on GPUs yet.
 
 use half::{bf16, f16};
-use rankine_cuda::kernels::{Dot, Element, Head};
+use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Mlp, Places, hidden_layers};
-use crate::job::{Conflict, Job, Precision};
+use crate::job::{Conflict, DenseUpdate, Exchange, Job, Placement, Precision};
 use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -12,11 +12,53 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";
-    if job.device.ranks.get() > 1 {
+    let ranks = job.device.ranks.get() as usize;
+    if ranks > RANKS_MAX {
+        let why = format!("up to {RANKS_MAX} GPUs train a model, and not {ranks}: {on_cpu}");
+        refuse("device.ranks".into(), why);
+    }
+    if job.device.nodes.get() > 1 {
         refuse(
-            "device.ranks".into(),
-            format!("one GPU trains a model alone so far: use 1 rank, or {on_cpu}"),
+            "device.nodes".into(),
+            format!("the GPUs of one node train a model so far: use 1 node, or {on_cpu}"),
         );
+    }
+    if ranks > 1 {
+        if job.device.dense_update == DenseUpdate::Sharded {
+            let why =
+                format!("each GPU updates all dense parameters so far: use \"replicated\", or {on_cpu}");
+            refuse("device.dense_update".into(), why);
+        }
+        if job.device.tune {
+            let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
+                       with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
+            refuse("device.tune".into(), why.into());
+        }
+        let spread = |placement| matches!(placement, Placement::Auto | Placement::RowWise);
+        let whole = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
+        let row_wise = |placement: Placement| {
+            format!(
+                "over GPUs the rows of every table take turns so far, and none is placed {}: use \"auto\" or \
+                 \"row-wise\", or {on_cpu}",
+                placement.name()
+            )
+        };
+        let by_rows =
+            format!("GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", or {on_cpu}");
+        if !spread(job.embedding.placement) {
+            refuse("embedding.placement".into(), row_wise(job.embedding.placement));
+        }
+        if !whole(job.embedding.exchange) {
+            refuse("embedding.exchange".into(), by_rows.clone());
+        }
+        for (number, table) in job.tables.iter().enumerate() {
+            if let Some(placement) = table.placement.filter(|&placement| !spread(placement)) {
+                refuse(format!("table.{number}.placement"), row_wise(placement));
+            }
+            if table.exchange.is_some_and(|exchange| !whole(exchange)) {
+                refuse(format!("table.{number}.exchange"), by_rows.clone());
+            }
+        }
     }
     let heads = spec.heads.len();
     if heads > Head::<f32>::HEADS_MAX {

@@ -52,12 +52,13 @@ pub(super) struct Sizes<'a> {
     pub(super) fp8: bool,
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
+    pub(super) ranks: u64,
 }
 
 impl Sizes<'_> {
     /// What a phase must move and compute; nothing where the model has no such phase.
     pub(super) fn work(&self, phase: Phase) -> Work {
-        let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows } = *self;
+        let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows, ranks } = *self;
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
         let bytes = |bytes: u64| Work { bytes, ..Work::default() };
@@ -79,6 +80,18 @@ impl Sizes<'_> {
             Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
             Phase::TopSums => bytes(activations(head.inputs)),
             Phase::Sums => bytes(activations(spec.bottom_outputs())),
+            Phase::Reduce | Phase::SumTop | Phase::SumInteraction | Phase::SumBottom if ranks == 1 => {
+                Work::default()
+            }
+            Phase::Reduce => bytes(8 * look_ups + embeddings + distinct_rows * weights),
+            // Each rank reads its gradients, and writes the sums.
+            Phase::SumTop => bytes(2 * 4 * weights_of(&layout.top.layers)),
+            Phase::SumInteraction => {
+                bytes(2 * 4 * layout.cross.iter().map(|mlp| weights_of(&mlp.layers)).sum::<u64>())
+            }
+            Phase::SumBottom => bytes(2 * 4 * weights_of(&layout.bottom.layers).max(1)),
+            // Where they were summed before, by their rows.
+            Phase::UpdateTables if ranks > 1 => bytes(distinct_rows * (weights + 2 * all)),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
             Phase::Route => bytes((4 + 8) * look_ups),
@@ -151,6 +164,11 @@ impl Sizes<'_> {
             Interaction::Concat => Work::default(),
         }
     }
+}
+
+/// Parameters of layers.
+fn weights_of(layers: &[Layer]) -> u64 {
+    layers.iter().map(|layer| (layer.end() - layer.offset) as u64).sum()
 }
 
 fn sum(work: impl Iterator<Item = Work>) -> Work {

@@ -88,7 +88,8 @@ pub struct Device {
     pub tuning: Option<PathBuf>,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
-    /// Ranks in all. Each takes its share of every batch and of the tables; on the CPU they are threads of one process.
+    /// Ranks in all. Each takes its share of every batch and of the tables. On the CPU they are threads of one process;
+    /// on GPUs each has a GPU to itself, and those must access each other's memory.
     pub ranks: RankCount,
     /// Nodes that the ranks are spread over, as many on each. What goes from one node to another goes between ranks
     /// with the same place in their nodes.

@@ -21,7 +21,7 @@ pub(super) enum Batches {
 pub(super) enum Batch {
     Unpacked(stream::Batch),
     #[cfg(feature = "cuda")]
-    Packed(Arc<crate::cuda::FedBatch>),
+    Packed(crate::cuda::FedBatch),
 }
 
 impl Batches {
@@ -36,14 +36,14 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for a GPU. Raw records are unpacked here, and blocks there, where they stay if that is
+    /// Starts to read a part for GPUs. Raw records are unpacked here, and blocks there, where they stay if that is
     /// wanted.
     ///
     /// # Errors
     /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
     #[cfg(feature = "cuda")]
-    pub(super) fn for_gpu(
-        device: &Arc<rankine_cuda::Device>,
+    pub(super) fn for_gpus(
+        devices: &[Arc<rankine_cuda::Device>],
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
         stay: bool,
@@ -51,7 +51,7 @@ impl Batches {
         let part = part.into();
         match part.coding {
             BlockCoding::Records(_) => Self::unpacked(part, options),
-            BlockCoding::Packed { .. } => match crate::cuda::Feed::open(device, part, options, stay) {
+            BlockCoding::Packed { .. } => match crate::cuda::Feed::open(devices, part, options, stay) {
                 Ok(feed) => Ok(Self::Packed(feed)),
                 Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
                     "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
@@ -79,9 +79,7 @@ impl Iterator for Batches {
         match self {
             Self::Unpacked(stream) => Some(stream.next()?.map(Batch::Unpacked).map_err(TrainError::from)),
             #[cfg(feature = "cuda")]
-            Self::Packed(feed) => {
-                Some(feed.next()?.map(|batch| Batch::Packed(Arc::new(batch))).map_err(TrainError::from))
-            }
+            Self::Packed(feed) => Some(feed.next()?.map(Batch::Packed).map_err(TrainError::from)),
         }
     }
 }

@@ -60,7 +60,7 @@ pub fn train(
     pool.install(|| {
         let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
         let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
-        learner.tuning().iter().try_for_each(|record| run.write_tuning(record))?;
+        learner.tuning()?.iter().try_for_each(|record| run.write_tuning(record))?;
         let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
         Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
     })
@@ -199,15 +199,15 @@ impl Fit<'_> {
                 break;
             }
         }
-        drop(batches);
         let began = Instant::now();
         self.learner.take_losses(true, |loss| losses.known(loss))?;
         losses.check()?;
         total.time += began.elapsed();
+        drop(batches);
         if !losses.is_empty() {
             last_loss = losses.mean();
         }
-        let diverged = self.learner.diverged_ranks();
+        let diverged = self.learner.diverged_ranks()?;
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
@@ -256,7 +256,7 @@ impl Fit<'_> {
         loss: f64,
         stopped: Stopped,
         eval: Option<EvalSummary>,
-        traffic: RankTraffic,
+        traffic: Option<RankTraffic>,
     ) -> Summary {
         let seconds = total.time.as_secs_f64();
         let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
@@ -283,7 +283,9 @@ impl Fit<'_> {
                 ranks: self.topology.ranks(),
                 nodes: self.topology.nodes(),
             },
-            exchange: (self.topology.ranks() > 1).then(|| ExchangeSummary::new(traffic, total.steps)),
+            exchange: traffic
+                .filter(|_| self.topology.ranks() > 1)
+                .map(|traffic| ExchangeSummary::new(traffic, total.steps)),
             train: TrainSummary {
                 stopped,
                 steps: total.steps,

@@ -42,9 +42,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// A GPU.
+    /// GPUs, a rank each.
     #[cfg(feature = "cuda")]
-    Cuda(Arc<rankine_cuda::Device>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>),
 }
 
 impl Choice {
@@ -59,16 +59,13 @@ impl Choice {
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::device(job, spec)? {
-            Ok(device) => return Ok(Self::Cuda(device)),
+        let why = match gpu::devices(job, spec)? {
+            Ok(devices) => return Ok(Self::Cuda(devices)),
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
         let why = String::new();
-        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-        let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
-        check_memory(spec, rules, plan.as_ref())?;
-        Ok(Self::Cpu(plan, why))
+        Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
     /// The model of a job as training starts with it, and in words what trains it.
@@ -87,14 +84,11 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(device) => match gpu::initialize(&device, job, dataset, &spec, rules)? {
+            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, &spec, rules)? {
                 Ok((model, name)) => {
                     return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                 }
-                Err(why) => {
-                    check_memory(&spec, rules, None)?;
-                    (None, why)
-                }
+                Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
             },
         };
         let model = match plan {
@@ -112,6 +106,19 @@ impl Choice {
     }
 }
 
+/// Where the rows of tables lie among the CPU's ranks, where there are several.
+fn plan_for_cpu(
+    job: &Job,
+    dataset: &Dataset,
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+) -> Result<Option<EmbeddingPlan>, TrainError> {
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+    check_memory(spec, rules, plan.as_ref())?;
+    Ok(plan)
+}
+
 impl Learner {
     /// The kind of device, as the summary calls it.
     pub(super) fn kind(&self) -> &'static str {
@@ -123,12 +130,13 @@ impl Learner {
     }
 
     /// The record of what its products take, for `tuning.json`; none on the CPU.
-    pub(super) fn tuning(&self) -> Option<String> {
+    pub(super) fn tuning(&self) -> Result<Option<String>, TrainError> {
         match self {
-            Self::Cpu(..) => None,
+            Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
             Self::Cuda(model, _) => {
-                Some(serde_json::to_string_pretty(&model.tuning()).expect("a record is plain data") + "\n")
+                let record = serde_json::to_string_pretty(&model.tuning()?);
+                Ok(Some(record.expect("a record is plain data") + "\n"))
             }
         }
     }
@@ -138,15 +146,12 @@ impl Learner {
         !matches!(self, Self::Cpu(..))
     }
 
-    /// What the model takes of the device's memory, where that is not the host's.
+    /// What the model takes of the device's memory, where that is not the host's; of several, of the fullest one's.
     pub(super) fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => {
-                let budget = model.device().budget().map_err(crate::cuda::Error::from)?;
-                Ok(Some(budget.into()))
-            }
+            Self::Cuda(model, _) => Ok(Some(model.budget()?.into())),
         }
     }
 
@@ -160,20 +165,20 @@ impl Learner {
     }
 
     /// The ranks whose replicas differ; see [`CpuModel::diverged_ranks`].
-    pub(super) fn diverged_ranks(&self) -> Vec<usize> {
+    pub(super) fn diverged_ranks(&self) -> Result<Vec<usize>, TrainError> {
         match self {
-            Self::Cpu(model, _) => model.diverged_ranks(),
+            Self::Cpu(model, _) => Ok(model.diverged_ranks()),
             #[cfg(feature = "cuda")]
-            Self::Cuda(..) => Vec::new(),
+            Self::Cuda(model, _) => Ok(model.diverged_ranks()?),
         }
     }
 
-    /// What ranks have sent to each other; see [`CpuModel::traffic`].
-    pub(super) fn traffic(&self) -> RankTraffic {
+    /// What ranks have sent to each other; see [`CpuModel::traffic`]. GPUs do not count it.
+    pub(super) fn traffic(&self) -> Option<RankTraffic> {
         match self {
-            Self::Cpu(model, _) => model.traffic(),
+            Self::Cpu(model, _) => Some(model.traffic()),
             #[cfg(feature = "cuda")]
-            Self::Cuda(..) => RankTraffic::default(),
+            Self::Cuda(..) => None,
         }
     }
 
@@ -185,7 +190,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => Batches::unpacked(part, options),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => Batches::for_gpu(model.device(), part, options, false),
+            Self::Cuda(model, _) => Batches::for_gpus(model.devices(), part, options, false),
         }
     }
 
@@ -200,9 +205,7 @@ impl Learner {
                 model.train_step(&batch.samples, rate_factor)?
             }
             #[cfg(feature = "cuda")]
-            (Self::Cuda(model, _), Batch::Packed(batch)) => {
-                model.train_fed(Arc::clone(batch), rate_factor)?
-            }
+            (Self::Cuda(model, _), Batch::Packed(batch)) => model.train_fed(batch, rate_factor)?,
             #[cfg(feature = "cuda")]
             (Self::Cpu(..), Batch::Packed(_)) => unreachable!("batches are opened for the learner"),
         }
@@ -439,26 +442,40 @@ mod gpu {
                            less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                            the host's memory is what counts";
 
-    /// The GPU that is to train a job; or why the CPU is, in words to be said behind that.
-    pub(super) fn device(job: &Job, spec: &ModelSpec) -> Result<Result<Arc<Device>, String>, TrainError> {
+    /// What a test sets so that a job's ranks may share GPUs.
+    const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
+
+    /// The GPUs that are to train a job, one a rank; or why the CPU is, in words to be said behind that.
+    pub(super) fn devices(
+        job: &Job,
+        spec: &ModelSpec,
+    ) -> Result<Result<Vec<Arc<Device>>, String>, TrainError> {
         let kind = job.device.kind;
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
         let refused = refusals(job, spec);
-        match (Device::open(0), refused.first()) {
+        let ranks = job.device.ranks.get() as usize;
+        match (open(ranks), refused.first()) {
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
             (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
-            (Err(NoDriver(_) | NoDevice { .. }), _) => {
+            (Err(NoDriver(_) | NoDevice { ordinal: 0, .. }), _) => {
                 Ok(Err(", since there is no GPU that can be used".into()))
+            }
+            (Err(NoDevice { count, .. }), _) => {
+                Ok(Err(format!(", since {ranks} ranks take as many GPUs, and there are {count}")))
             }
             // One that is there, and cannot be used: whoever has it wants to know why.
             (Err(error), _) => Ok(Err(format!(", since {error}"))),
-            (Ok(_), Some(first)) => Ok(Err(format!(", since a GPU does not do this job ({first})"))),
-            (Ok(device), None) if job.device.precision == Precision::Fp8 && !device.multiplies_fp8() => {
-                let name = device.name().map_err(Error::from)?;
+            (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not do this job ({first})"))),
+            (Ok(devices), None) => {
+                let fp8 = job.device.precision == Precision::Fp8;
+                let Some(other) = devices.iter().find(|device| fp8 && !device.multiplies_fp8()) else {
+                    return Ok(Ok(devices));
+                };
+                let name = other.name().map_err(Error::from)?;
                 let why =
                     format!("{name} is no Hopper, whose tensor cores device.precision = \"fp8\" is for");
                 if kind == DeviceKind::Cuda {
@@ -466,13 +483,19 @@ mod gpu {
                 }
                 Ok(Err(format!(", since {why}")))
             }
-            (Ok(device), None) => Ok(Ok(device)),
         }
     }
 
-    /// The model on the GPU, and the GPU in words; or why it is not there, in words to be said behind "the CPU".
+    /// A GPU a rank.
+    fn open(ranks: usize) -> rankine_cuda::Result<Vec<Arc<Device>>> {
+        let shared = std::env::var_os(LOOPBACK).is_some();
+        let count = if shared { Device::count()?.max(1) } else { ranks };
+        (0..ranks).map(|rank| Device::open(rank % count)).collect()
+    }
+
+    /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        device: &Arc<Device>,
+        devices: &[Arc<Device>],
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
@@ -485,37 +508,37 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
         };
-        let algorithms = algorithms(job)?;
-        let make = || {
-            let products = (precision, algorithms.clone());
-            CudaModel::initialized(device, spec.clone(), rules, products, job.seed, shape)
-        };
-        // First without the GPU's memory: what does not fit is known before anything of it is taken.
-        let made =
-            device.bind().map_err(Error::from).and_then(|()| device.measure(make)).and_then(|_| make());
+        let products = (precision, algorithms(job)?);
+        let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
+        let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {
             Ok(model) => {
-                let name = device.name().map_err(Error::from)?;
-                Ok(Ok((model, format!("one GPU ({name}) in {}", precision.name()))))
+                let name = devices[0].name().map_err(Error::from)?;
+                let how_many = match devices.len() {
+                    1 => "one GPU".into(),
+                    count => format!("{count} GPUs"),
+                };
+                Ok(Ok((model, format!("{how_many} ({name}) in {}", precision.name()))))
             }
-            Err(Error::Gpu(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_)))) => {
-                Err(TrainError::Device(format!(
-                    "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
-                )))
-            }
-            Err(error) if job.device.kind == DeviceKind::Cuda => {
-                Err(TrainError::Device(format!("the GPU cannot take this job: {error}. {}", WAY_OUT)))
-            }
-            Err(error) => Ok(Err(format!(", since the GPU cannot take this job ({error})"))),
+            Err(error) => match error.gpu() {
+                Some(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_))) => {
+                    Err(TrainError::Device(format!(
+                        "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+                    )))
+                }
+                _ if job.device.kind == DeviceKind::Cuda => {
+                    Err(TrainError::Device(format!("{it} cannot take this job: {error}. {}", WAY_OUT)))
+                }
+                _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
+            },
         }
     }
 
-    /// What judges a model: with room for the evaluation's samples and, where those fit, with their blocks, so that
-    /// only the first evaluation reads.
+    /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
+    /// evaluation reads.
     #[derive(Default)]
     pub(in super::super) struct Judge {
-        evaluation: Option<CudaEvaluation>,
-        resident: Vec<Arc<FedBatch>>,
+        resident: Vec<FedBatch>,
     }
 
     impl Judge {
@@ -533,40 +556,36 @@ mod gpu {
             }
             let options =
                 StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
-            let evaluation = match &mut self.evaluation {
-                Some(evaluation) => evaluation,
-                none => {
-                    let samples = part.samples as usize;
-                    let made = CudaEvaluation::new(model.device(), &model.spec().heads, samples);
-                    none.insert(made.map_err(Error::from)?)
-                }
-            };
-            model.begin_judging(evaluation)?;
+            model.begin_judging(part.samples as usize, options.batch_size)?;
             let mut samples = 0;
             let mut count = |batch: usize| {
                 samples += batch as u64;
                 progress(samples);
             };
+            // Kept until all is judged.
+            let mut batches = None;
             if self.resident.is_empty() {
-                let stay = Feed::fits(model.device(), &part, &options)?;
-                for batch in Batches::for_gpu(model.device(), part, &options, stay)? {
+                let stay = Feed::fits(model.devices(), &part, &options)?;
+                let batches = batches.insert(Batches::for_gpus(model.devices(), part, &options, stay)?);
+                for batch in batches {
                     let batch = batch?;
                     match &batch {
-                        Batch::Unpacked(batch) => model.judge(&batch.samples, evaluation)?,
+                        Batch::Unpacked(batch) => model.judge(&batch.samples)?,
                         Batch::Packed(batch) => {
-                            model.judge_fed(Arc::clone(batch), evaluation)?;
-                            self.resident.extend(stay.then(|| Arc::clone(batch)));
+                            model.judge_fed(batch)?;
+                            self.resident.extend(stay.then(|| batch.clone()));
                         }
                     }
                     count(batch.len());
                 }
             } else {
                 for batch in &self.resident {
-                    model.judge_fed(Arc::clone(batch), evaluation)?;
+                    model.judge_fed(batch)?;
                     count(batch.len());
                 }
             }
-            let Judgement { heads, not_numbers } = model.finish_judging(evaluation)?;
+            let Judgement { heads, not_numbers } = model.finish_judging()?;
+            drop(batches);
             Ok((not_numbers == 0).then_some(heads))
         }
     }

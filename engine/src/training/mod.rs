@@ -166,7 +166,7 @@ impl From<crate::cuda::Error> for TrainError {
     fn from(error: crate::cuda::Error) -> Self {
         match error {
             crate::cuda::Error::Data(error) => Self::Data(error),
-            crate::cuda::Error::Gpu(error) => Self::Gpu(error.to_string()),
+            error => Self::Gpu(error.to_string()),
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct Summary {
     pub model: ModelSummary,
     /// What computed.
     pub device: DeviceSummary,
-    /// What ranks sent to each other; absent where there is only one.
+    /// What ranks sent to each other; absent where there is only one, and on GPUs, which do not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeSummary>,
     /// The training.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::background::Background;
 use crate::dataset::{BlockCoding, DatasetPart};
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
@@ -42,13 +43,16 @@ pub enum Packed {
     Batch(PackedBatch),
 }
 
-/// An iterator over blocks and the batches that are cut from them. After an error it ends.
+/// An iterator over blocks and the batches that are cut from them. A thread of its own reads blocks ahead and checks
+/// them, up to [`PackedStream::BLOCKS_AHEAD`], each in a slab of the ring. After an error it ends.
 ///
 /// How many blocks lie between a batch's first one and the last one that came before it is bounded: see
 /// [`PackedStream::blocks_kept`].
 #[derive(Debug)]
 pub struct PackedStream {
-    blocks: BlockStream,
+    part: Arc<DatasetPart>,
+    rung: Rung,
+    blocks: Background<Result<PackedBlock>, ()>,
     batch_size: usize,
     /// The number of the next block.
     next: u32,
@@ -77,10 +81,20 @@ impl PackedStream {
             return Err(Error::invalid("raw records are not packed: they are read as batches of samples"));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        let blocks = BlockStream::with_ring(part, plan, &options.io, ring)?;
-        let (rows, ready) = (Vec::new(), VecDeque::new());
-        Ok(Self { blocks, batch_size: options.batch_size, next: 0, rows, ready })
+        let blocks = BlockStream::with_ring(Arc::clone(&part), plan, &options.io, ring)?;
+        let (rung, rows, ready) = (blocks.rung(), Vec::new(), VecDeque::new());
+        let blocks = Background::spawn("rankine-blocks", Self::BLOCKS_AHEAD, move |out, stop| {
+            for block in blocks {
+                if stop.is_asked() || out.send(block).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { part, rung, blocks, batch_size: options.batch_size, next: 0, rows, ready })
     }
+
+    /// Blocks that are read and checked ahead of whoever takes them.
+    pub const BLOCKS_AHEAD: usize = 4;
 
     /// So many blocks there are at most from the first one of a batch to the last one that comes before the batch; and
     /// how many a window has.
@@ -93,14 +107,14 @@ impl PackedStream {
 
     /// The rung that is used.
     pub fn rung(&self) -> Rung {
-        self.blocks.rung()
+        self.rung
     }
 
     /// Cuts a window into batches, whose last block has the number `last`.
     fn cut(&mut self, window: &Window, last: u32) {
         let behind = last.wrapping_add(1);
         let first = behind.wrapping_sub(window.blocks.len() as u32);
-        let part = Arc::clone(self.blocks.part());
+        let part = Arc::clone(&self.part);
         let place = Places::new(&part, window);
         let shuffled = window.shuffled_rows();
         let mut from = window.skip;

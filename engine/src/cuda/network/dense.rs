@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
 use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
 
+use super::super::together::Gradients;
 use super::layers::Layers;
 
 /// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
@@ -17,7 +18,7 @@ const SQUARES_PARTS: u32 = 1024;
 pub(super) struct Dense<T> {
     pub(super) layers: Layers,
     pub(super) parameters: Buffer<f32>,
-    pub(super) gradients: Buffer<f32>,
+    pub(super) gradients: Gradients,
     /// The parameters in the elements of activations, where those are not the parameters' own.
     copies: Option<Buffer<T>>,
     /// The first numbers of all parameters, then the second ones, as far as the rule keeps any.
@@ -30,6 +31,7 @@ impl<T: Element> Dense<T> {
     /// Parameters of the model, and the state that learning starts with.
     pub(super) fn new(
         device: &Arc<Device>,
+        (peers, heads): (Option<&Peers>, usize),
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
@@ -42,7 +44,7 @@ impl<T: Element> Dense<T> {
         optimizer.rule.initialize(&filled, &mut state);
         Ok(Self {
             parameters: Buffer::of(device, &filled)?,
-            gradients: Buffer::filled(device, filled.len(), 0)?,
+            gradients: Gradients::new(device, peers, layers.parts(), heads)?,
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{self, Element, Verdict};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
+use rankine_cuda::kernels::{self, Element, Tally, Verdict};
+use rankine_cuda::{AllReduce, Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
@@ -125,10 +125,29 @@ impl<T: Element> Head<T> {
         unsafe { self.parts.add_up(lane, sums) }
     }
 
+    /// Enqueues putting together what this rank has come to, which is added up with the gradients.
+    ///
+    /// # Safety
+    /// [`Head::enqueue`] and all that looks at gradients must come before; see [`Lane::launch`].
+    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, sum: &AllReduce) -> Result<()> {
+        let tally = Tally {
+            losses: self.losses.pointer(),
+            guard: shared.guard.pointer(),
+            numbers: sum.numbers().pointer(),
+            pieces: kernels::Head::<T>::pieces(shared.samples_count()),
+            heads: self.heads() as u32,
+        };
+        // SAFETY: there are as many losses as pieces of a batch and heads, and as many numbers as these want; the
+        // caller vouches for the order.
+        unsafe { lane.launch(&tally, (1, 1)) }?;
+        Ok(())
+    }
+
     /// Enqueues the verdict on a step, with its loss, which goes to its place among `losses`.
     ///
     /// # Safety
-    /// [`Head::enqueue`] and the sums of the gradients' squares must come before; `losses` must have the step's place.
+    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `losses` must
+    /// have the step's place.
     pub(super) unsafe fn verdict(
         &self,
         lane: &Lane,
@@ -137,20 +156,23 @@ impl<T: Element> Head<T> {
         losses: Pointer<f64>,
         (norm_max, scaled): (Option<f32>, bool),
     ) -> Result<()> {
+        let sum = shared.dense.gradients.sums().map(|sums| &sums.bottom);
+        let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
+        let (of_step, pieces) = sum.map_or(own, |sum| (sum.numbers().pointer(), 1));
         let verdict = Verdict {
-            losses: self.losses.pointer(),
+            losses: of_step,
             totals: input.totals,
             head_weights: self.weights.pointer(),
             parts: shared.dense.squares.pointer(),
             step: input.step,
             sums: losses,
             guard: shared.guard.pointer(),
-            pieces: kernels::Head::<T>::pieces(shared.samples_count()),
+            pieces,
             heads: self.heads() as u32,
             parts_count: shared.dense.squares.len() as u32,
             norm_max: norm_max.unwrap_or(f32::INFINITY),
             scaled: u32::from(scaled),
-            reserved: 0,
+            together: u32::from(sum.is_some()),
         };
         // SAFETY: all other addresses are of this value's buffers; the caller vouches for the rest.
         unsafe { lane.launch(&verdict, (1, 1)) }?;

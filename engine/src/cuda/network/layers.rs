@@ -70,6 +70,13 @@ impl Layers {
         Self { bottom, cross, hidden, head, linear, pairs, len }
     }
 
+    /// Where the parameters of the bottom MLP, of the interaction and of the top MLP end. The first two are multiples
+    /// of eight.
+    pub(super) fn parts(&self) -> [usize; 3] {
+        let bottom = self.bottom.last().map_or(0, |layer| layer.end());
+        [bottom, self.cross.iter().flatten().last().map_or(bottom, |layer| layer.end()), self.len]
+    }
+
     /// The model's parameters as they lie on the GPU.
     pub(super) fn fill_up(&self, parameters: &[f32]) -> Vec<f32> {
         let mut filled = vec![0.0; self.len];
@@ -158,6 +165,9 @@ mod tests {
                 let sizes = [layer.offset, layer.inputs, layer.outputs];
                 assert!(sizes.iter().all(|size| size.is_multiple_of(MULTIPLE)), "{layer:?}");
             }
+            let [bottom, interaction, len] = layers.parts();
+            assert!(bottom.is_multiple_of(MULTIPLE) && interaction.is_multiple_of(MULTIPLE), "{layers:?}");
+            assert_eq!((interaction, len), (layers.hidden[0].offset, filled.len()));
             let linear = layers.linear.expect("there are dense columns");
             assert_eq!((layers.head.inputs, layers.head.outputs), (24, 3));
             assert_eq!((linear.inputs, linear.outputs, linear.offset), (13, 3, layers.head.end()));

@@ -19,10 +19,12 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
-use rankine_cuda::{Buffer, Device, Lane, Pointer};
-use rankine_embedding::cuda::{LocalTables, Result};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
+use rankine_embedding::cuda::Result;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::input::Input;
+use super::tables::{Routed, Tables};
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
 pub(super) use fp8::Fp8Mlp;
@@ -100,8 +102,9 @@ impl<T: Element> Network<T> {
     /// they are not too small either, and steps where they are too large are left out.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
+    /// A network for so many samples. With peers this is a collective call.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, peers): (&Arc<Device>, Option<&Peers>),
         Products { compute, fp8, algorithms }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
@@ -109,7 +112,8 @@ impl<T: Element> Network<T> {
         parameters: &[f32],
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
-        let dense = Dense::new(device, Layers::new(spec, places), parameters, &rules.dense)?;
+        let layers = Layers::new(spec, places);
+        let dense = Dense::new(device, (peers, spec.heads.len()), layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
@@ -173,6 +177,11 @@ impl<T: Element> Network<T> {
         tuning
     }
 
+    /// A checksum of the dense parameters, once the lane has done all that was enqueued on it.
+    pub(super) fn checksum(&self, lane: &Lane) -> Result<u64> {
+        Ok(xxh3_64(bytemuck::cast_slice(&self.shared.dense.parameters.read(lane)?)))
+    }
+
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.
     pub(super) fn parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
         Ok(self.shared.dense.layers.cut_out(&self.shared.dense.parameters.read(lane)?))
@@ -203,6 +212,13 @@ impl<T: Element> Network<T> {
     /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
         Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Self::guard() }])?)
+    }
+
+    /// Forgets all dense gradients, and what was found to be wrong with them.
+    pub(super) fn forget_gradients(&self, lane: &Lane) -> Result<()> {
+        let gradients = &self.shared.dense.gradients;
+        gradients.write(lane, &vec![0.0; gradients.len()])?;
+        self.hold(lane, false)
     }
 
     /// Whether hidden layers are in fp8.
@@ -263,12 +279,12 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn look_up(
         &self,
         lane: &Lane,
-        tables: &LocalTables,
-        input: Input,
+        tables: &Tables,
+        batch: Routed,
         samples: usize,
     ) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe { tables.look_up(lane, input.ids, samples, self.vectors.both().values.pointer) }
+        unsafe { tables.look_up(lane, batch, samples, self.vectors.both().values.pointer) }
     }
 
     /// Enqueues the interaction of the vectors, once all are there.
@@ -354,7 +370,7 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.weights(lane, &self.shared.blas, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the heads' parameters and by the top MLP's other biases, after
+    /// Enqueues the gradients by the biases of the top MLP and by the heads' parameters, after [`Network::head`] and
     /// [`Network::hidden_backward`].
     ///
     /// # Safety
@@ -367,20 +383,72 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues the gradients by all other biases, after [`Network::bottom_backward`].
+    /// Enqueues the gradients by the interaction's biases, after [`Network::interact_backward`].
     ///
     /// # Safety
     /// As for [`Network::head`].
-    pub(super) unsafe fn sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+    pub(super) unsafe fn interact_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
-        unsafe {
-            self.interaction.sums(lane, &self.shared, &plan.interaction)?;
-            self.bottom.sums(lane, &self.shared, &plan.bottom)
-        }
+        unsafe { self.interaction.sums(lane, &self.shared, &plan.interaction) }
     }
 
-    /// Enqueues the verdict on a step, once all gradients are there: whether it is written. Its loss goes to its place
-    /// among `losses`.
+    /// Enqueues the gradients by the bottom MLP's biases, after [`Network::bottom_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn bottom_sums(&self, lane: &Lane, plan: &Backward) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { self.bottom.sums(lane, &self.shared, &plan.bottom) }
+    }
+
+    /// Enqueues adding up the top MLP's gradients over all ranks, after [`Network::hidden_backward`]; nothing where
+    /// there is one rank. All ranks must add up the parts in the same order, on one lane each.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_top(&self, lane: &Lane) -> Result<()> {
+        if let Some(sums) = self.shared.dense.gradients.sums() {
+            // SAFETY: as for `bottom_forward`.
+            unsafe { sums.top.enqueue(lane) }?;
+        }
+        Ok(())
+    }
+
+    /// The same of the interaction's gradients, after [`Network::interact_backward`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_interaction(&self, lane: &Lane) -> Result<()> {
+        if let Some(sum) = self.shared.dense.gradients.sums().and_then(|sums| sums.interaction.as_ref()) {
+            // SAFETY: as for `bottom_forward`.
+            unsafe { sum.enqueue(lane) }?;
+        }
+        Ok(())
+    }
+
+    /// The same of the bottom MLP's gradients, after [`Network::bottom_backward`], and with them of what each rank has
+    /// come to.
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn sum_bottom(&self, lane: &Lane) -> Result<()> {
+        if let Some(sums) = self.shared.dense.gradients.sums() {
+            // SAFETY: as for `bottom_forward`.
+            unsafe {
+                self.head.tally(lane, &self.shared, &sums.bottom)?;
+                sums.bottom.enqueue(lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether a rank waited in vain for another as gradients were added up, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        self.shared.dense.gradients.check_now()
+    }
+
+    /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. Its loss goes
+    /// to its place among `losses`.
     ///
     /// # Safety
     /// As for [`Network::head`]; `losses` must have the step's place.
@@ -407,16 +475,31 @@ impl<T: Element> Network<T> {
         }
     }
 
-    /// Enqueues the update of the tables, after [`Network::verdict`]; the batch must be routed.
+    /// Enqueues sending the gradients of rows to their owners, after [`Network::interact_backward`]; the batch must be
+    /// routed.
     ///
     /// # Safety
     /// As for [`Network::head`].
-    pub(super) unsafe fn update_tables(&self, lane: &Lane, tables: &LocalTables, input: Input) -> Result<()> {
+    pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: Routed) -> Result<()> {
+        // SAFETY: as for `bottom_forward`.
+        unsafe { tables.reduce(lane, batch, self.vectors.both().gradients.pointer) }
+    }
+
+    /// Enqueues the update of the tables, after [`Network::verdict`] and [`Network::reduce`].
+    ///
+    /// # Safety
+    /// As for [`Network::head`].
+    pub(super) unsafe fn update_tables(
+        &self,
+        lane: &Lane,
+        tables: &Tables,
+        (batch, input): (Routed, Input),
+    ) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
         unsafe {
             let told = (guard.table_scale(), guard.stop());
-            tables.update(lane, input.ids, gradients, input.rates, input.step, told)
+            tables.update(lane, batch, gradients, (input.rates, input.step), told)
         }
     }
 

@@ -1,0 +1,77 @@
+//! Batches on their way to ranks: whole ones, and each rank's share.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rankine_embedding::Topology;
+use rankine_reader::Samples;
+use rayon::prelude::*;
+
+use super::feed::{FedBatch, FedPart};
+
+/// A rank's samples of a batch.
+pub(super) enum Batch<'a> {
+    Unpacked(Cow<'a, Samples>, Range<usize>),
+    Packed(Arc<FedPart>),
+}
+
+impl Batch<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Unpacked(_, samples) => samples.len(),
+            Self::Packed(batch) => batch.len(),
+        }
+    }
+}
+
+/// A batch, of all ranks.
+pub(super) enum Whole<'a> {
+    Unpacked(&'a Samples, Range<usize>),
+    Packed(&'a FedBatch),
+}
+
+impl<'a> Whole<'a> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Unpacked(_, samples) => samples.len(),
+            Self::Packed(batch) => batch.len(),
+        }
+    }
+
+    /// All of it, for the only rank.
+    pub(super) fn only(self) -> Batch<'a> {
+        match self {
+            Self::Unpacked(batch, samples) => Batch::Unpacked(Cow::Borrowed(batch), samples),
+            Self::Packed(batch) => match batch.parts() {
+                [part] => Batch::Packed(Arc::clone(part)),
+                parts => panic!("a batch for {} GPUs, and there is one", parts.len()),
+            },
+        }
+    }
+
+    /// Each rank's.
+    pub(super) fn shares(&self, topology: Topology) -> Vec<Batch<'static>> {
+        match self {
+            Self::Unpacked(batch, samples) => {
+                let of_rank = |rank| {
+                    let share = topology.share(samples.len(), rank);
+                    let own = batch.slice(samples.start + share.start..samples.start + share.end);
+                    Batch::Unpacked(Cow::Owned(own), 0..share.len())
+                };
+                (0..topology.ranks()).into_par_iter().map(of_rank).collect()
+            }
+            Self::Packed(batch) => {
+                let parts = batch.parts();
+                assert_eq!(parts.len(), topology.ranks(), "a part a GPU");
+                parts.iter().map(|part| Batch::Packed(Arc::clone(part))).collect()
+            }
+        }
+    }
+}
+
+/// Samples by so many at a time.
+pub(super) fn parts(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let len = batch.len;
+    (0..len).step_by(size).map(move |first| first..len.min(first + size))
+}

@@ -1,0 +1,94 @@
+//! One rank of a model, as whoever tells it what to do sees it. A GPU that trains alone is one, too.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use rankine_cuda::blas::Tuning;
+use rankine_cuda::kernels::{Rate, Step};
+use rankine_cuda::{Budget, Moment};
+use rankine_reader::schema;
+
+use super::batch::Batch;
+use super::error::Result;
+use super::evaluation::Judgement;
+use super::work::PhaseTimes;
+use crate::model::{ModelSpec, TrainingRules};
+use crate::saved::SavedModelError;
+
+/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
+pub(super) const SLOTS: usize = 3;
+
+/// What a rank does, whatever its activations are kept as. Of every batch it is given its own samples alone. With
+/// others, each operation is done by all ranks, in the same order. Its GPU must be the current one of the thread.
+pub(super) trait Rank: Debug + Send {
+    /// Begins a step of training. Waits only where several are under way.
+    fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()>;
+
+    /// Waits for all steps.
+    fn finish(&mut self) -> Result<()>;
+
+    /// The losses of steps that are known to be done, and were not taken yet.
+    fn take_losses(&mut self) -> Vec<f64>;
+
+    /// The logits of samples that fit a slot, one a sample and head.
+    fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
+
+    /// Begins an evaluation, once all steps are done, of as many samples in all as are said first, and of those that
+    /// come to this rank.
+    fn begin_judging(&mut self, samples: usize, own: usize) -> Result<()>;
+
+    /// Enqueues scoring samples that fit a slot, and judging the scores.
+    fn judge(&mut self, batch: Batch<'_>) -> Result<()>;
+
+    /// What an evaluation has come to; over ranks, only the first one tells AUCs.
+    fn finish_judging(&mut self) -> Result<Judgement>;
+
+    /// Steps that were left out so far, where they can be.
+    fn skipped_steps(&self) -> Result<Option<u64>>;
+
+    /// The moment at which what was begun will be done.
+    fn mark(&self) -> Result<Moment>;
+
+    /// Waits for all steps and takes the first slot next.
+    fn begin_anew(&mut self) -> Result<()>;
+
+    /// Trains so many steps on what lies in the first `slots` slots, each in its turn; returns how long each took, in
+    /// milliseconds.
+    fn time_steps(&mut self, slots: usize, steps: usize) -> Result<Vec<f64>>;
+
+    /// Times the phases of an iteration over the batch that lies in the first slot.
+    fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes>;
+
+    /// The algorithms that products take.
+    fn tuning(&self) -> Tuning;
+
+    /// What its GPU's memory is for.
+    fn budget(&self) -> Result<Budget>;
+
+    /// The dense parameters, once all steps are done.
+    fn parameters(&self) -> Result<Vec<f32>>;
+
+    /// A checksum of what all ranks have.
+    fn checksum(&self) -> Result<u64>;
+
+    /// Tells the weights of each table's rows, in order and row by row, where all of them lie here.
+    fn try_for_each_row(
+        &self,
+        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
+    ) -> Result<(), SavedModelError>;
+
+    /// Puts what lies here of some of a table's rows to its places in `weights`, `[row][dim]` from the first of these
+    /// rows on, where several ranks have parts of them.
+    fn copy_rows(&self, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()>;
+}
+
+/// What a rank is made for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    /// Samples of a batch that come to one rank, at most.
+    pub(super) samples: usize,
+    /// The same of batches that are scored.
+    pub(super) score_samples: usize,
+    /// Of each categorical column: how many ids a bag may hold.
+    pub(super) hotness: &'a [schema::Hotness],
+}

@@ -1,0 +1,126 @@
+//! What the ranks of a model agree on in each step: the weights of a batch's samples, the loss, whether the step is
+//! written, and the dense gradients. All of it is added up in the order of ranks, so that all have the same bits.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rankine_cuda::kernels::Tally;
+use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_embedding::cuda::Result;
+
+/// A rank among those of a model.
+#[derive(Debug)]
+pub(super) struct Together {
+    peers: Arc<Peers>,
+    /// Of each head: what the samples of a batch weigh that have its label.
+    weights: AllReduce,
+}
+
+impl Together {
+    /// A collective call.
+    pub(super) fn new(peers: Arc<Peers>, heads: usize) -> Result<Self> {
+        let weights = AllReduce::new(&peers, 0, heads)?;
+        Ok(Self { peers, weights })
+    }
+
+    pub(super) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// Enqueues adding up, over all ranks, what the samples of a batch weigh here, of each head.
+    ///
+    /// # Safety
+    /// There must be a weight a head in both places; all ranks must enqueue their calls in the same order, and this
+    /// value live until the lane has done it; see [`Lane::launch`].
+    pub(super) unsafe fn add_weights(
+        &self,
+        lane: &Lane,
+        own: Pointer<f64>,
+        of_all: Pointer<f64>,
+    ) -> Result<()> {
+        let numbers = self.weights.numbers();
+        // SAFETY: there is a number a head; the caller vouches for the rest.
+        unsafe {
+            lane.copy(own, numbers.pointer(), numbers.len())?;
+            self.weights.enqueue(lane)?;
+            lane.copy(numbers.pointer(), of_all, numbers.len())?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether a rank waited in vain for another, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        Ok(self.weights.check_now()?)
+    }
+}
+
+/// The gradients by all dense parameters.
+#[derive(Debug)]
+pub(super) enum Gradients {
+    /// Of the only rank.
+    Alone(Buffer<f32>),
+    /// Of this rank's samples, and then of those of all ranks.
+    Together { values: Arc<Shared<f32>>, sums: Box<Sums> },
+}
+
+/// What adds up the gradients of all ranks: each part as soon as it is there on the way back.
+#[derive(Debug)]
+pub(super) struct Sums {
+    pub(super) top: AllReduce,
+    /// Where the interaction has parameters.
+    pub(super) interaction: Option<AllReduce>,
+    /// With what [`Tally`] says of each rank.
+    pub(super) bottom: AllReduce,
+}
+
+impl Gradients {
+    /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
+    /// the third. With peers this is a collective call.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        peers: Option<&Peers>,
+        [bottom, interaction, len]: [usize; 3],
+        heads: usize,
+    ) -> Result<Self> {
+        let Some(peers) = peers else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
+        // Sums are taken by vectors of four.
+        let values = Arc::new(peers.share(len.next_multiple_of(4), 0)?);
+        let sum = |part, numbers| AllReduce::of_part(peers, &values, part, numbers);
+        let sums = Box::new(Sums {
+            top: sum(interaction..len, 0)?,
+            interaction: (interaction > bottom).then(|| sum(bottom..interaction, 0)).transpose()?,
+            bottom: sum(0..bottom, Tally::numbers(heads))?,
+        });
+        Ok(Self::Together { values, sums })
+    }
+
+    /// What adds them up, where there are several ranks.
+    pub(super) fn sums(&self) -> Option<&Sums> {
+        match self {
+            Self::Alone(_) => None,
+            Self::Together { sums, .. } => Some(sums),
+        }
+    }
+
+    /// Tells whether a rank waited in vain for another, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        if let Some(Sums { top, interaction, bottom }) = self.sums() {
+            [Some(top), interaction.as_ref(), Some(bottom)]
+                .into_iter()
+                .flatten()
+                .try_for_each(AllReduce::check_now)?;
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Gradients {
+    type Target = Buffer<f32>;
+
+    fn deref(&self) -> &Buffer<f32> {
+        match self {
+            Self::Alone(buffer) => buffer,
+            Self::Together { values, .. } => values,
+        }
+    }
+}

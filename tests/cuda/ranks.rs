@@ -1,0 +1,192 @@
+//! Trainings over several ranks, against one GPU alone. Where there are fewer GPUs than ranks they share them.
+
+use std::sync::Arc;
+
+use libtest_mimic::Failed;
+use rankine::evaluation::{Evaluation, HeadMetrics};
+use rankine::job::Precision;
+use rankine::model::{Interaction, TrainingRules};
+use rankine_cuda::Device;
+use rankine_reader::Samples;
+
+use super::input::is_the_same_however_it_is_fed;
+use super::training::{Training, weights};
+use super::{Bench, Body, Outcome, Words, close};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("ranks_train_with_dot_products_as_one", 3, |bench, words| trains_as_one(bench, words, Interaction::Dot)),
+    ("ranks_train_with_cross_layers_as_one", 1, |bench, words| {
+        trains_as_one(bench, words, Interaction::Cross { layers: 2, rank: Some(12) })
+    }),
+    ("ranks_train_with_machines_as_one", 1, |bench, words| {
+        trains_as_one(bench, words, Interaction::FactorizationMachine)
+    }),
+    ("ranks_train_with_concatenations_as_one", 1, |bench, words| {
+        trains_as_one(bench, words, Interaction::Concat)
+    }),
+    ("ranks_train_with_bf16_as_one", 1, |bench, words| learns_as_one(bench, words, Precision::Bf16)),
+    ("ranks_train_with_fp16_as_one", 1, |bench, words| learns_as_one(bench, words, Precision::Fp16)),
+    ("ranks_leave_out_the_same_steps", 1, leave_out_the_same_steps),
+    ("ranks_write_nothing_after_a_loss_that_is_no_number", 1, write_nothing_after_a_wrong_loss),
+    ("ranks_judge_as_the_cpu_does", 2, judge_as_the_cpu_does),
+    ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
+];
+
+/// A GPU a rank, each opened for itself.
+fn devices(ranks: usize) -> Result<Vec<Arc<Device>>, Failed> {
+    let count = Device::count()?;
+    Ok((0..ranks).map(|rank| Device::open(rank % count)).collect::<Result<_, _>>()?)
+}
+
+/// Some ranks: as many as there are GPUs, or up to four that share them.
+fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed> {
+    let most = Device::count()?.clamp(4, 8) as u64;
+    devices(2 + words.below(most - 1) as usize)
+}
+
+fn of_all_ranks(training: &Training, devices: &[Arc<Device>], precision: Precision) -> Result<Run, Failed> {
+    let mut model = training.over_ranks(devices, precision)?;
+    let losses = training.losses_on_gpu(&mut model)?;
+    let diverged = model.diverged_ranks()?;
+    if !diverged.is_empty() {
+        return Err(format!("ranks {diverged:?} have other dense parameters than the first one").into());
+    }
+    let mut logits = Vec::new();
+    model.logits(&training.batches[0], &mut logits)?;
+    Ok(Run { losses, weights: weights(&model)?, logits })
+}
+
+/// What a training has come to.
+#[derive(PartialEq)]
+struct Run {
+    losses: Vec<f64>,
+    weights: Vec<f32>,
+    logits: Vec<f32>,
+}
+
+fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
+    let mut training = Training::random(words, interaction, 200);
+    // Some ranks have no sample of these.
+    for (place, len) in [(20, 1), (21, 2), (22, 3)] {
+        training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));
+    }
+    let mut alone = training.on_gpu(bench, Precision::Fp32)?;
+    let expected = training.losses_on_gpu(&mut alone)?;
+    let devices = some_devices(words)?;
+    let found = of_all_ranks(&training, &devices, Precision::Fp32)?;
+    for (step, (&loss, &expected)) in found.losses.iter().zip(&expected).enumerate() {
+        close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
+    }
+    let of_alone = weights(&alone)?;
+    if (found.losses.len(), found.weights.len()) != (expected.len(), of_alone.len()) {
+        return Err(format!("{} losses and {} weights", found.losses.len(), found.weights.len()).into());
+    }
+    for (number, (&weight, &expected)) in found.weights.iter().zip(&of_alone).enumerate() {
+        close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
+    }
+    let mut logits = Vec::new();
+    alone.logits(&training.batches[0], &mut logits)?;
+    if logits.len() != found.logits.len() {
+        return Err(format!("{} logits, and {} are expected", found.logits.len(), logits.len()).into());
+    }
+    for (number, (&logit, &expected)) in found.logits.iter().zip(&logits).enumerate() {
+        close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
+    }
+    let same = of_all_ranks(&training, &devices, Precision::Fp32)? == found;
+    if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
+}
+
+fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
+    let training = Training::random(words, Interaction::Dot, 200);
+    let expected = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
+    let devices = some_devices(words)?;
+    let found = of_all_ranks(&training, &devices, precision)?;
+    let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
+    let (of_ranks, of_one) = (mean(&found.losses), mean(&expected));
+    close("the mean of the last 50 losses", 0, of_ranks, of_one, 0.01 * of_one)?;
+    let same = of_all_ranks(&training, &devices, precision)? == found;
+    if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
+}
+
+fn leave_out_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, Interaction::Dot, 1);
+    // Gradients of a loss of this size are within the range, times the scale at first they are not.
+    training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
+    training.rules = TrainingRules::sgd(&training.spec, 1e-8);
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Fp16)?;
+    let mut before = weights(&model)?;
+    let mut skipped = vec![0];
+    for step in 0..24 {
+        if !training.losses_on_gpu(&mut model)?[0].is_finite() {
+            return Err("a loss within the range is not told".into());
+        }
+        let (now, after) = (model.skipped_steps()?.unwrap_or(0), weights(&model)?);
+        if (now > skipped[step]) != (after == before) || !model.diverged_ranks()?.is_empty() {
+            return Err(format!("steps left out: {skipped:?}, then {now}").into());
+        }
+        skipped.push(now);
+        before = after;
+    }
+    if skipped[1] != 1 || skipped[24] == 24 {
+        return Err(format!("steps left out: {skipped:?}").into());
+    }
+    Ok(())
+}
+
+fn write_nothing_after_a_wrong_loss(_: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, Interaction::Dot, 3);
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16)?;
+    training.losses_on_gpu(&mut model)?;
+    let before = weights(&model)?;
+    // One sample of one rank.
+    let mut wrong = training.batches[0].clone();
+    wrong.weights.resize(wrong.len, 1.0);
+    let place = words.below(wrong.len as u64) as usize;
+    wrong.weights[place] = f32::NAN;
+    wrong.labels.iter_mut().for_each(|labels| labels[place] = 1.0);
+    training.batches.insert(0, wrong);
+    let losses = training.losses_on_gpu(&mut model)?;
+    if losses.len() != 4 || !losses[0].is_nan() || weights(&model)? != before {
+        return Err(format!("weights changed after the losses {losses:?}").into());
+    }
+    Ok(())
+}
+
+fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
+    let training = Training::random(words, Interaction::Dot, 20);
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16)?;
+    training.losses_on_gpu(&mut model)?;
+    let size = model.score_size();
+    let batches: Vec<Samples> = (training.batches.iter())
+        .flat_map(|batch| (0..batch.len).step_by(size).map(|at| batch.slice(at..batch.len.min(at + size))))
+        .collect();
+    let samples: usize = batches.iter().map(|batch| batch.len).sum();
+    // Batches are of several lengths here: as if each were a whole one.
+    let room = batches.len() * size;
+    for _ in 0..2 {
+        let mut on_host = Evaluation::new(&training.spec.heads);
+        model.begin_judging(room, size)?;
+        for batch in &batches {
+            model.judge(batch)?;
+        }
+        let found = model.finish_judging()?.heads;
+        for batch in &batches {
+            let mut logits = Vec::new();
+            model.logits(batch, &mut logits)?;
+            on_host.add(batch, &logits);
+        }
+        let aucs = |heads: &[HeadMetrics]| -> Vec<_> {
+            heads.iter().map(|head| head.metrics.map(|metrics| (metrics.auc, metrics.samples))).collect()
+        };
+        let (found, expected) = (aucs(&found), aucs(&on_host.metrics()));
+        if found != expected {
+            return Err(format!("{found:?} in place of {expected:?} of {samples} samples").into());
+        }
+    }
+    Ok(())
+}
+
+fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {
+    let devices = some_devices(words)?;
+    is_the_same_however_it_is_fed(&devices, words)
+}
