@@ -286,9 +286,9 @@ impl<T: Element> Iteration<'_, T> {
         Ok(())
     }
 
-    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is computed:
-    /// so gradients by weights come as early as they can, on the lane of the way back. The gradients of rows go to their
-    /// owners beside all of this.
+    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is
+    /// computed: so gradients by weights come as early as they can, on the lane of the way back. The gradients of rows
+    /// go to their owners beside all of this.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
