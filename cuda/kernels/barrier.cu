@@ -5,11 +5,7 @@ struct Barrier {
     Flags* flags[RANKS_MAX];
     // Of this rank alone: the barriers passed.
     u64* epoch;
-    // As `Wait` has them.
-    u64* told;
-    u64 deadline_ns;
-    u32 rank;
-    u32 ranks;
+    Wait wait;
 };
 static_assert(sizeof(Barrier) == 96);
 
@@ -17,7 +13,7 @@ static_assert(sizeof(Barrier) == 96);
 extern "C" __global__ void barrier(const __grid_constant__ Barrier p) {
     const u32 peer = threadIdx.x;
     const u64 epoch = *p.epoch + 1;
-    if (peer < p.ranks) meet(p.flags, 0, epoch, peer, {p.told, p.deadline_ns, p.rank, p.ranks});
+    if (peer < p.wait.ranks) meet(p.flags, 0, epoch, peer, p.wait);
     __syncwarp();
     if (peer == 0) *p.epoch = epoch;
 }

@@ -31,8 +31,6 @@ mod memory;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 #[cfg(feature = "cuda")]
-mod peer;
-#[cfg(feature = "cuda")]
 mod peers;
 #[cfg(feature = "cuda")]
 mod pinned;
@@ -53,8 +51,6 @@ pub use graph::Graph;
 pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
 pub use memory::{Budget, Part, Purpose};
-#[cfg(feature = "cuda")]
-pub use peer::PeerBuffer;
 #[cfg(feature = "cuda")]
 pub use peers::{AllReduce, AllReduceWay, Gather, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]

@@ -1,21 +1,7 @@
 //! `all_reduce.cu`.
 
-use super::{Flags, Id, Kernel, RANKS_MAX};
+use super::{Flags, Id, Kernel, RANKS_MAX, Wait};
 use crate::buffer::Pointer;
-
-/// What waiting for peers needs beside their flags.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Wait {
-    /// Null, or where [`Flags::aborted`] is copied to when this rank finds it: memory that the host reads.
-    pub told: Pointer<u64>,
-    /// How long to wait before all ranks are told to give up.
-    pub deadline_ns: u64,
-    /// This rank.
-    pub rank: u32,
-    /// All ranks.
-    pub ranks: u32,
-}
 
 /// Sums over the ranks, in place. Grid: the same number of blocks at every rank, one [`Flags`] each.
 #[repr(C)]
@@ -43,7 +29,7 @@ pub(crate) struct AllReduce {
     pub(crate) reserved: u32,
 }
 
-const _: () = assert!(size_of::<Wait>() == 24 && size_of::<AllReduce>() == 320);
+const _: () = assert!(size_of::<AllReduce>() == 320);
 
 impl AllReduce {
     /// Threads of a block.

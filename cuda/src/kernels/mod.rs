@@ -42,10 +42,9 @@ mod totals;
 mod unpack;
 mod update;
 
-pub use all_reduce::Wait;
 pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
-pub use barrier::{Barrier, Flags};
+pub(crate) use barrier::{Barrier, Flags, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};

@@ -39,14 +39,10 @@ impl PeerBarrier {
     /// # Errors
     /// Where the driver refuses. That a rank did not come in time is what [`PeerBarrier::check`] tells.
     pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
-        let wait = self.watch.wait();
         let barrier = Barrier {
             flags: self.watch.flags().of_ranks(),
             epoch: self.epoch.pointer(),
-            told: wait.told,
-            deadline_ns: wait.deadline_ns,
-            rank: wait.rank,
-            ranks: wait.ranks,
+            wait: self.watch.wait(),
         };
         // SAFETY: the addresses are of this value's, whose life the caller vouches for.
         unsafe { lane.launch(&barrier, (1, 1)) }

@@ -25,6 +25,7 @@ pub(crate) enum Phase {
     Reduce,
     BottomBackward,
     BottomWeights,
+    TopSums,
     Sums,
     SumTop,
     SumInteraction,
@@ -36,7 +37,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 20] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::BottomForward,
         Self::LookUp,
         Self::Interact,
@@ -49,6 +50,7 @@ impl Phase {
         Self::Reduce,
         Self::BottomBackward,
         Self::BottomWeights,
+        Self::TopSums,
         Self::Sums,
         Self::SumTop,
         Self::SumInteraction,
@@ -81,7 +83,8 @@ impl Phase {
             Self::Reduce => "gradients of rows to owners",
             Self::BottomBackward => "bottom MLP back",
             Self::BottomWeights => "bottom MLP by weights",
-            Self::Sums => "sums by biases",
+            Self::TopSums => "top MLP by biases",
+            Self::Sums => "other layers by biases",
             Self::SumTop => "sum over ranks, top MLP",
             Self::SumInteraction => "sum over ranks, interaction",
             Self::SumBottom => "sum over ranks, bottom MLP",
@@ -185,8 +188,8 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::Reduce => network.reduce(lane, tables, batch),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
+                Phase::TopSums => network.top_sums(lane, backward),
                 Phase::Sums => {
-                    network.top_sums(lane, backward)?;
                     network.interact_sums(lane, backward)?;
                     network.bottom_sums(lane, backward)
                 }
@@ -264,24 +267,32 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_back(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let (main, [_, _, weights, _]) = (lanes.main, lanes.aside());
-        let Lanes { back, weighed: [_, weighed], .. } = lanes;
+        let (main, [beside, _, weights, _]) = (lanes.main, lanes.aside());
+        let Lanes { back, weighed: [_, weighed], summed, .. } = lanes;
+        let [through_top, through_interaction, through_bottom] = back;
         // SAFETY: as for `enqueue_all`.
         unsafe {
-            let parts =
-                [(Phase::TopBackward, Phase::TopWeights), (Phase::InteractBackward, Phase::InteractWeights)];
-            for ((by_inputs, by_weights), back) in parts.into_iter().zip(back) {
-                self.enqueue(by_inputs, main)?;
-                main.record(back)?;
-                weights.wait(back)?;
-                self.enqueue(by_weights, weights)?;
-            }
+            self.enqueue(Phase::TopBackward, main)?;
+            main.record(through_top)?;
+            weights.wait(through_top)?;
+            self.enqueue(Phase::TopWeights, weights)?;
+            // Sums are short kernels, which go on beside others.
+            beside.wait(through_top)?;
+            self.enqueue(Phase::TopSums, beside)?;
+            self.enqueue(Phase::InteractBackward, main)?;
+            main.record(through_interaction)?;
+            weights.wait(through_interaction)?;
+            self.enqueue(Phase::InteractWeights, weights)?;
             weights.record(weighed)?;
-            // These move more than they multiply, and the sums are short kernels: the other products go on beside them.
             self.enqueue(Phase::BottomBackward, main)?;
+            main.record(through_bottom)?;
+            beside.wait(through_bottom)?;
+            self.enqueue(Phase::Sums, beside)?;
+            beside.record(summed)?;
+            // They move more than they multiply: the products of the other layers' go on beside them.
             self.enqueue(Phase::BottomWeights, main)?;
-            self.enqueue(Phase::Sums, main)?;
             main.wait(weighed)?;
+            main.wait(summed)?;
         }
         Ok(())
     }

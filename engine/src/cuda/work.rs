@@ -78,7 +78,8 @@ impl Sizes<'_> {
             Phase::InteractWeights => self.by_weights(&self.cross_layers()),
             Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
             Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
-            Phase::Sums => bytes(activations(head.inputs)),
+            Phase::TopSums => bytes(activations(head.inputs)),
+            Phase::Sums => bytes(activations(spec.bottom_outputs())),
             Phase::Reduce | Phase::SumTop | Phase::SumInteraction | Phase::SumBottom if ranks == 1 => {
                 Work::default()
             }

@@ -135,7 +135,7 @@ impl<T: Element> Network<T> {
             let top = top.cast();
             let (filled, at) = (layers.fill_up(parameters), dense.parameters.pointer());
             let input = (top.values, Some(top.gradients));
-            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?)
+            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?.into())
         } else {
             Hidden::Elements(Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?)
         };
