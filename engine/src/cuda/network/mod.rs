@@ -342,8 +342,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
-    /// those of the interaction may be computed beside all else, one after the other.
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They
+    /// and those of the interaction may be computed beside all else, one after the other.
     ///
     /// # Safety
     /// As for [`Network::head`].
