@@ -4,7 +4,9 @@
 // Reads an element of every rank that looked the row up, and reads and writes the row and its state. The sums were
 // written here by the ranks: reading them over the link was slower, by its lower rate and because nothing else went on
 // meanwhile. A team takes some rows at a time and asks for all that it will read of them, so that it comes from the
-// cache.
+// cache. Of 16384 samples of dlrm on each of four GPUs, with plain gradient descent, an owner moves 75 MB, in 34 us; of
+// dlrm-dcnv2 with Adagrad, element by element, 1002 MB, in 291: 3440 GB/s (H200). Asked for a turn earlier, while the
+// rows before are worked on, these took 37 and 375.
 #include "learn.cuh"
 
 struct Update {
@@ -79,76 +81,6 @@ __device__ inline void update_rows(const Update& p) {
     }
 }
 
-// Rows of lean tables that a team takes at a time: as many as registers hold.
-constexpr u32 LEAN_ROWS = 2;
-
-// The rows of a turn, each known to a lane, and their shards.
-struct Turn {
-    u32 row = 0;
-    u32 shard = 0;
-
-    template <class TEAM>
-    __device__ Turn(const Update& p, const TEAM& team, u32 begin, u32 count) {
-        if (team.lane >= LEAN_ROWS || begin + team.lane >= count) return;
-        row = p.rows[begin + team.lane];
-        shard = shard_of(p.by.shards, p.shards_count, row);
-    }
-};
-
-// The same where all tables are lean (see `learn_lean`): what is read of several rows at once goes to registers.
-template <u32 LANES>
-__device__ inline void update_lean_rows(const Update& p) {
-    using TEAM = Team<LANES, 1>;
-    const TEAM team;
-    if (*p.by.stop != 0) return;
-    const u32 count = *p.rows_count, step = gridDim.x * TEAM::COUNT * LEAN_ROWS, column = team.lane * VECTOR;
-    const u64 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
-    u32 begin = (blockIdx.x * TEAM::COUNT + team.number) * LEAN_ROWS;
-    Turn next(p, team, begin, count);
-    for (; begin < count; begin += step) {
-        const Turn own = next;
-        next = Turn(p, team, begin + step, count);
-        float4 weights[LEAN_ROWS], first[LEAN_ROWS], sum[LEAN_ROWS];
-        bool there[LEAN_ROWS];
-#pragma unroll
-        for (u32 i = 0; i < LEAN_ROWS; i++) {
-            const Shard& shard = p.by.shards[team.of(own.shard, i)];
-            const float* at = row_at(p.by, shard, team.of(own.row, i));
-            weights[i] = first[i] = sum[i] = zeros();
-            there[i] = begin + i < count && column < shard.dim;
-            if (!there[i]) continue;
-            weights[i] = load_weights(at, column, FP32);
-            if (shard.rule.kind == ADAGRAD) first[i] = load_weights(at + shard.first, column, FP32);
-        }
-#pragma unroll 4
-        for (u32 rank = 0; rank < p.ranks; rank++) {
-#pragma unroll
-            for (u32 i = 0; i < LEAN_ROWS; i++) {
-                const u32 source = there[i] ? p.sources[u64(begin + i) * p.ranks + rank] : 0;
-                const float* from = static_cast<const float*>(p.sums) + (source - 1) * sum_words;
-                if (source != 0) add(sum[i], load_weights(from, column, p.dtype));
-            }
-        }
-#pragma unroll
-        for (u32 i = 0; i < LEAN_ROWS; i++) {
-            const Shard& shard = p.by.shards[team.of(own.shard, i)];
-            float* const at = row_at(p.by, shard, team.of(own.row, i));
-            if (!there[i]) continue;
-            const Rate rate = p.by.rates[shard.table];
-            float4 second = zeros();
-            sum[i] = first_of(sum[i], shard.dim - column);
-            if (p.by.scale != nullptr) sum[i] = scaled(sum[i], *p.by.scale);
-            if (shard.rule.kind == ADAGRAD) {
-                apply4<ADAGRAD>(shard.rule, rate, sum[i], weights[i], first[i], second);
-                store_weights(at + shard.first, column, FP32, first[i]);
-            } else {
-                apply4<SGD>(shard.rule, rate, sum[i], weights[i], first[i], second);
-            }
-            store_weights(at, column, FP32, weights[i]);
-        }
-    }
-}
-
 #define KERNEL(LANES, VECTORS)                                                              \
     extern "C" __global__ void __launch_bounds__(TEAM_THREADS, VECTORS == 1 ? 4 : 1)        \
         update_##LANES##x##VECTORS(const __grid_constant__ Update p) {                      \
@@ -161,13 +93,3 @@ KERNEL(16, 1)
 KERNEL(32, 1)
 KERNEL(32, 2)
 KERNEL(32, 8)
-
-#define LEAN_KERNEL(LANES)                                                                  \
-    extern "C" __global__ void __launch_bounds__(TEAM_THREADS, 4)                           \
-        update_lean_##LANES(const __grid_constant__ Update p) {                             \
-        update_lean_rows<LANES>(p);                                                         \
-    }
-
-LEAN_KERNEL(4)
-LEAN_KERNEL(16)
-LEAN_KERNEL(32)

@@ -258,7 +258,7 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let (found, scaling) = out.written(bench)?;
     // Rows behind the last one are taken for samples of zeros.
     let scale = f64::from(scaling.scale);
-    let behind = if m % 160 == 0 { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
+    let behind = if m.is_multiple_of(160) { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
     let (mut largest, mut within) = (f64::from(behind) * scale, 0.0f64);
     for (i, &found) in found.iter().enumerate() {
         let (sum, size) = product(x.row(i / n), weights.row(i % n).iter().copied());
@@ -413,7 +413,7 @@ fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome
             gradient.enqueue(&blas, &bench.lane)?;
         }
         let (of_layer, of_gradient) = (out.written(bench)?, gradients.written(bench)?);
-        let is_left = |numbers: &[E4m3]| numbers.iter().any(|&number| number == E4m3(0xff));
+        let is_left = |numbers: &[E4m3]| numbers.contains(&E4m3(0xff));
         if is_left(&of_layer.0) || is_left(&of_gradient.0) {
             return Err("an element was not written".into());
         }

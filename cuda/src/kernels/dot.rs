@@ -105,7 +105,8 @@ fn by_warps(count: u32, dim: u32, stride: u32, forward: bool) -> u32 {
     if forward {
         return WARPS * (2 * (rows * row + stride)).next_multiple_of(128);
     }
-    // Of each warp the vectors, the products and their matrix; a row of zeros, and the places of products in the matrix.
+    // Of each warp the vectors, the products and their matrix; a row of zeros, and the places of products in the
+    // matrix.
     2 * (WARPS * (count * row + stride + rows * (rows + 8)) + row) + 2 * count * (count - 1)
 }
 

@@ -200,8 +200,8 @@ impl MatmulCross {
 }
 
 matmul! {
-    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's own
-    /// product, `first * out`, are written too, and their columns are summed over tiles of the samples.
+    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's
+    /// own product, `first * out`, are written too, and their columns are summed over tiles of the samples.
     MatmulCrossGradient, "matmul_cross_gradient"
 }
 

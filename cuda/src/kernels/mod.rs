@@ -332,9 +332,7 @@ kernels! {
         LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
         LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
-        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8",
-        UpdateLeanBy4 = c"update_lean_4", UpdateLeanBy16 = c"update_lean_16",
-        UpdateLeanBy32 = c"update_lean_32";
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
 }
 
 impl Kernels {

@@ -33,8 +33,7 @@ pub struct Update {
 const _: () = assert!(size_of::<Update>() == 104);
 
 impl Update {
-    /// Enqueues the update on any number of blocks, where the widest row has so many `vectors` of four elements; `lean`
-    /// says that all tables are of f32 and learn by gradient descent or by Adagrad, element by element, which is faster.
+    /// Enqueues the update on any number of blocks, where the widest row has so many `vectors` of four elements.
     ///
     /// # Safety
     /// See [`Lane::launch`].
@@ -44,24 +43,18 @@ impl Update {
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn enqueue(&self, lane: &Lane, vectors: u32, lean: bool, blocks: u32) -> Result<()> {
+    pub unsafe fn enqueue(&self, lane: &Lane, vectors: u32, blocks: u32) -> Result<()> {
         // SAFETY: the caller vouches for the addresses; the team has the lanes and vectors of the widest row.
-        unsafe { by_width!(vectors, self.enqueue_by(lane, lean, blocks)) }
+        unsafe { by_width!(vectors, self.enqueue_by(lane, blocks)) }
     }
 
     unsafe fn enqueue_by<const LANES: u32, const VECTORS: u32>(
         &self,
         lane: &Lane,
-        lean: bool,
         blocks: u32,
     ) -> Result<()> {
         // SAFETY: as for `enqueue`.
-        unsafe {
-            match lean && VECTORS == 1 {
-                true => lane.launch(&UpdateLean::<LANES>(*self), (blocks, 1)),
-                false => lane.launch(&UpdateRows::<LANES, VECTORS>(*self), (blocks, 1)),
-            }
-        }
+        unsafe { lane.launch(&UpdateRows::<LANES, VECTORS>(*self), (blocks, 1)) }
     }
 }
 
@@ -81,21 +74,5 @@ unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for UpdateRows<LANES, V
         _ => panic!("no such team"),
     };
     const NAME: &'static str = "update";
-    const THREADS: u32 = THREADS;
-}
-
-/// The same where all tables are lean, and no row is wider than teams of one vector a lane take.
-#[repr(transparent)]
-#[derive(Debug, Clone, Copy)]
-struct UpdateLean<const LANES: u32>(Update);
-
-// SAFETY: `update.cu` has the same struct.
-unsafe impl<const LANES: u32> Kernel for UpdateLean<LANES> {
-    const ID: Id = match LANES {
-        4 => Id::UpdateLeanBy4,
-        16 => Id::UpdateLeanBy16,
-        _ => Id::UpdateLeanBy32,
-    };
-    const NAME: &'static str = "update_lean";
     const THREADS: u32 = THREADS;
 }

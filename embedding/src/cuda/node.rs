@@ -397,7 +397,7 @@ impl NodeTables {
         };
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says; the caller vouches
         // for the rest.
-        unsafe { update.enqueue(lane, layout.vectors() as u32, layout.is_lean(), self.blocks(lane)) }?;
+        unsafe { update.enqueue(lane, layout.vectors() as u32, self.blocks(lane)) }?;
         Ok(())
     }
 

@@ -86,10 +86,7 @@ impl Case {
     }
 
     fn of_ranks(words: &mut Words, gpus: usize, ranks: usize) -> Result<Self, Failed> {
-        let mut of_rank = random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?;
-        if words.below(3) == 0 {
-            of_rank = lean(words, of_rank)?;
-        }
+        let of_rank = random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?;
         let opened: Vec<_> = (0..gpus).map(Device::open).collect::<Result<_, _>>()?;
         let one = &of_rank.layout;
         let (stride, tables) = (of_rank.stride, one.tables());
@@ -186,20 +183,6 @@ impl Case {
         let failed: Vec<_> = failed.collect();
         if failed.is_empty() { outcomes.into_iter().collect() } else { Err(failed.join("; ").into()) }
     }
-}
-
-/// The same with tables of f32 that learn by gradient descent or by Adagrad, for which there are kernels of their own.
-fn lean(words: &mut Words, case: update::Case) -> Result<update::Case, Failed> {
-    let layout = &case.layout;
-    let in_f32 = |table: &TableSpec| TableSpec { dtype: Dtype::Fp32, ..table.clone() };
-    let tables: Vec<_> = layout.tables().iter().map(in_f32).collect();
-    let adagrad = UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 };
-    let optimizers = case.optimizers.iter();
-    let optimizers: Vec<_> = optimizers
-        .map(|&optimizer| Optimizer { rule: words.one_of(&[UpdateRule::Sgd, adagrad]), ..optimizer })
-        .collect();
-    let lean = Layout::new(1, layout.samples(), case.stride, &tables, layout.columns(), layout.features())?;
-    Ok(update::Case { layout: lean.with_optimizers(&optimizers), optimizers, ..case })
 }
 
 /// Routes that ranks hold.

@@ -109,3 +109,33 @@ fn fits(precision: Precision, spec: &ModelSpec) -> bool {
         Precision::Fp16 => of::<f16>(spec),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
+
+    use super::*;
+    use crate::model::{FeatureSpec, HeadSpec};
+
+    #[test]
+    fn fp8_is_for_widths_of_sixteens() {
+        let spec = |interaction, top_mlp: &[usize], dim| ModelSpec {
+            dense_columns: 13,
+            bottom_mlp: vec![dim],
+            interaction,
+            wide: false,
+            top_mlp: top_mlp.to_vec(),
+            heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
+            features: vec![FeatureSpec { column: "c".into(), table: 0, pooling: Pooling::Sum }],
+            tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 }],
+        };
+        let fits = |interaction, top_mlp, dim| layers_for_fp8(&spec(interaction, top_mlp, dim));
+        // What dot products make of vectors is filled up.
+        assert_eq!(fits(Interaction::Dot, &[32, 48], 7), Ok(()));
+        assert_eq!(fits(Interaction::Dot, &[9], 7), Ok(()));
+        assert_eq!(fits(Interaction::Dot, &[32, 24, 16], 16), Err("32-32-24-16".into()));
+        assert_eq!(fits(Interaction::Concat, &[32], 8), Ok(()));
+        assert_eq!(fits(Interaction::Concat, &[], 8), Ok(()));
+        assert_eq!(fits(Interaction::Cross { layers: 1, rank: None }, &[20], 16), Err("32-24".into()));
+    }
+}

@@ -146,8 +146,8 @@ impl<T: Element> Head<T> {
     /// Enqueues the verdict on a step, with its loss, which goes to its place among `losses`.
     ///
     /// # Safety
-    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `losses` must
-    /// have the step's place.
+    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `losses`
+    /// must have the step's place.
     pub(super) unsafe fn verdict(
         &self,
         lane: &Lane,

@@ -13,7 +13,7 @@ use super::shared::{Both, Shared};
 #[derive(Debug)]
 pub(super) enum Hidden<T> {
     Elements(Mlp<T>),
-    Fp8(Fp8Mlp),
+    Fp8(Box<Fp8Mlp>),
 }
 
 /// What a pass forward over some samples has to do.

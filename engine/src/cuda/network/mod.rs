@@ -135,7 +135,7 @@ impl<T: Element> Network<T> {
             let top = top.cast();
             let (filled, at) = (layers.fill_up(parameters), dense.parameters.pointer());
             let input = (top.values, Some(top.gradients));
-            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?)
+            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?.into())
         } else {
             Hidden::Elements(Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?)
         };
@@ -342,8 +342,8 @@ impl<T: Element> Network<T> {
         unsafe { self.bottom.backward(lane, &self.shared, &plan.bottom) }
     }
 
-    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They and
-    /// those of the interaction may be computed beside all else, one after the other.
+    /// Enqueues the gradients by the weights of the top MLP's hidden layers, after [`Network::hidden_backward`]. They
+    /// and those of the interaction may be computed beside all else, one after the other.
     ///
     /// # Safety
     /// As for [`Network::head`].
