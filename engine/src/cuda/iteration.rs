@@ -122,8 +122,8 @@ pub(super) struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    /// Of the way back: through the top MLP, the interaction and the bottom MLP.
-    back: [Moment; 3],
+    /// Of the way back.
+    back: [Moment; 2],
     /// Of the gradients by weights: of the top MLP and of the interaction.
     weighed: [Moment; 2],
     reduced: Moment,
@@ -138,11 +138,9 @@ impl<'a> Lanes<'a> {
     /// it.
     pub(super) fn new(main: &'a Lane, shared: bool) -> Result<Self> {
         let device = main.device();
-        let trial = std::env::var("RANKINE_TRY").unwrap_or_default();
         let aside = || -> Result<_> {
-            let weights = if trial == "high" { Lane::of_high_priority(device)? } else { Lane::new(device)? };
             let (tables, routes) = (Lane::of_high_priority(device)?, Lane::new(device)?);
-            Ok([tables, routes, weights, Lane::of_high_priority(device)?])
+            Ok([tables, routes, Lane::new(device)?, Lane::of_high_priority(device)?])
         };
         let moment = || Moment::new(device);
         Ok(Self {
@@ -151,7 +149,7 @@ impl<'a> Lanes<'a> {
             begun: moment()?,
             looked_up: moment()?,
             routed: moment()?,
-            back: [moment()?, moment()?, moment()?],
+            back: [moment()?, moment()?],
             weighed: [moment()?, moment()?],
             reduced: moment()?,
             summed: moment()?,
@@ -299,38 +297,34 @@ impl<T: Element> Iteration<'_, T> {
         Ok(())
     }
 
-    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is computed,
-    /// and the gradients of rows go to their owners beside the bottom MLP.
+    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is
+    /// computed: so gradients by weights come as early as they can, on the lane of the way back. The gradients of rows
+    /// go to their owners beside all of this.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_back_together(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let (main, [beside, _, mut weights, sums]) = (lanes.main, lanes.aside());
-        if std::env::var("RANKINE_TRY").is_ok_and(|trial| trial == "main") {
-            weights = main;
-        }
-        let Lanes { back: [top, interaction, bottom], weighed, reduced, summed, .. } = lanes;
+        let (main, [beside, _, _, sums]) = (lanes.main, lanes.aside());
+        let Lanes { back: [interaction, bottom], weighed: [top_weighed, weighed], reduced, summed, .. } =
+            lanes;
         let (network, backward) = (self.network, self.backward);
         // SAFETY: as for `enqueue_all`.
         unsafe {
             self.enqueue(Phase::TopBackward, main)?;
-            main.record(top)?;
-            weights.wait(top)?;
-            self.enqueue(Phase::TopWeights, weights)?;
-            network.top_sums(weights, backward)?;
-            weights.record(&weighed[0])?;
-            sums.wait(&weighed[0])?;
+            self.enqueue(Phase::TopWeights, main)?;
+            network.top_sums(main, backward)?;
+            main.record(top_weighed)?;
+            sums.wait(top_weighed)?;
             self.enqueue(Phase::SumTop, sums)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(interaction)?;
             beside.wait(interaction)?;
             self.enqueue(Phase::Reduce, beside)?;
             beside.record(reduced)?;
-            weights.wait(interaction)?;
-            self.enqueue(Phase::InteractWeights, weights)?;
-            network.interact_sums(weights, backward)?;
-            weights.record(&weighed[1])?;
-            sums.wait(&weighed[1])?;
+            self.enqueue(Phase::InteractWeights, main)?;
+            network.interact_sums(main, backward)?;
+            main.record(weighed)?;
+            sums.wait(weighed)?;
             self.enqueue(Phase::SumInteraction, sums)?;
             self.enqueue(Phase::BottomBackward, main)?;
             self.enqueue(Phase::BottomWeights, main)?;

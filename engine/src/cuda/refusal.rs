@@ -34,6 +34,10 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
                        with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
             refuse("device.tune".into(), why.into());
         }
+        if job.device.precision == Precision::Fp8 {
+            let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
+            refuse("device.precision".into(), why.into());
+        }
         let spread = |placement| matches!(placement, Placement::Auto | Placement::RowWise);
         let whole = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
         let row_wise = |placement: Placement| {

@@ -29,8 +29,8 @@ pub(super) use ring::BlockRing;
 /// Batches that may be under way on a GPU while the next one is waited for.
 const UNDER_WAY: usize = 4;
 
-/// Batches for GPUs, made ahead of whoever takes them. Dropped, it stops its threads; of several GPUs, once all that was
-/// begun with its batches is done.
+/// Batches for GPUs, made ahead of whoever takes them. Dropped, it stops its threads; of several GPUs, once all that
+/// was begun with its batches is done.
 ///
 /// Memory of the host, page-locked: the slabs of [`BlockStream::ring_for`], some more for each GPU, and for several
 /// GPUs in file order those of a batch and a window. Memory of each GPU: as many blocks as two windows of the order of
