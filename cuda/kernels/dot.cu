@@ -155,8 +155,8 @@ __device__ inline u32 rounded_up(u32 value, u32 multiple) { return (value + mult
 
 __device__ inline u32 shared_address(const void* place) { return u32(__cvta_generic_to_shared(place)); }
 
-// Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Its registers 0 and 2 are the first eight rows
-// as the right factor, read as columns; 1 and 3 are the others.
+// Sixteen rows of sixteen elements, as the left factor of `multiply_add`. Its registers 0 and 2 are the first eight
+// rows as the right factor, read as columns; 1 and 3 are the others.
 template <class T>
 __device__ inline void load_rows(u32 (&tile)[4], const T* from, u32 row) {
     const u32 lane = threadIdx.x % WARP, place = shared_address(from + lane % EDGE * row + lane / EDGE * PIECE);
@@ -295,9 +295,9 @@ __device__ inline __nv_bfloat162 pair_of(const bf16*, float2 values) {
 }
 __device__ inline __half2 pair_of(const f16*, float2 values) { return __floats2half2_rn(values.x, values.y); }
 
-// What a block of the way back has in shared memory: of each warp a sample's vectors, in whose place their gradients are
-// made, its products' gradients as they come, and those as a symmetric matrix; behind those of all warps a row of zeros and
-// the places of each product in the matrix. The less it is, the more samples are on their way.
+// What a block of the way back has in shared memory: of each warp a sample's vectors, in whose place their gradients
+// are made, its products' gradients as they come, and those as a symmetric matrix; behind those of all warps a row of
+// zeros and the places of each product in the matrix. The less it is, the more samples are on their way.
 template <u32 TILES>
 struct Back {
     static constexpr u32 ROWS = TILES * EDGE, G_ROW = ROWS + PAD_HALF, WARPS = DOT_THREADS / WARP;

@@ -1,19 +1,19 @@
 // Products of bf16 matrices on Hopper with what is done to their elements, so that no pass over activations is left:
 //
-// - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the samples,
-//   column by column, for the bias before that ReLU.
+// - Gradients by a layer's input, taken through the ReLU that the input came from, and summed over pieces of the
+//   samples, column by column, for the bias before that ReLU.
 // - Cross layers: x' = x0 * (u + b) + x, with u the product, which is kept for the way back.
-// - Gradients by a cross layer's result, of which a part comes past the layer behind it: g = product + g'; and with them
-//   those by the layer's own product, x0 * g, summed for its bias as above.
+// - Gradients by a cross layer's result, of which a part comes past the layer behind it: g = product + g'; and with
+//   them those by the layer's own product, x0 * g, summed for its bias as above.
 //
 // What the elements are combined with is read while others multiply, into the place in shared memory that the results
 // are then written from, a quarter of a tile at a time: some quarters are read and some written while one is worked on.
 //
-// Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes; tiles
-// are turned when they are written. A block has two warps that fetch tiles, two that have them written, and two warpgroups
-// that multiply, each a tile of its own, in turns: while one multiplies, the other one finishes its elements. Two blocks are a
-// cluster with tiles of the same samples, of which each fetches half for both. Pairs of tiles are numbered along a
-// sample's columns, so that samples are read from memory once; weights stay in the cache.
+// Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes;
+// tiles are turned when they are written. A block has two warps that fetch tiles, two that have them written, and two
+// warpgroups that multiply, each a tile of its own, in turns: while one multiplies, the other one finishes its
+// elements. Two blocks are a cluster with tiles of the same samples, of which each fetches half for both. Pairs of
+// tiles are numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
 #include "hopper.cuh"
 
 #include <type_traits>
@@ -21,13 +21,14 @@
 constexpr u32 MATMUL_THREADS = 384;
 
 struct Matmul {
-    // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128 columns.
+    // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128
+    // columns.
     TensorMap weights;
     // [samples][depth], tiles of 80 samples.
     TensorMap samples;
-    // What elements are combined with and what is written, [samples][columns] in tiles of 80 samples. Through a ReLU its
-    // outputs, and the gradients; for cross layers x0 and x, and u and x'; on their way back what is added and x0, and
-    // the gradients by the result and by the product.
+    // What elements are combined with and what is written, [samples][columns] in tiles of 80 samples. Through a ReLU
+    // its outputs, and the gradients; for cross layers x0 and x, and u and x'; on their way back what is added and x0,
+    // and the gradients by the result and by the product.
     TensorMap inputs[2];
     TensorMap outputs[2];
     // For gradients: [tile of samples][columns]
@@ -177,7 +178,9 @@ __device__ inline void matmul(const Matmul& p) {
                 const u32 sample = pair / across * SAMPLES + quarter % 2 * QUARTER_SAMPLES;
                 wait(finished + 8 * place, number / PLACES & 1);
 #pragma unroll
-                for (u32 i = 0; i < Then::TAKEN; i++) write_tile(p.outputs[i], from + i * QUARTER_BYTES, column, sample);
+                for (u32 i = 0; i < Then::TAKEN; i++) {
+                    write_tile(p.outputs[i], from + i * QUARTER_BYTES, column, sample);
+                }
                 writes_begun();
                 writes_read();
                 arrive(taken + 8 * place);
@@ -236,7 +239,8 @@ __device__ inline void matmul(const Matmul& p) {
             if (thread < 2) arrive_at(empty + 8 * before, thread);
             ring.advance(steps);
 
-            // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8 samples.
+            // This lane gives the address of a row of one of four pieces: two of 8 columns for each of two of 8
+            // samples.
             const u32 piece = (warp * 2 + (lane >> 3 & 1)) ^ (lane & 7);
             const u32 row = ((lane >> 4) * 8 + (lane & 7)) * ROW_BYTES + piece * 16;
 #pragma unroll

@@ -44,8 +44,8 @@ pub(super) struct Forward(Vec<Vec<Product>>);
 #[derive(Debug)]
 pub(super) struct Backward(Vec<LayerBackward>);
 
-/// Those of a layer: the gradients by its weights, and in the order in which they follow each other those by `V x` and by
-/// its input.
+/// Those of a layer: the gradients by its weights, and in the order in which they follow each other those by `V x` and
+/// by its input.
 #[derive(Debug)]
 struct LayerBackward {
     by_weights: Vec<Product>,

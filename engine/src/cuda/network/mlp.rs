@@ -86,8 +86,8 @@ impl<T: Element> Mlp<T> {
         Ok(Forward(self.places.iter().map(product).collect::<Result<_, _>>()?))
     }
 
-    /// `of_weights` is for the gradients by weights; `entrance` is what the product does that gives the gradients by the
-    /// first layer's input.
+    /// `of_weights` is for the gradients by weights; `entrance` is what the product does that gives the gradients by
+    /// the first layer's input.
     pub(super) fn plan_backward(
         &self,
         shared: &Shared<T>,
