@@ -5,8 +5,8 @@ use bytemuck::{Pod, Zeroable};
 use super::{Guard, Id, Kernel};
 use crate::buffer::Pointer;
 
-/// How a tensor's values become numbers of fp8. It is part of what training has learned: a step's scale follows from the
-/// steps before.
+/// How a tensor's values become numbers of fp8. It is part of what training has learned: a step's scale follows from
+/// the steps before.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Fp8Scaling {
