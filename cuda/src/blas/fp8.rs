@@ -1,8 +1,8 @@
 //! Products of matrices in fp8, for GPUs for which [`crate::Device::multiplies_fp8`] holds.
 //!
-//! The tensor cores of Hopper take factors of fp8 with the depth along their rows alone. So whatever is multiplied lies in
-//! memory twice, row by row and turned. `fp8_matmul.cu` writes both where the next product reads them; the gradients by
-//! weights are cuBLASLt's.
+//! The tensor cores of Hopper take factors of fp8 with the depth along their rows alone. So whatever is multiplied lies
+//! in memory twice, row by row and turned. `fp8_matmul.cu` writes both where the next product reads them; the gradients
+//! by weights are cuBLASLt's.
 
 use half::bf16;
 

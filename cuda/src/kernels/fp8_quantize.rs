@@ -10,8 +10,7 @@ use crate::fp8::E4m3;
 /// Columns of activations and gradients in fp8, and inputs and outputs of layers, are multiples of this.
 pub const FP8_MULTIPLE: usize = 16;
 
-/// Where a sample lies in the rows of turned matrices: of each 16 samples they are in the order 0, 1, 8, 9, 2, 3, 10,
-/// ...
+/// Where a sample lies in the rows of turned matrices: of each 16 they are in the order 0, 1, 8, 9, 2, 3, 10, ...
 pub fn turned_place(sample: usize) -> usize {
     let (group, within) = (sample / FP8_MULTIPLE, sample % FP8_MULTIPLE);
     group * FP8_MULTIPLE + within % 8 / 2 * 4 + within / 8 * 2 + within % 2

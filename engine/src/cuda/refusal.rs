@@ -74,8 +74,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse(
             "device.precision".into(),
             format!(
-                "fp8 is for layers whose widths, their inputs filled up to multiples of 8, are multiples of 16, and the \
-                 top MLP's are {sizes}: set other model.top_mlp or model.embedding_dim, or use \"bf16\""
+                "fp8 is for layers whose widths, filled up to multiples of 8, are multiples of 16, and the top MLP's \
+                 are {sizes}: set other model.top_mlp or model.embedding_dim, or use \"bf16\""
             ),
         );
     }

@@ -18,8 +18,8 @@ use rankine_embedding::cuda::Result;
 use super::shared::{Activations, Both, Parts, Shared, dense, first_rows};
 use crate::model::Layer;
 
-/// What is expected before the first step. Of activations nothing is known: their scale is 1. Gradients by a mean over a
-/// batch are of the order of a sample's share of it; theirs is 16 times the batch, or somewhat less.
+/// What is expected before the first step. Of activations nothing is known: their scale is 1. Gradients by a mean over
+/// a batch are of the order of a sample's share of it; theirs is 16 times the batch, or somewhat less.
 const ACTIVATIONS_AT_FIRST: f32 = 224.0;
 const GRADIENTS_AT_FIRST: f32 = 14.0;
 

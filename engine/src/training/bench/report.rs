@@ -116,8 +116,8 @@ pub struct Phase {
     pub gb_per_s: f64,
     /// Operations over time.
     pub tflop_per_s: f64,
-    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations, whichever takes longer, over the
-    /// time that it takes.
+    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations,
+    /// whichever takes longer, over the time that it takes.
     pub roofline_share: f64,
 }
 
