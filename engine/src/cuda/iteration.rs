@@ -122,8 +122,8 @@ pub(super) struct Lanes<'a> {
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
-    /// Of the way back.
-    back: [Moment; 2],
+    /// Of the way back: through the top MLP, the interaction and the bottom MLP.
+    back: [Moment; 3],
     /// Of the gradients by weights: of the top MLP and of the interaction.
     weighed: [Moment; 2],
     reduced: Moment,
@@ -149,7 +149,7 @@ impl<'a> Lanes<'a> {
             begun: moment()?,
             looked_up: moment()?,
             routed: moment()?,
-            back: [moment()?, moment()?],
+            back: [moment()?, moment()?, moment()?],
             weighed: [moment()?, moment()?],
             reduced: moment()?,
             summed: moment()?,
@@ -305,8 +305,9 @@ impl<T: Element> Iteration<'_, T> {
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_back_together(&self, lanes: &Lanes<'_>) -> Result<()> {
         let (main, [beside, _, _, sums]) = (lanes.main, lanes.aside());
-        let Lanes { back: [interaction, bottom], weighed: [top_weighed, weighed], reduced, summed, .. } =
-            lanes;
+        let Lanes {
+            back: [_, interaction, bottom], weighed: [top_weighed, weighed], reduced, summed, ..
+        } = lanes;
         let (network, backward) = (self.network, self.backward);
         // SAFETY: as for `enqueue_all`.
         unsafe {
