@@ -1,5 +1,7 @@
 //! Processes that meet: real ones, under the variables that launchers set.
 
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
 use std::net::TcpListener;
 use std::process::{Child, Stdio};
 

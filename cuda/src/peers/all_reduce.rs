@@ -27,11 +27,12 @@ pub enum AllReduceWay {
 }
 
 impl AllReduceWay {
-    /// The faster one for so many bytes, as it was measured (docs/benchmarks.md).
+    /// The faster one for so many bytes, as it was measured over 2 and 4 GPUs (docs/benchmarks.md). Over more it
+    /// follows from the bytes that leave a GPU.
     pub fn of(bytes: usize, ranks: usize) -> Self {
         let at_once_max = match ranks {
-            ..=2 => 1 << 20,
-            3..=4 => 256 << 10,
+            ..=2 => 2 << 20,
+            3..=4 => 512 << 10,
             _ => 128 << 10,
         };
         if bytes <= at_once_max { Self::AtOnce } else { Self::BySlices }

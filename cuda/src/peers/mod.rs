@@ -52,9 +52,9 @@ enum Together {
 
 impl Peers {
     /// Ranks of one process: rank `r` on `devices[r]`. A GPU may have several ranks; those that measure their memory at
-    /// the same time must have opened it each for itself, and there must be as many `CUDA_DEVICE_MAX_CONNECTIONS` in the
-    /// environment, before the driver is asked for anything, as their lanes are together: those of one connection wait
-    /// for each other. `deadline` is how long one rank waits for another.
+    /// the same time must have opened it each for itself, and there must be as many `CUDA_DEVICE_MAX_CONNECTIONS` in
+    /// the environment, before the driver is asked for anything, as their lanes are together: those of one connection
+    /// wait for each other. `deadline` is how long one rank waits for another.
     ///
     /// # Errors
     /// Where there are no ranks or more than [`RANKS_MAX`], or where a GPU cannot access another one's memory.

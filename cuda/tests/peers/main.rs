@@ -26,8 +26,8 @@ fn main() -> ExitCode {
     if let Some(code) = processes::run_as_rank() {
         return code;
     }
-    // Ranks on one GPU wait for each other: so no two of their lanes may be one queue of the driver's, of which there are
-    // 8 where nobody asks for more.
+    // Ranks on one GPU wait for each other: so no two of their lanes may be one queue of the driver's, of which there
+    // are 8 where nobody asks for more.
     // SAFETY: nothing else runs yet.
     unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
     let there = match Device::count() {
