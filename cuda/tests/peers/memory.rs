@@ -124,7 +124,7 @@ fn sequences_do_not_disturb_each_other(machine: &Machine, words: &mut Words) -> 
 }
 
 fn a_rank_that_does_not_come_is_named(machine: &Machine, _: &mut Words) -> Outcome {
-    let deadline = Duration::from_millis(200);
+    let deadline = Duration::from_secs(1);
     machine.on_ranks(2, deadline, |peers, lane| {
         let barrier = PeerBarrier::new(peers)?;
         if peers.rank() == 1 {
