@@ -14,9 +14,7 @@
 // Weights lie in pairs (`fp8.cuh`), so that a lane has sums of columns that lie beside each other: their bytes are
 // stored as one element of bf16 would be.
 #include "fp8.cuh"
-#include "hopper.cuh"
-
-constexpr u32 FP8_MATMUL_THREADS = 384;
+#include "tiles.cuh"
 
 struct Fp8Matmul {
     // [columns][depth], in pairs; tiles of 128 columns.
@@ -48,16 +46,8 @@ static_assert(sizeof(Fp8Matmul) == 640);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Of a tile: its columns and samples, and how much of the depth is multiplied at a time: the bytes of a row in shared
-// memory.
-constexpr u32 COLUMNS = 128;
-constexpr u32 SAMPLES = 160;
-constexpr u32 DEPTH = 128;
-constexpr u32 GROUP_THREADS = 128;
-constexpr u32 WEIGHTS_BYTES = COLUMNS * DEPTH;
-constexpr u32 SAMPLES_BYTES = SAMPLES * DEPTH;
-constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
-constexpr u32 STAGES = 4;
+// How much of the depth is multiplied at a time: a row of a tile in shared memory.
+constexpr u32 DEPTH = ROW_BYTES;
 // Each warpgroup has a place for the tile that it writes: rows, and then turned in slices of 32 samples.
 constexpr u32 ROWS_BYTES = SAMPLES * COLUMNS;
 constexpr u32 SLICE = 32;
@@ -66,23 +56,11 @@ constexpr u32 TILE_BYTES = 2 * ROWS_BYTES;
 constexpr u32 TILES_AT = STAGES * STAGE_BYTES;
 constexpr u32 BARRIERS_AT = TILES_AT + 2 * TILE_BYTES;
 constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 2);
-static_assert(SHARED_BYTES <= 232448 && FP8_MATMUL_THREADS == 3 * GROUP_THREADS);
+static_assert(SHARED_BYTES <= 232448);
 // Words of bits that a lane has of a tile: one bit for each of its sums.
 constexpr u32 WORDS = SAMPLES / WARP;
 // Four sums of a lane, two columns of two samples, are a word of fp8; of these it has so many in each half of a tile.
 constexpr u32 HALF_WORDS = SAMPLES / 8;
-
-// Where a pass over tiles is: in the ring of stages, and how often it went round.
-struct Ring {
-    u32 stage = 0;
-    u32 round = 0;
-
-    __device__ inline void advance(u32 steps) {
-        stage += steps;
-        round += stage / STAGES;
-        stage %= STAGES;
-    }
-};
 
 // What becomes of the sums.
 enum Then { FORWARD, BACK, OUT };
@@ -329,17 +307,17 @@ __device__ inline void fp8_matmul(const Fp8Matmul&) {
 #define PAIRED
 #endif
 
-extern "C" __global__ void PAIRED __launch_bounds__(FP8_MATMUL_THREADS, 1)
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
     fp8_relu(const __grid_constant__ Fp8Matmul p) {
     fp8_matmul<FORWARD>(p);
 }
 
-extern "C" __global__ void PAIRED __launch_bounds__(FP8_MATMUL_THREADS, 1)
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
     fp8_relu_gradient(const __grid_constant__ Fp8Matmul p) {
     fp8_matmul<BACK>(p);
 }
 
-extern "C" __global__ void PAIRED __launch_bounds__(FP8_MATMUL_THREADS, 1)
+extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
     fp8_to_bf16(const __grid_constant__ Fp8Matmul p) {
     fp8_matmul<OUT>(p);
 }

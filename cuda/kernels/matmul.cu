@@ -14,11 +14,9 @@
 // warpgroups that multiply, each a tile of its own, in turns: while one multiplies, the other one finishes its
 // elements. Two blocks are a cluster with tiles of the same samples, of which each fetches half for both. Pairs of
 // tiles are numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
-#include "hopper.cuh"
-
 #include <type_traits>
 
-constexpr u32 MATMUL_THREADS = 384;
+#include "tiles.cuh"
 
 struct Matmul {
     // [depth][columns] for gradients, tiles of 64 of the depth; [columns][depth] for cross layers, tiles of 128
@@ -46,26 +44,17 @@ static_assert(sizeof(Matmul) == 832);
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// Of a tile: its columns and samples, and how much of the depth is multiplied at a time.
-constexpr u32 COLUMNS = 128;
-constexpr u32 SAMPLES = 160;
-constexpr u32 DEPTH = 64;
-constexpr u32 GROUP_THREADS = 128;
-// In shared memory a row of a tile has 64 elements.
-constexpr u32 ROW_BYTES = 128;
-constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
-constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
-constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
+// How much of the depth is multiplied at a time: a row of a tile in shared memory.
+constexpr u32 DEPTH = ROW_BYTES / 2;
 // A tile of elements has two halves of 64 columns, those of one product of a warpgroup, and each two quarters.
 constexpr u32 QUARTER_SAMPLES = SAMPLES / 2;
 constexpr u32 QUARTER_BYTES = QUARTER_SAMPLES * ROW_BYTES;
-constexpr u32 STAGES = 4;
 // Quarters that there is room for.
 constexpr u32 QUARTERS = 8;
 constexpr u32 QUARTERS_AT = STAGES * STAGE_BYTES;
 constexpr u32 BARRIERS_AT = QUARTERS_AT + QUARTERS * QUARTER_BYTES;
 constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (2 * STAGES + 3 * QUARTERS + 2);
-static_assert(SHARED_BYTES <= 232448 && MATMUL_THREADS == 3 * GROUP_THREADS);
+static_assert(SHARED_BYTES <= 232448);
 
 // What comes behind the products; see `Matmul`.
 struct ReluGradient {
@@ -79,18 +68,6 @@ struct CrossLayer {
 struct CrossGradient {
     static constexpr bool TURNED = true;
     static constexpr u32 TAKEN = 2;
-};
-
-// Where a pass over tiles is: in the ring of stages, and how often it went round.
-struct Ring {
-    u32 stage = 0;
-    u32 round = 0;
-
-    __device__ inline void advance(u32 steps) {
-        stage += steps;
-        round += stage / STAGES;
-        stage %= STAGES;
-    }
 };
 
 template <class Then>

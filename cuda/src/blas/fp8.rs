@@ -13,7 +13,7 @@ use super::{
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::fp8::E4m3;
-use crate::kernels::{Element, Fp8Relu, Fp8ReluGradient, Fp8Scaling, Fp8ToBf16};
+use crate::kernels::{Element, Fp8Relu, Fp8ReluGradient, Fp8Scaling, Fp8ToBf16, matmul_pieces};
 
 /// A matrix in fp8, whose sizes are multiples of 16, but that there may be any number of samples.
 #[derive(Debug, Clone, Copy)]
@@ -81,7 +81,7 @@ impl Product {
         let (rows, columns) = (out.rows.rows, out.rows.columns);
         assert_eq!((gradients.rows.columns, gradients.rows.rows), (weights.turned.columns, rows));
         assert_eq!(weights.turned.rows, columns);
-        let sums = total(blas, Fp8ReluGradient::pieces(rows), columns, sums)?;
+        let sums = total(blas, matmul_pieces(rows), columns, sums)?;
         let own = Fp8ReluGradient::new(gradients, weights, bits, out, sums.parts)?;
         let grid = own.grid(blas.device().multiprocessors());
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })

@@ -1,23 +1,17 @@
 //! `fp8_matmul.cu`.
 
-use std::ffi::c_void;
-
 use cudarc::driver::sys;
 use half::bf16;
 
-use super::matmul::TensorMap;
+use super::matmul::{COLUMNS, SAMPLES, STAGES, TensorMap, matmul};
 use super::{Fp8Scaling, Id, Kernel};
 use crate::blas::{Fp8Tensor, Matrix};
 use crate::buffer::Pointer;
-use crate::error::{Named, Result};
+use crate::error::Result;
 use crate::fp8::E4m3;
 
-/// Of a tile: the columns and the samples.
-const COLUMNS: usize = 128;
-const SAMPLES: usize = 160;
 /// How much of the depth is multiplied at a time.
 const DEPTH: usize = 128;
-const STAGES: usize = 4;
 /// Samples of a slice, in which turned tiles are written.
 const SLICE: usize = 32;
 /// The stages, a tile for each warpgroup twice, and barriers.
@@ -30,30 +24,7 @@ fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result<TensorMap>
         SLICE => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
     };
-    let mut map = sys::CUtensorMap { opaque: [0; 16] };
-    let sizes = [matrix.columns as u64, matrix.rows as u64];
-    let (strides, tile, steps) = ([matrix.stride as u64], [columns as u32, rows as u32], [1, 1]);
-    // SAFETY: the map is live and aligned, and all arrays are as long as two dimensions ask for; the driver checks what
-    // they say and does not follow the address.
-    unsafe {
-        sys::cuTensorMapEncodeTiled(
-            &mut map,
-            sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-            2,
-            matrix.pointer.address() as *mut c_void,
-            sizes.as_ptr(),
-            strides.as_ptr(),
-            tile.as_ptr(),
-            steps.as_ptr(),
-            sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-            swizzle,
-            sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
-        )
-    }
-    .result()
-    .named("cuTensorMapEncodeTiled")?;
-    Ok(TensorMap(map.opaque))
+    TensorMap::of(matrix, sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8, rows, columns, swizzle)
 }
 
 /// What all kernels of `fp8_matmul.cu` take.
@@ -117,44 +88,11 @@ impl Fp8Matmul {
         let all = Self::new(samples, weights, maps, out.rows.columns)?;
         Ok(Self { bits, scaling: out.scaling, ..all })
     }
-
-    /// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
-    fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-        let pairs = self.count.div_ceil(SAMPLES as u32) * self.columns.div_ceil(2 * COLUMNS as u32);
-        (2 * pairs.min(multiprocessors / 2), 1)
-    }
-}
-
-macro_rules! matmul {
-    ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
-        $(#[$words])+
-        #[repr(transparent)]
-        #[derive(Debug, Clone, Copy)]
-        pub(crate) struct $name(Fp8Matmul);
-
-        impl $name {
-            /// Blocks for a GPU of so many multiprocessors.
-            pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-                self.0.grid(multiprocessors)
-            }
-        }
-
-        // SAFETY: `fp8_matmul.cu` has the same struct.
-        unsafe impl Kernel for $name {
-            const ID: Id = Id::$name;
-            const NAME: &'static str = $kernel;
-            const THREADS: u32 = 384;
-
-            fn shared_bytes(&self) -> u32 {
-                SHARED_BYTES
-            }
-        }
-    };
 }
 
 matmul! {
     /// A layer with its bias and ReLU.
-    Fp8Relu, "fp8_relu"
+    Fp8Relu(Fp8Matmul), "fp8_relu"
 }
 
 impl Fp8Relu {
@@ -183,12 +121,12 @@ impl Fp8Relu {
 
 matmul! {
     /// Gradients by a ReLU's outputs, taken through it and summed over tiles of the samples.
-    Fp8ReluGradient, "fp8_relu_gradient"
+    Fp8ReluGradient(Fp8Matmul), "fp8_relu_gradient"
 }
 
 impl Fp8ReluGradient {
     /// The turned rows of `weights` lie in pairs, `[column][depth]`; `bits` are those of [`Fp8Relu`]; `parts` has
-    /// [`Fp8ReluGradient::pieces`] of them, `[piece][column]`.
+    /// [`super::matmul_pieces`] of them, `[piece][column]`.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.
@@ -202,16 +140,11 @@ impl Fp8ReluGradient {
         let factors = ((gradients.rows, gradients.scaling), (weights.turned, weights.scaling));
         Ok(Self(Fp8Matmul { parts, ..Fp8Matmul::to_fp8(factors.0, factors.1, out, bits)? }))
     }
-
-    /// Pieces that so many samples are summed in.
-    pub(crate) const fn pieces(samples: usize) -> usize {
-        samples.div_ceil(SAMPLES)
-    }
 }
 
 matmul! {
     /// A product with results in bf16; with a bias they are taken through a ReLU.
-    Fp8ToBf16, "fp8_to_bf16"
+    Fp8ToBf16(Fp8Matmul), "fp8_to_bf16"
 }
 
 impl Fp8ToBf16 {

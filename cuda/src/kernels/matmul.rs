@@ -13,11 +13,11 @@ use crate::error::{Named, Result};
 /// What the kernels' machine code was made from: the architecture, as functions tell it.
 pub(super) const TARGET: i32 = 90;
 /// Of a tile: the columns and the samples.
-const COLUMNS: usize = 128;
-const SAMPLES: usize = 160;
+pub(super) const COLUMNS: usize = 128;
+pub(super) const SAMPLES: usize = 160;
 /// How much of the depth is multiplied at a time, and elements of a row of a tile in shared memory.
 const DEPTH: usize = 64;
-const STAGES: usize = 4;
+pub(super) const STAGES: usize = 4;
 /// The stages, two tiles of elements, and barriers.
 pub(super) const SHARED_BYTES: u32 =
     (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 26)) as u32;
@@ -30,15 +30,28 @@ pub(super) struct TensorMap(pub(super) [u64; 16]);
 impl TensorMap {
     /// Tiles of so many rows and 64 columns.
     pub(super) fn new(matrix: Matrix<bf16>, rows: usize) -> Result<Self> {
+        let swizzle = sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B;
+        Self::of(matrix, sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rows, DEPTH, swizzle)
+    }
+
+    /// Tiles of so many rows and columns, of elements that the driver knows as `kind`.
+    pub(super) fn of<T>(
+        matrix: Matrix<T>,
+        kind: sys::CUtensorMapDataType,
+        rows: usize,
+        columns: usize,
+        swizzle: sys::CUtensorMapSwizzle,
+    ) -> Result<Self> {
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         let sizes = [matrix.columns as u64, matrix.rows as u64];
-        let (strides, tile, steps) = ([matrix.stride as u64 * 2], [DEPTH as u32, rows as u32], [1, 1]);
+        let strides = [(matrix.stride * size_of::<T>()) as u64];
+        let (tile, steps) = ([columns as u32, rows as u32], [1, 1]);
         // SAFETY: the map is live and aligned, and all arrays are as long as two dimensions ask for; the driver checks
         // what they say and does not follow the address.
         unsafe {
             sys::cuTensorMapEncodeTiled(
                 &mut map,
-                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                kind,
                 2,
                 matrix.pointer.address() as *mut c_void,
                 sizes.as_ptr(),
@@ -46,7 +59,7 @@ impl TensorMap {
                 tile.as_ptr(),
                 steps.as_ptr(),
                 sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
-                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                swizzle,
                 sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
@@ -123,29 +136,30 @@ impl Matmul {
             reserved: [0; 8],
         })
     }
-
-    /// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
-    fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-        let pairs = self.count.div_ceil(SAMPLES as u32) * self.columns.div_ceil(2 * COLUMNS as u32);
-        (2 * pairs.min(multiprocessors / 2), 1)
-    }
 }
 
+/// Blocks, two of which work together: as many as there is work for, and one a multiprocessor at most.
+pub(super) fn grid(samples: u32, columns: u32, multiprocessors: u32) -> (u32, u32) {
+    let pairs = samples.div_ceil(SAMPLES as u32) * columns.div_ceil(2 * COLUMNS as u32);
+    (2 * pairs.min(multiprocessors / 2), 1)
+}
+
+/// A kernel that takes `$of`, which says its `count` of samples and its `columns`.
 macro_rules! matmul {
-    ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
+    ($(#[$words:meta])+ $name:ident($of:ident), $kernel:literal) => {
         $(#[$words])+
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy)]
-        pub(crate) struct $name(Matmul);
+        pub(crate) struct $name($of);
 
         impl $name {
             /// Blocks for a GPU of so many multiprocessors.
             pub(crate) fn grid(&self, multiprocessors: u32) -> (u32, u32) {
-                self.0.grid(multiprocessors)
+                $crate::kernels::matmul::grid(self.0.count, self.0.columns, multiprocessors)
             }
         }
 
-        // SAFETY: `matmul.cu` has the same struct.
+        // SAFETY: the kernel has the same struct.
         unsafe impl Kernel for $name {
             const ID: Id = Id::$name;
             const NAME: &'static str = $kernel;
@@ -157,11 +171,12 @@ macro_rules! matmul {
         }
     };
 }
+pub(super) use matmul;
 
 matmul! {
     /// A product that is a gradient by a ReLU's outputs: what it is by those that are not above 0 becomes 0, and its
     /// columns are summed over tiles of the samples.
-    MatmulReluGradient, "matmul_relu_gradient"
+    MatmulReluGradient(Matmul), "matmul_relu_gradient"
 }
 
 impl MatmulReluGradient {
@@ -181,7 +196,7 @@ impl MatmulReluGradient {
 
 matmul! {
     /// A cross layer: `out = first * (product + bias) + input`.
-    MatmulCross, "matmul_cross"
+    MatmulCross(Matmul), "matmul_cross"
 }
 
 impl MatmulCross {
@@ -202,7 +217,7 @@ impl MatmulCross {
 matmul! {
     /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's
     /// own product, `first * out`, are written too, and their columns are summed over tiles of the samples.
-    MatmulCrossGradient, "matmul_cross_gradient"
+    MatmulCrossGradient(Matmul), "matmul_cross_gradient"
 }
 
 impl MatmulCrossGradient {
