@@ -27,6 +27,8 @@ pub struct Machine {
     pub vector_element_bytes: u64,
     /// Bytes of an element of gradients that are summed over all ranks.
     pub reduction_element_bytes: u64,
+    /// Whether owners pool bags there, where a job does not say what crosses.
+    pub pools: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
     pub overlap: f64,
@@ -70,6 +72,7 @@ impl Machine {
             table_element_bytes: 4,
             vector_element_bytes: 4,
             reduction_element_bytes: 4,
+            pools: true,
             overlap: 0.0,
         }
     }
@@ -104,6 +107,7 @@ impl Machine {
             table_element_bytes: 4,
             vector_element_bytes: 2,
             reduction_element_bytes: 2,
+            pools: false,
             overlap: 0.5,
         }
     }

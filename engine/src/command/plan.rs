@@ -128,7 +128,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, CommandError> {
     let by_kind = if job.device.kind == rankine::job::DeviceKind::Cuda { "h200" } else { "cpu" };
     let name = args.machine.as_deref().unwrap_or(by_kind);
-    let machine = planning::read_machine(name, planning::memory_of_a_thread_rank(topology));
+    let cpu_memory = planning::memory_of_a_thread_rank(topology);
+    let machine = planning::read_machine(name, cpu_memory, job.device.precision);
     let mut machine = machine.map_err(|what| CommandError::new(Exit::Usage, what))?;
     if let Some(bytes) = args.memory {
         (machine.memory_bytes, machine.memory_is_shared) = (bytes, false);

@@ -5,6 +5,8 @@ use std::path::Path;
 use rankine_embedding::plan::{LinkSpeed, Machine};
 use serde::Deserialize;
 
+use crate::job::Precision;
+
 /// A machine as its file says it. What is left out is that of the machine that it is based on.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,12 +40,18 @@ struct LinkFile {
 /// The names of the machines that are known.
 const KNOWN: [&str; 2] = ["cpu", "h200"];
 
-/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given.
+/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute in
+/// a precision.
 ///
 /// # Errors
 /// What is wrong with the name or the file, with its place.
-pub fn read_machine(name_or_path: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
-    if let Some(machine) = known(name_or_path, cpu_memory_bytes) {
+pub fn read_machine(
+    name_or_path: &str,
+    cpu_memory_bytes: u64,
+    precision: Precision,
+) -> Result<Machine, String> {
+    let known = |name: &str| known(name, cpu_memory_bytes, precision);
+    if let Some(machine) = known(name_or_path) {
         return Ok(machine);
     }
     let path = Path::new(name_or_path);
@@ -55,20 +63,29 @@ pub fn read_machine(name_or_path: &str, cpu_memory_bytes: u64) -> Result<Machine
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read the machine's file {}: {error}", path.display()))?;
-    parse(&text, cpu_memory_bytes).map_err(|what| format!("{}: {what}", path.display()))
+    parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
 }
 
-fn known(name: &str, cpu_memory_bytes: u64) -> Option<Machine> {
+fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Machine> {
     match name {
         "cpu" => Some(Machine::cpu(cpu_memory_bytes)),
-        "h200" => Some(Machine::h200()),
+        "h200" => Some(in_precision(Machine::h200(), precision)),
         _ => None,
     }
 }
 
-fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+/// GPUs as they compute in a precision: vectors and activations are kept in it.
+pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
+    let vector_element_bytes = match precision {
+        Precision::Fp32 | Precision::Tf32 => 4,
+        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2,
+    };
+    Machine { vector_element_bytes, ..machine }
+}
+
+fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine, String> {
     let file: MachineFile = toml::from_str(text).map_err(|error| error.to_string())?;
-    let base = known(&file.base, cpu_memory_bytes)
+    let base = known(&file.base)
         .ok_or_else(|| format!("`base` is `{}`, and must be {}", file.base, KNOWN.join(" or ")))?;
     let memory_bytes = match positive("memory_gib", file.memory_gib, f64::from(1 << 30))? {
         Some(bytes) => bytes as u64,
@@ -92,6 +109,7 @@ fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
             .unwrap_or(base.vector_element_bytes),
         reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
             .unwrap_or(base.reduction_element_bytes),
+        pools: base.pools,
         overlap: share("overlap", file.overlap)?.unwrap_or(base.overlap),
     })
 }
@@ -152,6 +170,14 @@ fn width(key: &str, value: Option<u64>) -> Result<Option<u64>, String> {
 mod tests {
     use super::*;
 
+    fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+        super::parse(text, |name| known(name, cpu_memory_bytes, Precision::Bf16))
+    }
+
+    fn read_machine(name_or_path: &str) -> Result<Machine, String> {
+        super::read_machine(name_or_path, 0, Precision::Bf16)
+    }
+
     #[test]
     fn a_file_replaces_what_it_says() {
         let text = "base = \"h200\"\nname = \"h100\"\nmemory_gib = 80\nmemory_gb_per_s = 2700\n\
@@ -181,11 +207,9 @@ mod tests {
             let error = parse(text, 0).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(read_machine("h20", 0).unwrap_err().contains("neither cpu nor h200 nor the path"));
+        assert!(read_machine("h20").unwrap_err().contains("neither cpu nor h200 nor the path"));
         assert!(
-            read_machine("no/such.toml", 0)
-                .unwrap_err()
-                .contains("cannot read the machine's file no/such.toml")
+            read_machine("no/such.toml").unwrap_err().contains("cannot read the machine's file no/such.toml")
         );
     }
 }

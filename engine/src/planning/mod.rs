@@ -19,6 +19,8 @@ mod rest;
 mod statistics;
 mod sweep;
 
+#[cfg(feature = "cuda")]
+pub(crate) use machine::in_precision;
 pub use machine::read_machine;
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
@@ -104,6 +106,7 @@ impl Planning {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let (placement, exchange) = self.wanted[number];
+            let exchange = exchange.or((!machine.pools).then_some(Exchange::Rows));
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -121,7 +124,8 @@ impl Planning {
     }
 }
 
-/// Plans where the tables of a training on the CPU lie: one entry a table of [`TrainingRules::all_tables`].
+/// Plans where the tables of a training lie over the ranks of a machine: one entry a table of
+/// [`TrainingRules::all_tables`].
 ///
 /// # Errors
 /// [`TrainError::Data`] where the dataset cannot be read, [`TrainError::Device`] where the ranks cannot be, or have too
@@ -131,6 +135,7 @@ pub fn plan(
     spec: &ModelSpec,
     rules: &TrainingRules,
     dataset: &Dataset,
+    machine: &Machine,
 ) -> Result<EmbeddingPlan, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     if topology.ranks() == 1 {
@@ -138,9 +143,8 @@ pub fn plan(
         return Ok(EmbeddingPlan::replicated(topology, &tables));
     }
     let statistics = statistics(job, &Source::Dataset(dataset))?;
-    let machine = Machine::cpu(memory_of_a_thread_rank(topology));
     let batch_size = u64::from(job.train.batch_size.get());
-    let planned = Planning::new(job, spec, rules, statistics).plan(topology, &machine, batch_size);
+    let planned = Planning::new(job, spec, rules, statistics).plan(topology, machine, batch_size);
     planned.map(|planned| planned.plan).map_err(|error| TrainError::Device(error.to_string()))
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::plan::Machine;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
@@ -114,7 +115,9 @@ fn plan_for_cpu(
     rules: &TrainingRules,
 ) -> Result<Option<EmbeddingPlan>, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+    let machine = Machine::cpu(planning::memory_of_a_thread_rank(topology));
+    let plan = || planning::plan(job, spec, rules, dataset, &machine);
+    let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(spec, rules, plan.as_ref())?;
     Ok(plan)
 }
@@ -424,6 +427,7 @@ mod gpu {
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
     use rankine_embedding::cuda::Error as GpuError;
+    use rankine_embedding::plan::Machine;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
@@ -435,6 +439,7 @@ mod gpu {
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::planning;
 
     /// What to do where a job is too large.
     const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
@@ -503,10 +508,16 @@ mod gpu {
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
+        let plan = (devices.len() > 1).then(|| {
+            let machine = machine(devices, precision)?;
+            planning::plan(job, spec, rules, dataset, &machine)
+        });
+        let plan = plan.transpose()?;
         let shape = BatchShape {
             batch_size: job.train.batch_size.get() as usize,
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
+            plan: plan.as_ref(),
         };
         let products = (precision, algorithms(job)?);
         let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
@@ -532,6 +543,14 @@ mod gpu {
                 _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
             },
         }
+    }
+
+    /// What the GPUs are to the planner: each with the memory of the smallest.
+    fn machine(devices: &[Arc<Device>], precision: Precision) -> Result<Machine, TrainError> {
+        let budgets = devices.iter().map(|device| Ok(device.budget()?.total_bytes));
+        let memory = budgets.collect::<rankine_cuda::Result<Vec<_>>>().map_err(Error::from)?;
+        let memory_bytes = memory.into_iter().min().unwrap_or(0);
+        Ok(planning::in_precision(Machine { memory_bytes, ..Machine::h200() }, precision))
     }
 
     /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
