@@ -32,6 +32,7 @@ mod matmul;
 mod merge;
 mod number;
 mod optimizer;
+mod rails;
 mod reduce;
 mod route;
 mod rows;
@@ -72,6 +73,7 @@ pub(crate) use matmul::{
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
+pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::Send;
@@ -281,6 +283,9 @@ kernels! {
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
     "number": Groups = c"number_groups", Number = c"number";
+    "rails": RailLists = c"rail_lists", RailMark = c"rail_mark",
+        RailSpreadBy4 = c"rail_spread_4", RailSpreadBy16 = c"rail_spread_16", RailSpreadBy32 = c"rail_spread_32",
+        RailGatherBy4 = c"rail_gather_4", RailGatherBy16 = c"rail_gather_16", RailGatherBy32 = c"rail_gather_32";
     "reduce":
         ReduceF32By4x1 = c"reduce_f32_4x1",
         ReduceBf16By4x1 = c"reduce_bf16_4x1",

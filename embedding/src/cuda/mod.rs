@@ -32,6 +32,7 @@ mod node;
 mod numbering;
 mod optimizer;
 mod parts;
+mod rails;
 mod route;
 mod router;
 mod storage;
