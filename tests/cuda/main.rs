@@ -21,6 +21,7 @@ mod input;
 mod memory;
 mod network;
 mod optimizers;
+mod processes;
 mod products;
 mod ranks;
 mod training;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,
+        processes::BODIES,
         products::BODIES,
         ranks::BODIES,
         training::BODIES,

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use rankine::job::{Count, Job, NonNegative, RankCount};
+use rankine::job::{Count, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
@@ -81,8 +81,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let mut job = file.job()?;
-    job.device.ranks = args.ranks.unwrap_or(job.device.ranks);
-    job.device.nodes = args.nodes.unwrap_or(job.device.nodes);
+    job.device.ranks = args.ranks.map_or(job.device.ranks, Ranks::Count);
+    job.device.nodes = args.nodes.map_or(job.device.nodes, Ranks::Count);
+    if job.device.ranks == Ranks::Auto {
+        let what =
+            "device.ranks is \"auto\", which is known where the job is started: say how many with --ranks";
+        return Err(CommandError::new(Exit::Usage, what));
+    }
     job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
     let topology = job.topology().map_err(|error| CommandError::new(Exit::Usage, error))?;
     let machine = machine(&args, &job, topology)?;

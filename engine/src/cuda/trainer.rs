@@ -200,7 +200,8 @@ impl<T: Element> Trainer<T> {
     /// Whether any GPU has several ranks.
     fn shares_gpu(&self) -> Result<bool> {
         let Some(together) = &self.together else { return Ok(false) };
-        let of_ranks = together.peers().gather(self.main.device().ordinal() as u64)?;
+        // Processes may number the same GPUs differently.
+        let of_ranks = together.peers().gather(self.main.device().uuid()?)?;
         Ok((1..of_ranks.len()).any(|rank| of_ranks[..rank].contains(&of_ranks[rank])))
     }
 
