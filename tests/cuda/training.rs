@@ -190,7 +190,7 @@ impl Training {
         let Self { spec, rules, seed, .. } = self;
         let shape = BatchShape { plan, ..self.shape() };
         let compute = (precision, Algorithms::Known);
-        Ok(CudaModel::over_ranks(devices, spec.clone(), rules, compute, *seed, shape)?)
+        Ok(CudaModel::over_ranks((devices, 1), spec.clone(), rules, compute, *seed, shape)?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
-use rankine_cuda::{Budget, Device, Moment, Peers};
+use rankine_cuda::{Budget, Cluster, Device, Moment, Peers};
 use rankine_embedding::{EmbeddingPlan, Optimizer, Topology};
 use rankine_reader::Samples;
 use rankine_reader::schema;
@@ -126,9 +126,10 @@ impl CudaModel {
         let mut gather = |own: &[u8]| {
             processes.gather("the sockets by which memory is shared", own).map_err(|error| error.to_string())
         };
-        let peers = Arc::new(Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?);
+        let peers = Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?;
+        let cluster = Arc::new(Cluster::of_node(peers));
         let make = || {
-            let of = (device, Some(Arc::clone(&peers)));
+            let of = (device, Some(Arc::clone(&cluster)));
             make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
         };
         device.measure(make)?;
@@ -137,16 +138,17 @@ impl CudaModel {
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
 
-    /// The same over GPUs that access each other's memory, a rank each. Each is measured before anything of it is
-    /// taken. Where a GPU is to have several ranks it must be opened once for each.
+    /// The same over GPUs, a rank each, on so many nodes: those of a node access each other's memory, and between nodes
+    /// NCCL carries. Several nodes are simulated by the GPUs of this one. Each GPU is measured before anything of it is
+    /// taken. Where a GPU is to have several ranks it must be opened once for each; over nodes none can.
     ///
     /// # Errors
     /// As [`CudaModel::initialized`], and where GPUs cannot access each other's memory; the rank is named.
     ///
     /// # Panics
-    /// Where there is no GPU.
+    /// Where there is no GPU, or nodes would have unequal numbers of them.
     pub fn over_ranks(
-        devices: &[Arc<Device>],
+        (devices, nodes): (&[Arc<Device>], usize),
         spec: ModelSpec,
         rules: &TrainingRules,
         (precision, algorithms): (Precision, Algorithms),
@@ -165,21 +167,21 @@ impl CudaModel {
         let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
         let (plan, shape) = (batches.plan.cloned(), shape_of(batches, devices.len()));
         let (samples, score_samples) = (shape.samples, shape.score_samples);
-        let make = move |peers: Peers| {
-            let peers = Arc::new(peers);
-            let device = peers.device();
+        let make = move |cluster: Cluster| {
+            let cluster = Arc::new(cluster);
+            let device = cluster.device();
             let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref() };
             let make = || {
-                let of = (device, Some(Arc::clone(&peers)));
+                let of = (device, Some(Arc::clone(&cluster)));
                 make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
             };
             device.measure(make)?;
             make()
         };
-        let workers = Workers::start(Peers::in_process(devices, DEADLINE)?, make)?;
+        let workers = Workers::start(Cluster::in_process(devices, nodes, DEADLINE)?, make)?;
         let (sender, losses) = channel();
         let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
-        let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
+        let topology = Topology::new(devices.len(), nodes).expect("as many GPUs a node");
         Ok(Self::over((spec, rules), devices, batches, (topology, 0, None, ranks)))
     }
 
@@ -530,7 +532,7 @@ impl CudaModel {
 
 /// A rank of a precision.
 fn make(
-    of: (&Arc<Device>, Option<Arc<Peers>>),
+    of: (&Arc<Device>, Option<Arc<Cluster>>),
     (precision, algorithms): (Precision, Algorithms),
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,

@@ -5,26 +5,90 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
+
+/// A rank's membership among those of a model, on one node or several.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) cluster: Arc<Cluster>,
+    /// Where there are several nodes.
+    pub(super) rails: Option<Rails>,
+}
+
+/// A rank's rails, one for each lane on which nodes do something together.
+#[derive(Debug, Clone)]
+pub(super) struct Rails {
+    pub(super) routes: Rail,
+    /// Of rows, and of their gradients.
+    pub(super) rows: Rail,
+    /// Of sums of dense gradients.
+    pub(super) sums: Rail,
+}
+
+impl Member {
+    /// A collective call.
+    pub(super) fn join(cluster: &Arc<Cluster>) -> Result<Self> {
+        let [routes, rows, sums] = ["routes", "rows", "dense gradients"].map(|what| cluster.join_rail(what));
+        let rails = match (routes?, rows?, sums?) {
+            (Some(routes), Some(rows), Some(sums)) => Some(Rails { routes, rows, sums }),
+            _ => None,
+        };
+        Ok(Self { cluster: Arc::clone(cluster), rails })
+    }
+
+    /// Waits until a moment has passed behind what ranks do together; see [`Rail::wait_for`].
+    pub(super) fn wait_for(&self, moment: &Moment) -> Result<()> {
+        match &self.rails {
+            None => moment.synchronize()?,
+            Some(Rails { routes, rows, sums }) => Rail::wait_for(moment, &[routes, rows, sums])?,
+        }
+        Ok(())
+    }
+
+    /// Takes each of some sums once: what NCCL does first of a kind allocates, and so must not wait for ranks that
+    /// allocate.
+    fn warm_up(&self, sums: &[&ClusterSum]) -> Result<()> {
+        if self.rails.is_none() {
+            return Ok(());
+        }
+        self.cluster.gather(0_u8)?;
+        let lane = Lane::new(self.cluster.device())?;
+        for sum in sums {
+            // SAFETY: the sums live, and all ranks' lanes are waited for.
+            unsafe { sum.enqueue(&lane) }?;
+        }
+        let done = Moment::new(self.cluster.device())?;
+        lane.record(&done)?;
+        self.wait_for(&done)?;
+        self.cluster.gather(0_u8)?;
+        Ok(())
+    }
+}
 
 /// A rank among those of a model.
 #[derive(Debug)]
 pub(super) struct Together {
-    peers: Arc<Peers>,
+    member: Member,
     /// Of each head: what the samples of a batch weigh that have its label.
-    weights: AllReduce,
+    weights: ClusterSum,
 }
 
 impl Together {
     /// A collective call.
-    pub(super) fn new(peers: Arc<Peers>, heads: usize) -> Result<Self> {
-        let weights = AllReduce::new(&peers, 0, heads)?;
-        Ok(Self { peers, weights })
+    pub(super) fn new(member: Member, heads: usize) -> Result<Self> {
+        let rail = member.rails.as_ref().map(|rails| &rails.routes);
+        let weights = ClusterSum::new(&member.cluster, rail, 0, heads)?;
+        member.warm_up(&[&weights])?;
+        Ok(Self { member, weights })
     }
 
-    pub(super) fn peers(&self) -> &Peers {
-        &self.peers
+    pub(super) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.member.cluster
     }
 
     /// Enqueues adding up, over all ranks, what the samples of a batch weigh here, of each head.
@@ -66,31 +130,34 @@ pub(super) enum Gradients {
 /// What adds up the gradients of all ranks: each part as soon as it is there on the way back.
 #[derive(Debug)]
 pub(super) struct Sums {
-    pub(super) top: AllReduce,
+    pub(super) top: ClusterSum,
     /// Where the interaction has parameters.
-    pub(super) interaction: Option<AllReduce>,
+    pub(super) interaction: Option<ClusterSum>,
     /// With what [`Tally`] says of each rank.
-    pub(super) bottom: AllReduce,
+    pub(super) bottom: ClusterSum,
 }
 
 impl Gradients {
     /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
-    /// the third. With peers this is a collective call.
+    /// the third. With other ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        peers: Option<&Peers>,
+        member: Option<&Member>,
         [bottom, interaction, len]: [usize; 3],
         heads: usize,
     ) -> Result<Self> {
-        let Some(peers) = peers else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
+        let Some(member) = member else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
         // Sums are taken by vectors of four.
-        let values = Arc::new(peers.share(len.next_multiple_of(4), 0)?);
-        let sum = |part, numbers| AllReduce::of_part(peers, &values, part, numbers);
+        let (cluster, rail) = (&member.cluster, member.rails.as_ref().map(|rails| &rails.sums));
+        let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
+        let sum = |part, numbers| ClusterSum::of_part(cluster, rail, &values, part, numbers);
         let sums = Box::new(Sums {
             top: sum(interaction..len, 0)?,
             interaction: (interaction > bottom).then(|| sum(bottom..interaction, 0)).transpose()?,
             bottom: sum(0..bottom, Tally::numbers(heads))?,
         });
+        let all = [Some(&sums.top), sums.interaction.as_ref(), Some(&sums.bottom)];
+        member.warm_up(&all.into_iter().flatten().collect::<Vec<_>>())?;
         Ok(Self::Together { values, sums })
     }
 
@@ -108,7 +175,7 @@ impl Gradients {
             [Some(top), interaction.as_ref(), Some(bottom)]
                 .into_iter()
                 .flatten()
-                .try_for_each(AllReduce::check_now)?;
+                .try_for_each(ClusterSum::check_now)?;
         }
         Ok(())
     }

@@ -449,7 +449,7 @@ mod gpu {
     use super::Activity;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DeviceKind, Job, Precision};
+    use crate::job::{DeviceKind, Exchange, Job, Placement, Precision};
     use crate::model::{ModelSpec, TrainingRules};
     use crate::planning;
 
@@ -508,6 +508,25 @@ mod gpu {
         }
     }
 
+    /// The job as it is planned over so many nodes, between which rows go that have an owner, and no bags.
+    fn planned_over(job: &Job, nodes: usize) -> Job {
+        let mut job = job.clone();
+        if nodes > 1 {
+            let of_rows = |placement: &mut Placement, exchange: &mut Exchange| {
+                if *placement == Placement::Auto {
+                    *placement = Placement::RowWise;
+                }
+                *exchange = Exchange::Rows;
+            };
+            of_rows(&mut job.embedding.placement, &mut job.embedding.exchange);
+            for table in &mut job.tables {
+                let exchange = table.exchange.get_or_insert(Exchange::Rows);
+                table.placement.as_mut().map(|placement| of_rows(placement, exchange));
+            }
+        }
+        job
+    }
+
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
         (devices, seats): (&[Arc<Device>], &Seats),
@@ -519,7 +538,7 @@ mod gpu {
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
         let plan = (devices.len() > 1).then(|| {
             let machine = machine(devices, precision)?;
-            planning::plan(job, spec, rules, dataset, &machine)
+            planning::plan(&planned_over(job, seats.topology.nodes()), spec, rules, dataset, &machine)
         });
         let plan = plan.transpose()?;
         let shape = BatchShape {
@@ -534,7 +553,10 @@ mod gpu {
             [device] if several => {
                 CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
             }
-            _ => CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape),
+            _ => {
+                let over = (devices, seats.topology.nodes());
+                CudaModel::over_ranks(over, spec.clone(), rules, products, job.seed, shape)
+            }
         };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
 
-use super::super::together::Gradients;
+use super::super::together::{Gradients, Member};
 use super::layers::Layers;
 
 /// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
@@ -31,7 +31,7 @@ impl<T: Element> Dense<T> {
     /// Parameters of the model, and the state that learning starts with.
     pub(super) fn new(
         device: &Arc<Device>,
-        (peers, heads): (Option<&Peers>, usize),
+        (member, heads): (Option<&Member>, usize),
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
@@ -44,7 +44,7 @@ impl<T: Element> Dense<T> {
         optimizer.rule.initialize(&filled, &mut state);
         Ok(Self {
             parameters: Buffer::of(device, &filled)?,
-            gradients: Gradients::new(device, peers, layers.parts(), heads)?,
+            gradients: Gradients::new(device, member, layers.parts(), heads)?,
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),

@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::input::Input;
 use super::tables::{Routed, Tables};
+use super::together::Member;
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
 pub(super) use fp8::Fp8Mlp;
@@ -101,9 +102,9 @@ impl<T: Element> Network<T> {
     /// they are not too small either, and steps where they are too large are left out.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// A network for so many samples. With peers this is a collective call.
+    /// A network for so many samples. With other ranks this is a collective call.
     pub(super) fn new(
-        (device, peers): (&Arc<Device>, Option<&Peers>),
+        (device, member): (&Arc<Device>, Option<&Member>),
         Products { compute, fp8, algorithms }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
@@ -112,7 +113,7 @@ impl<T: Element> Network<T> {
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
-        let dense = Dense::new(device, (peers, spec.heads.len()), layers, parameters, &rules.dense)?;
+        let dense = Dense::new(device, (member, spec.heads.len()), layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
