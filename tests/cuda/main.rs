@@ -20,6 +20,7 @@ mod fp8;
 mod input;
 mod memory;
 mod network;
+mod nodes;
 mod optimizers;
 mod processes;
 mod products;
@@ -37,11 +38,11 @@ const F16_ROUNDING: f64 = 1.0 / 2048.0;
 const CASES: u64 = 6;
 
 fn main() -> ExitCode {
-    let there = match Device::count() {
-        Ok(count) => count > 0,
+    let gpus = match Device::count() {
+        Ok(count) => count,
         Err(error) => {
             eprintln!("skipped: {error}");
-            false
+            0
         }
     };
     let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -63,7 +64,8 @@ fn main() -> ExitCode {
         training::BODIES,
     ]
     .concat();
-    let trials = bodies.into_iter().map(|(name, cases, body)| {
+    let on_one = bodies.into_iter().map(|body| (body, 1));
+    let trials = on_one.chain(nodes::BODIES.iter().copied()).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
             (0..cases).try_for_each(|case| {
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
                 })
             })
         });
-        trial.with_ignored_flag(!there)
+        trial.with_ignored_flag(gpus < wanted)
     });
     let mut arguments = Arguments::from_args();
     // A library that is closed waits for the whole GPU, which no capture on another thread survives.
