@@ -182,7 +182,7 @@ fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
     if status.code() != Some(LOST) {
         return Err(format!("it ended with {status} after {took:?}: {stderr}").into());
     }
-    println!(
+    eprintln!(
         "after {signal}, {took:?}: {}",
         stderr.lines().filter(|line| !line.starts_with("training")).collect::<Vec<_>>().join("\n")
     );

@@ -124,6 +124,8 @@ impl CudaModel {
             processes.gather("the sockets by which memory is shared", own).map_err(|error| error.to_string())
         };
         let peers = Arc::new(Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?);
+        let giving_up = Arc::clone(peers.giving_up());
+        processes.when_lost(move || giving_up.give_up());
         let make = || {
             let of = (device, Some(Arc::clone(&peers)));
             make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
