@@ -21,7 +21,6 @@ mod input;
 mod memory;
 mod network;
 mod optimizers;
-mod processes;
 mod products;
 mod ranks;
 mod training;
@@ -57,7 +56,6 @@ fn main() -> ExitCode {
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,
-        processes::BODIES,
         products::BODIES,
         ranks::BODIES,
         training::BODIES,
