@@ -17,6 +17,7 @@ mod auc;
 mod bench;
 mod dense;
 mod fp8;
+mod fp8_cross;
 mod input;
 mod memory;
 mod network;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         bench::BODIES,
         dense::BODIES,
         fp8::BODIES,
+        fp8_cross::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,
