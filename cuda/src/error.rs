@@ -108,7 +108,7 @@ pub enum Error {
     },
     /// A rank that waited in vain for another node.
     #[error(
-        "rank {rank}, on node {node} of {nodes}, waited {deadline_ms} ms for the other nodes: the lane of {lane} is in \
+        "rank {rank}, on node {node} of {nodes}, waited {waited_ms} ms for the other nodes: the lane of {lane} is in \
          \"{collective}\"; look at the logs of the ranks with its place there, and at the network between"
     )]
     RailLate {
@@ -123,11 +123,11 @@ pub enum Error {
         /// What the collective is for that has no end.
         collective: &'static str,
         /// How long.
-        deadline_ms: u128,
+        waited_ms: u128,
     },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: look at that rank's log for what \
          stopped it"
     )]
     PeerBarrier {
@@ -135,8 +135,20 @@ pub enum Error {
         waiting: usize,
         /// The rank that did not come.
         missing: usize,
+        /// To what.
+        what: &'static str,
         /// How long.
         deadline_ms: u128,
+    },
+    /// A rank that was told to wait no more, since another one is lost.
+    #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
+    PeerGivenUp {
+        /// The rank that waited.
+        waiting: usize,
+        /// The rank that had not come.
+        missing: usize,
+        /// To what.
+        what: &'static str,
     },
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]

@@ -17,12 +17,12 @@ mod auc;
 mod bench;
 mod dense;
 mod fp8;
+mod fp8_cross;
 mod input;
 mod memory;
 mod network;
 mod nodes;
 mod optimizers;
-mod processes;
 mod products;
 mod ranks;
 mod training;
@@ -54,11 +54,11 @@ fn main() -> ExitCode {
         bench::BODIES,
         dense::BODIES,
         fp8::BODIES,
+        fp8_cross::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,
         optimizers::BODIES,
-        processes::BODIES,
         products::BODIES,
         ranks::BODIES,
         training::BODIES,

@@ -21,6 +21,7 @@ pub struct ClusterSum {
     of_node: AllReduce,
     /// Where there are several nodes.
     rail: Option<Rail>,
+    what: &'static str,
 }
 
 impl ClusterSum {
@@ -34,7 +35,11 @@ impl ClusterSum {
     /// Those of [`crate::Peers::share`].
     pub fn new(cluster: &Cluster, rail: Option<&Rail>, len: usize, numbers: usize) -> Result<Self> {
         if cluster.nodes() == 1 {
-            return Ok(Self { of_node: AllReduce::new(cluster.peers(), len, numbers)?, rail: None });
+            return Ok(Self {
+                of_node: AllReduce::new(cluster.peers(), len, numbers)?,
+                rail: None,
+                what: NAME,
+            });
         }
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         Self::of_part(cluster, rail, &values, 0..len, numbers)
@@ -59,7 +64,13 @@ impl ClusterSum {
             None => AllReduce::of_part(cluster.peers(), values, part, numbers)?,
             Some(_) => AllReduce::by_slices(cluster.peers(), values, part, numbers)?,
         };
-        Ok(Self { of_node, rail: rail.cloned() })
+        Ok(Self { of_node, rail: rail.cloned(), what: NAME })
+    }
+
+    /// As [`AllReduce::named`].
+    #[must_use]
+    pub fn named(self, what: &'static str) -> Self {
+        Self { of_node: self.of_node.named(what), what, ..self }
     }
 
     /// As [`AllReduce::values`].
@@ -91,7 +102,7 @@ impl ClusterSum {
         // the rest.
         unsafe {
             self.of_node.scatter(lane)?;
-            rail.sum(lane, NAME, values, numbers)?;
+            rail.sum(lane, self.what, values, numbers)?;
             self.of_node.spread(lane)
         }
     }

@@ -109,7 +109,7 @@ impl From<TrainError> for CommandError {
                 Self::new(Exit::Usage, error)
             }
             TrainError::Processes(error) => error.into(),
-            TrainError::Missed(_) => Self::new(Exit::Lost, error),
+            TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             TrainError::Gpu(_)
             | TrainError::Write { .. }
             | TrainError::Diverged { .. }

@@ -43,6 +43,8 @@ impl Error {
                 | Cuda::PeersLeft { .. }
                 | Cuda::PeersStray { .. }
                 | Cuda::PeerBarrier { .. }
+                | Cuda::PeerGivenUp { .. }
+                | Cuda::RailLate { .. }
                 | Cuda::NcclLate { .. }
         )
     }

@@ -127,6 +127,8 @@ impl CudaModel {
             processes.gather("the sockets by which memory is shared", own).map_err(|error| error.to_string())
         };
         let peers = Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?;
+        let giving_up = Arc::clone(peers.giving_up());
+        processes.when_lost(move || giving_up.give_up());
         let cluster = Arc::new(Cluster::of_node(peers));
         let make = || {
             let of = (device, Some(Arc::clone(&cluster)));

@@ -3,10 +3,16 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rankine_cuda::kernels::Tally;
 use rankine_cuda::{Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
+
+/// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
+const ATTENTION: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_micros(50);
 
 /// A rank's membership among those of a model, on one node or several.
 #[derive(Debug, Clone)]
@@ -37,13 +43,8 @@ impl Member {
         Ok(Self { cluster: Arc::clone(cluster), rails })
     }
 
-    /// Waits until a moment has passed behind what ranks do together; see [`Rail::wait_for`].
-    pub(super) fn wait_for(&self, moment: &Moment) -> Result<()> {
-        match &self.rails {
-            None => moment.synchronize()?,
-            Some(Rails { routes, rows, sums }) => Rail::wait_for(moment, &[routes, rows, sums])?,
-        }
-        Ok(())
+    fn rails(&self) -> Vec<&Rail> {
+        self.rails.iter().flat_map(|Rails { routes, rows, sums }| [routes, rows, sums]).collect()
     }
 
     /// Takes each of some sums once: what NCCL does first of a kind allocates, and so must not wait for ranks that
@@ -60,7 +61,7 @@ impl Member {
         }
         let done = Moment::new(self.cluster.device())?;
         lane.record(&done)?;
-        self.wait_for(&done)?;
+        Rail::wait_for(&done, &self.rails())?;
         self.cluster.gather(0_u8)?;
         Ok(())
     }
@@ -79,6 +80,7 @@ impl Together {
     pub(super) fn new(member: Member, heads: usize) -> Result<Self> {
         let rail = member.rails.as_ref().map(|rails| &rails.routes);
         let weights = ClusterSum::new(&member.cluster, rail, 0, heads)?;
+        let weights = weights.named("the sum of the weights of samples");
         member.warm_up(&[&weights])?;
         Ok(Self { member, weights })
     }
@@ -116,6 +118,31 @@ impl Together {
     pub(super) fn check_now(&self) -> Result<()> {
         Ok(self.weights.check_now()?)
     }
+
+    /// Waits until a moment has passed behind what ranks do together, or until one of them has waited in vain, as
+    /// `check` tells. Then the GPU waits for nobody any more: there is nothing to wait for behind that.
+    pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
+        let (begun, rails) = (Instant::now(), self.member.rails());
+        let giving_up = self.cluster().peers().giving_up();
+        loop {
+            let has_passed = moment.has_passed()?;
+            if let Err(error) = check() {
+                giving_up.give_up();
+                rails.iter().for_each(|rail| rail.abort());
+                return Err(error);
+            }
+            match begun.elapsed() {
+                _ if has_passed => return Ok(()),
+                waited if waited < ATTENTION => thread::yield_now(),
+                _ => {
+                    // Where a rank is lost no collective of its rail has an end.
+                    let checked = Rail::check(&rails, begun, giving_up.is_given_up());
+                    checked.inspect_err(|_| giving_up.give_up())?;
+                    thread::sleep(NAP);
+                }
+            }
+        }
+    }
 }
 
 /// The gradients by all dense parameters.
@@ -152,9 +179,12 @@ impl Gradients {
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| ClusterSum::of_part(cluster, rail, &values, part, numbers);
         let sums = Box::new(Sums {
-            top: sum(interaction..len, 0)?,
-            interaction: (interaction > bottom).then(|| sum(bottom..interaction, 0)).transpose()?,
-            bottom: sum(0..bottom, Tally::numbers(heads))?,
+            top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
+            interaction: (interaction > bottom)
+                .then(|| sum(bottom..interaction, 0))
+                .transpose()?
+                .map(|sum| sum.named("the sum of the interaction's gradients")),
+            bottom: sum(0..bottom, Tally::numbers(heads))?.named("the sum of the bottom MLP's gradients"),
         });
         let all = [Some(&sums.top), sums.interaction.as_ref(), Some(&sums.bottom)];
         member.warm_up(&all.into_iter().flatten().collect::<Vec<_>>())?;

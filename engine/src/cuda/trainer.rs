@@ -282,10 +282,12 @@ impl<T: Element> Trainer<T> {
     /// The size of messages between nodes for the batch of a slot whose route was enqueued last; the rest of the route is
     /// enqueued, too. Waits for the first part of it, where there are several sizes: an iteration before is under way.
     fn size(&mut self, place: usize) -> Result<usize> {
-        let TrainSlot { sized, routed, .. } = &mut self.slots[place];
-        let Some(together) = self.together.as_ref().filter(|_| sized.len() > 1) else { return Ok(0) };
-        together.member().wait_for(routed)?;
+        if self.tables.sizes() == 1 {
+            return Ok(0);
+        }
+        self.wait_for(&self.slots[place].routed)?;
         let size = self.tables.size_needed(place);
+        let TrainSlot { sized, routed, .. } = &mut self.slots[place];
         if let Some(rest) = &mut sized[size].rest {
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { rest.replay(&self.routes) }?;
@@ -295,18 +297,23 @@ impl<T: Element> Trainer<T> {
         Ok(size)
     }
 
+    /// Waits until a moment has passed; over ranks no longer than they wait for each other.
+    fn wait_for(&self, moment: &Moment) -> Result<()> {
+        match &self.together {
+            None => moment.synchronize()?,
+            Some(together) => together.wait_for(moment, || {
+                together.check_now()?;
+                self.network.check_now()?;
+                self.tables.check_now()
+            })?,
+        }
+        Ok(())
+    }
+
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
         let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
-        match &self.together {
-            Some(together) => together.member().wait_for(&self.slots[place].done)?,
-            None => self.slots[place].done.synchronize()?,
-        }
-        if let Some(together) = &self.together {
-            together.check_now()?;
-            self.network.check_now()?;
-            self.tables.check_now()?;
-        }
+        self.wait_for(&self.slots[place].done)?;
         if let Some(batch) = fed
             && self.faults.elements()[place] != 0
         {

@@ -139,6 +139,14 @@ impl ProcessGroup {
         }
     }
 
+    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank, if they
+    /// wait for anything but a value.
+    pub fn when_lost(&self, release: impl Fn() + Send + 'static) {
+        if let Some((_, watch)) = &self.0.together {
+            watch.when_lost(release);
+        }
+    }
+
     /// Tells the others that this process ends, and why; `follows` where it only missed another one. Returns what
     /// happened to another rank, where that is what all end for.
     pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {

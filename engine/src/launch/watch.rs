@@ -5,6 +5,7 @@
 //! time to come back and say where it waited; then it ends the process itself. So a job ends everywhere, whatever its
 //! threads wait for.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -62,6 +63,16 @@ pub struct Failure {
 /// Ends the process, which did so much when a rank was lost.
 pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
 
+/// What has whoever waits for a rank that is lost come back.
+#[derive(Default)]
+struct Release(Option<Box<dyn Fn() + Send>>);
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Release")
+    }
+}
+
 /// A process's part in the watch. Dropped, it is over: the others must know that by [`Watch::finish`].
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -83,6 +94,8 @@ struct State {
     /// Why this process fails, until it is told.
     report: Option<Failure>,
     verdict: Option<Failure>,
+    /// What has the other threads of the process wait no more.
+    release: Release,
     /// Whether the process says itself why it ends.
     ends_itself: bool,
     done: bool,
@@ -117,6 +130,11 @@ impl Watch {
         let activity = &mut self.shared.state().activity;
         change(activity);
         activity.signs += 1;
+    }
+
+    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank.
+    pub(super) fn when_lost(&self, release: impl Fn() + Send + 'static) {
+        self.shared.state().release = Release(Some(Box::new(release)));
     }
 
     /// Tells all others that this process fails, and why; returns what they end for, which may be what happened to
@@ -328,7 +346,13 @@ impl Watcher {
     }
 
     fn end(&self, verdict: &Failure, end: End) {
-        self.shared.state().verdict = Some(verdict.clone());
+        {
+            let mut state = self.shared.state();
+            state.verdict = Some(verdict.clone());
+            if let Release(Some(release)) = &state.release {
+                release();
+            }
+        }
         self.shared.changed.notify_all();
         let begun = Instant::now();
         while begun.elapsed() < self.patience.grace && !self.shared.state().ends_itself {

@@ -170,11 +170,12 @@ impl Fit<'_> {
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
             let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-            self.learner.train_step(&batch, rate_factor)?;
+            let here = |error: TrainError| error.at_step(step);
+            self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.is_empty();
-            self.learner.take_losses(waits, |loss| losses.known(loss))?;
+            self.learner.take_losses(waits, |loss| losses.known(loss)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
@@ -215,7 +216,8 @@ impl Fit<'_> {
             }
         }
         let began = Instant::now();
-        self.learner.take_losses(true, |loss| losses.known(loss))?;
+        let here = |error: TrainError| error.at_step(total.steps);
+        self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
         losses.check()?;
         total.time += began.elapsed();
         drop(batches);

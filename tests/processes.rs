@@ -3,19 +3,35 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Failed;
+use libtest_mimic::{Arguments, Failed, Trial};
 
-use super::{Bench, Body, Outcome, Words};
+mod support;
 
-pub(crate) const BODIES: &[Body] = &[
-    ("processes_train_the_same_as_threads", 1, processes_train_the_same_as_threads),
-    ("a_process_that_is_killed_ends_the_others", 1, a_process_that_is_killed_ends_the_others),
-    ("a_process_that_is_stopped_ends_the_others", 1, a_process_that_is_stopped_ends_the_others),
+type Outcome = Result<(), Failed>;
+
+const BODIES: [(&str, fn() -> Outcome); 5] = [
+    ("processes_train_in_file_order_as_threads_do", || train_as_threads(&["train.shuffle=false"])),
+    ("processes_train_in_random_order_as_threads_do", || train_as_threads(&["device.precision=fp16"])),
+    ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
+    ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
+    ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
 ];
+
+fn main() -> ExitCode {
+    let there = support::gpus() > 0;
+    if !there {
+        eprintln!("skipped: there is no GPU");
+    }
+    let trials = BODIES.map(|(name, body)| Trial::test(name, body).with_ignored_flag(!there));
+    let mut arguments = Arguments::from_args();
+    // Ranks that wait for each other hold the GPU.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
 
 const JOB: &str = r#"
 name = "small"
@@ -48,8 +64,6 @@ every_steps = 10
 kind = "cuda"
 "#;
 
-/// What `rankine --help` documents.
-const LOST: i32 = 5;
 /// How soon a job must have ended everywhere.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -70,8 +84,7 @@ impl Place {
 
     /// The command that trains the job into a folder.
     fn train(&self, run: &str, sets: &[&str]) -> Command {
-        let program = std::env::var_os("RANKINE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankine").into());
-        let mut command = Command::new(program);
+        let mut command = support::rankine();
         command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
@@ -119,33 +132,65 @@ fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
     ))
 }
 
-fn processes_train_the_same_as_threads(_: &Bench, words: &mut Words) -> Outcome {
-    let place = Place::new()?;
-    let shuffle = format!("train.shuffle={}", words.below(2) == 0);
-    let precision = format!("device.precision={}", words.one_of(&["fp32", "bf16", "fp16"]));
-    let sets = ["device.ranks=2", &shuffle, &precision];
+/// One training by threads, and one by processes.
+fn train_as_threads(sets: &[&str]) -> Outcome {
+    the_same_as_threads(&Place::new()?, sets)
+}
+
+fn the_same_as_threads(place: &Place, sets: &[&str]) -> Outcome {
+    let sets = [&["device.ranks=2"], sets].concat();
     succeeded(place.train("threads", &sets).spawn()?)?;
     let told: Vec<_> =
         place.processes("processes", 2, &sets)?.into_iter().map(succeeded).collect::<Result<_, _>>()?;
     if !told[0].contains("trained             20000 samples") || !told[1].is_empty() {
-        return Err(format!("{sets:?}: the processes say {told:?}").into());
+        return Err(format!("the processes say {told:?}").into());
     }
     let (threads, processes) = (outcome(&place.path("threads"))?, outcome(&place.path("processes"))?);
     if threads.1 != processes.1 {
-        return Err(format!("{sets:?}: {:#?} in place of {:#?}", processes.1, threads.1).into());
+        return Err(format!("{:#?} in place of {:#?}", processes.1, threads.1).into());
     }
-    if threads.0 == processes.0 { Ok(()) } else { Err(format!("{sets:?}: other weights").into()) }
+    if threads.0 == processes.0 { Ok(()) } else { Err("other weights".into()) }
 }
 
-fn a_process_that_is_killed_ends_the_others(_: &Bench, _: &mut Words) -> Outcome {
+/// Of which each process unpacks all, and takes its own.
+fn train_on_raw_records_as_threads() -> Outcome {
+    const COLUMNS: usize = 26;
+    let place = Place::new()?;
+    let mut next = support::numbers(7);
+    // A label, 13 numbers and an id of each table, as the benchmark's files have them.
+    let mut record = || {
+        let label = (next() % 2) as u32;
+        let numbers = std::array::from_fn::<_, 13, _>(|_| (next() % 100) as u32);
+        let ids = std::array::from_fn::<_, COLUMNS, _>(|_| (next() % 3) as u32);
+        let words = [label].into_iter().chain(numbers).chain(ids);
+        words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()
+    };
+    let mut write = |name: &str, count: usize| {
+        let path = place.path(name);
+        fs::write(&path, (0..count).flat_map(|_| record()).collect::<Vec<_>>())?;
+        Ok::<_, Failed>(path)
+    };
+    let (train, eval) = (write("train.bin", 20_000)?, write("eval.bin", 5000)?);
+    let raw = format!(
+        "[data.raw]\nshape = \"dlrm\"\nrows_cap = 10000\ndense = \"int\"\ntrain = [{train:?}]\neval = [{eval:?}]\n"
+    );
+    let job = fs::read_to_string(place.path("job.toml"))?;
+    let (before, rest) = job.split_once("[data]").ok_or("the job has data")?;
+    let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
+    fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
+    the_same_as_threads(&place, &[])
+}
+
+fn a_process_that_is_killed_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("KILL")?;
-    let expected = ["rank 1 ended without a word ", ", at step ", "was it killed?"];
+    let expected =
+        ["rank 1 ended without a word in training, at step ", "rank 0 gave up waiting for rank 1 at the "];
     check(took, &stderr, &expected)
 }
 
-fn a_process_that_is_stopped_ends_the_others(_: &Bench, _: &mut Words) -> Outcome {
+fn a_process_that_is_stopped_ends_the_others() -> Outcome {
     let (took, stderr) = one_is_sent("STOP")?;
-    check(took, &stderr, &["for rank 1 at ", " step "])
+    check(took, &stderr, &["error (rank 0): ", "at step ", "rank 0 waited 30000 ms for rank 1 at the "])
 }
 
 fn check(took: Duration, stderr: &str, expected: &[&str]) -> Outcome {
@@ -179,10 +224,10 @@ fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
     second.kill()?;
     second.wait()?;
     let stderr = String::from_utf8_lossy(&stderr).into_owned();
-    if status.code() != Some(LOST) {
+    if status.code() != Some(support::LOST) {
         return Err(format!("it ended with {status} after {took:?}: {stderr}").into());
     }
-    println!(
+    eprintln!(
         "after {signal}, {took:?}: {}",
         stderr.lines().filter(|line| !line.starts_with("training")).collect::<Vec<_>>().join("\n")
     );
