@@ -15,6 +15,8 @@ pub mod blas;
 #[cfg(feature = "cuda")]
 mod buffer;
 #[cfg(feature = "cuda")]
+pub mod calibrate;
+#[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
 mod error;

@@ -66,9 +66,8 @@ pub(super) fn gather(rank: &Rank) -> Result<f64> {
         frequent: kernels::Feature::UNLISTED,
     };
     let features: Vec<_> = (0..FEATURES).map(feature).collect();
-    let tasks = (0..FEATURES).flat_map(|feature| {
-        LookUpTask::of_feature(feature as u32, SAMPLES as u32, 1, DIM as u32)
-    });
+    let tasks = (0..FEATURES)
+        .flat_map(|feature| LookUpTask::of_feature(feature as u32, SAMPLES as u32, 1, DIM as u32));
     let tasks: Vec<_> = tasks.collect();
     let (features, tasks) = (Buffer::of(device, &features)?, Buffer::of(device, &tasks)?);
     let look_up = LookUp {

@@ -54,6 +54,7 @@ pub fn train(
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let run = RunDir::create(options.run_dir, job)?;
+    choice.machine().map_or(Ok(()), |machine| run.write_machine(machine))?;
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.

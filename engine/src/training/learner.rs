@@ -43,9 +43,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each.
+    /// GPUs, a rank each; and where there are several, where tables lie.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -61,12 +61,24 @@ impl Choice {
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
         let why = match gpu::devices(job, spec)? {
-            Ok(devices) => return Ok(Self::Cuda(devices)),
+            Ok(devices) => {
+                let placed = gpu::place(&devices, job, dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, placed));
+            }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
         let why = String::new();
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
+    }
+
+    /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
+    pub(super) fn machine(&self) -> Option<&str> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+        }
     }
 
     /// The model of a job as training starts with it, and in words what trains it.
@@ -85,12 +97,15 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, &spec, rules)? {
-                Ok((model, name)) => {
-                    return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+            Self::Cuda(devices, placed) => {
+                let plan = placed.as_ref().map(|placed| &placed.plan);
+                match gpu::initialize((&devices, plan), job, dataset, &spec, rules)? {
+                    Ok((model, name)) => {
+                        return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+                    }
+                    Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
                 }
-                Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
-            },
+            }
         };
         let model = match plan {
             None => CpuModel::initialized(spec, rules, job.seed),
@@ -115,7 +130,11 @@ fn plan_for_cpu(
     rules: &TrainingRules,
 ) -> Result<Option<EmbeddingPlan>, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let machine = Machine::cpu(planning::memory_of_a_thread_rank(topology));
+    let memory = planning::memory_of_a_thread_rank(topology);
+    let machine = match &job.device.machine {
+        Some(path) => planning::machine_of_job(path, memory, job)?,
+        None => Machine::cpu(memory),
+    };
     let plan = || planning::plan(job, spec, rules, dataset, &machine);
     let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(spec, rules, plan.as_ref())?;
@@ -426,8 +445,8 @@ mod gpu {
     use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
+    use rankine_embedding::EmbeddingPlan;
     use rankine_embedding::cuda::Error as GpuError;
-    use rankine_embedding::plan::Machine;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
@@ -435,6 +454,7 @@ mod gpu {
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
     use super::Activity;
+    use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job, Precision};
@@ -500,7 +520,7 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        devices: &[Arc<Device>],
+        (devices, plan): (&[Arc<Device>], Option<&EmbeddingPlan>),
         job: &Job,
         dataset: &Dataset,
         spec: &ModelSpec,
@@ -508,16 +528,11 @@ mod gpu {
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
-        let plan = (devices.len() > 1).then(|| {
-            let machine = machine(devices, precision)?;
-            planning::plan(job, spec, rules, dataset, &machine)
-        });
-        let plan = plan.transpose()?;
         let shape = BatchShape {
             batch_size: job.train.batch_size.get() as usize,
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
-            plan: plan.as_ref(),
+            plan,
         };
         let products = (precision, algorithms(job)?);
         let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
@@ -545,12 +560,31 @@ mod gpu {
         }
     }
 
-    /// What the GPUs are to the planner: each with the memory of the smallest.
-    fn machine(devices: &[Arc<Device>], precision: Precision) -> Result<Machine, TrainError> {
-        let budgets = devices.iter().map(|device| Ok(device.budget()?.total_bytes));
-        let memory = budgets.collect::<rankine_cuda::Result<Vec<_>>>().map_err(Error::from)?;
-        let memory_bytes = memory.into_iter().min().unwrap_or(0);
-        Ok(planning::in_precision(Machine { memory_bytes, ..Machine::h200() }, precision))
+    /// Where tables lie over several GPUs.
+    pub(in super::super) struct Placed {
+        pub(super) plan: EmbeddingPlan,
+        /// What the GPUs were taken to do in a second, in the words of a machine's file.
+        pub(super) machine: String,
+    }
+
+    /// Places the tables of a job, where there are several GPUs.
+    pub(super) fn place(
+        devices: &[Arc<Device>],
+        job: &Job,
+        dataset: &Dataset,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+    ) -> Result<Option<Placed>, TrainError> {
+        if devices.len() == 1 {
+            return Ok(None);
+        }
+        let (precision, shared) = (job.device.precision, std::env::var_os(LOOPBACK).is_some());
+        let machine = match &job.device.machine {
+            Some(path) => planning::machine_of_job(path, 0, job)?,
+            None => calibration::machine_of(devices, precision, !shared).map_err(Error::from)?,
+        };
+        let (machine, planned_with) = planning::write_machine(&machine, "h200", precision);
+        let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
+        Ok(Some(Placed { plan, machine }))
     }
 
     /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
