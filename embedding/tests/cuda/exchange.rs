@@ -508,7 +508,7 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
             let slack = slack_of_pooled::<T>(case, &tables, &batch.columns[rank]);
             let differs = |(at, (a, b)): (usize, (&T, &T))| match slack[at] {
                 0.0 => a.value().to_bits() != b.value().to_bits(),
-                slack => (a.to_f64() - b.to_f64()).abs() > slack || a.value().is_nan(),
+                slack => f64::from(a.value() - b.value()).abs() > slack || a.value().is_nan(),
             };
             let mut both = vectors[number].iter().zip(&expected).enumerate();
             if let Some(at) = both.position(differs) {
