@@ -14,7 +14,7 @@ const ROWS: usize = 1 << 20;
 const DIM: usize = 128;
 const SENT: usize = 32_768;
 /// Bytes of sums.
-const SUMS: [usize; 5] = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20];
+const SUMS: [usize; 3] = [4 << 10, 512 << 10, 16 << 20];
 
 pub(super) fn measure(rank: &Rank) -> Result<Links> {
     let rows = Rows::new(rank)?;

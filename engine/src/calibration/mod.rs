@@ -10,6 +10,7 @@ mod cache;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rankine_cuda::Device;
 use rankine_cuda::calibrate::{Figures, Links, Sum};
@@ -130,15 +131,15 @@ fn link(links: &Links, ranks: usize) -> LinkSpeed {
     }
 }
 
-/// Figures in words.
-pub struct Shown<'a>(pub &'a Gpus, pub &'a Figures);
+/// Figures in words, and how long it took to measure them.
+pub struct Shown<'a>(pub &'a Gpus, pub &'a Figures, pub Duration);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(Gpus { name, count, driver }, figures) = self;
+        let Self(Gpus { name, count, driver }, figures, took) = self;
         let gb = |bytes_per_s: f64| format!("{:.0} GB/s", bytes_per_s / 1e9);
         let us = |seconds: f64| format!("{:.1} us", seconds * 1e6);
-        writeln!(f, "{count} x {name}, driver {driver}\n")?;
+        writeln!(f, "{count} x {name}, driver {driver}: measured in {:.1} s\n", took.as_secs_f64())?;
         let mut line = |what: &str, value: String| writeln!(f, "{what:<52} {value:>12}");
         line("copy within memory, read and written", gb(figures.copy_bytes_per_s))?;
         line("rows of 512 bytes at random places, read and written", gb(figures.gather_bytes_per_s))?;
