@@ -59,7 +59,7 @@ pub use lane::{Lane, Moment};
 #[cfg(feature = "cuda")]
 pub use memory::{Budget, Part, Purpose};
 #[cfg(feature = "cuda")]
-pub use peers::{AllReduce, AllReduceWay, Gather, PeerBarrier, Peers, Shared};
+pub use peers::{AllReduce, AllReduceWay, Gather, GivingUp, PeerBarrier, Peers, Shared};
 #[cfg(feature = "cuda")]
 pub use pinned::{Locked, Pinned};
 #[cfg(feature = "cuda")]

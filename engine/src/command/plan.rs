@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount};
+use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
@@ -81,8 +81,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let mut job = file.job()?;
-    job.device.ranks = args.ranks.unwrap_or(job.device.ranks);
-    job.device.nodes = args.nodes.unwrap_or(job.device.nodes);
+    job.device.ranks = args.ranks.map_or(job.device.ranks, Ranks::Count);
+    job.device.nodes = args.nodes.map_or(job.device.nodes, Ranks::Count);
+    if job.device.ranks == Ranks::Auto {
+        let what =
+            "device.ranks is \"auto\", which is known where the job is started: say how many with --ranks";
+        return Err(CommandError::new(Exit::Usage, what));
+    }
     job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
     let topology = job.topology().map_err(|error| CommandError::new(Exit::Usage, error))?;
     let machine = machine(&args, &job, topology)?;
@@ -159,7 +164,8 @@ fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
         return Err("the machine `here` is several GPUs, and there is one rank a node".into());
     }
     let opened = (0..per_node).map(Device::open).collect::<Result<Vec<_>, _>>();
-    let machine = opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, job.device.precision, true));
+    let machine =
+        opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, per_node, job.device.precision, true));
     let machine = machine.map_err(|error| format!("the machine `here` is {per_node} GPUs, and {error}"))?;
     Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
 }

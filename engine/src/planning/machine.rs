@@ -75,6 +75,14 @@ fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Mach
     }
 }
 
+/// A machine as the text of a file says it; see [`read_machine`].
+///
+/// # Errors
+/// What is wrong with it, with its place.
+pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
+    parse(text, |name| known(name, 0, precision))
+}
+
 /// GPUs as they compute in a precision: vectors and activations are kept in it.
 pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
     let vector_element_bytes = match precision {

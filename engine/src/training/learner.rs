@@ -14,6 +14,7 @@ use rankine_reader::{Dataset, Samples};
 use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
+use super::seats::Seats;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
@@ -43,9 +44,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each; and where there are several, where tables lie.
+    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Option<gpu::Placed>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -55,20 +56,28 @@ impl Choice {
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
     pub(super) fn of(
         job: &Job,
+        seats: &Seats,
         dataset: &Dataset,
         spec: &ModelSpec,
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::devices(job, spec)? {
+        let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
-                let placed = gpu::place(&devices, job, dataset, (spec, rules))?;
-                return Ok(Self::Cuda(devices, placed));
+                let placed = gpu::place((&devices, seats), job, dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, seats.clone(), placed));
             }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
-        let why = String::new();
+        let why = match seats.processes.size() {
+            1 => String::new(),
+            _ => {
+                return Err(TrainError::Device(
+                    "several processes train on GPUs, and this build has none".into(),
+                ));
+            }
+        };
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
@@ -77,7 +86,7 @@ impl Choice {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(_, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
@@ -97,9 +106,9 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, placed) => {
+            Self::Cuda(devices, seats, placed) => {
                 let plan = placed.as_ref().map(|placed| &placed.plan);
-                match gpu::initialize((&devices, plan), job, dataset, &spec, rules)? {
+                match gpu::initialize((&devices, &seats, plan), job, dataset, (&spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
@@ -212,7 +221,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => Batches::unpacked(part, options),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => Batches::for_gpus(model.devices(), part, options, false),
+            Self::Cuda(model, _) => Batches::for_gpus(model, part, options, false),
         }
     }
 
@@ -453,6 +462,7 @@ mod gpu {
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
+    use super::super::seats::Seats;
     use super::Activity;
     use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
@@ -467,21 +477,25 @@ mod gpu {
                            less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                            the host's memory is what counts";
 
-    /// What a test sets so that a job's ranks may share GPUs.
-    const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
-
     /// The GPUs that are to train a job, one a rank; or why the CPU is, in words to be said behind that.
     pub(super) fn devices(
         job: &Job,
+        seats: &Seats,
         spec: &ModelSpec,
     ) -> Result<Result<Vec<Arc<Device>>, String>, TrainError> {
-        let kind = job.device.kind;
+        // Several processes have no other way.
+        let several = seats.processes.size() > 1;
+        let kind = if several { DeviceKind::Cuda } else { job.device.kind };
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
         let refused = refusals(job, spec);
         let ranks = job.device.ranks.get() as usize;
-        match (open(ranks), refused.first()) {
+        let open = seats.gpus.iter().map(|&gpu| Device::open(gpu)).collect::<rankine_cuda::Result<_>>();
+        match (open, refused.first()) {
+            (Err(error), _) if several => {
+                Err(TrainError::Device(format!("several processes train on GPUs, and {error}")))
+            }
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
@@ -496,6 +510,7 @@ mod gpu {
             (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not do this job ({first})"))),
             (Ok(devices), None) => {
+                let devices: Vec<Arc<Device>> = devices;
                 let fp8 = job.device.precision == Precision::Fp8;
                 let Some(other) = devices.iter().find(|device| fp8 && !device.multiplies_fp8()) else {
                     return Ok(Ok(devices));
@@ -511,20 +526,12 @@ mod gpu {
         }
     }
 
-    /// A GPU a rank.
-    fn open(ranks: usize) -> rankine_cuda::Result<Vec<Arc<Device>>> {
-        let shared = std::env::var_os(LOOPBACK).is_some();
-        let count = if shared { Device::count()?.max(1) } else { ranks };
-        (0..ranks).map(|rank| Device::open(rank % count)).collect()
-    }
-
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, plan): (&[Arc<Device>], Option<&EmbeddingPlan>),
+        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
         job: &Job,
         dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
@@ -535,14 +542,21 @@ mod gpu {
             plan,
         };
         let products = (precision, algorithms(job)?);
-        let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
+        let (processes, several) = (&seats.processes, seats.processes.size() > 1);
+        let made = match devices {
+            [device] if several => {
+                CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
+            }
+            _ => CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape),
+        };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {
             Ok(model) => {
                 let name = devices[0].name().map_err(Error::from)?;
-                let how_many = match devices.len() {
-                    1 => "one GPU".into(),
-                    count => format!("{count} GPUs"),
+                let how_many = match (seats.topology.ranks(), processes.size()) {
+                    (1, _) => "one GPU".into(),
+                    (count, 1) => format!("{count} GPUs"),
+                    (count, processes) => format!("{count} GPUs of {processes} processes"),
                 };
                 Ok(Ok((model, format!("{how_many} ({name}) in {}", precision.name()))))
             }
@@ -552,7 +566,8 @@ mod gpu {
                         "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
                     )))
                 }
-                _ if job.device.kind == DeviceKind::Cuda => {
+                _ if error.gpu().is_none() || error.misses_rank() => Err(error.into()),
+                _ if several || job.device.kind == DeviceKind::Cuda => {
                     Err(TrainError::Device(format!("{it} cannot take this job: {error}. {}", WAY_OUT)))
                 }
                 _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
@@ -567,22 +582,30 @@ mod gpu {
         pub(super) machine: String,
     }
 
-    /// Places the tables of a job, where there are several GPUs.
+    /// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
     pub(super) fn place(
-        devices: &[Arc<Device>],
+        (devices, seats): (&[Arc<Device>], &Seats),
         job: &Job,
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Option<Placed>, TrainError> {
-        if devices.len() == 1 {
+        let Seats { processes, topology, gpus } = seats;
+        if topology.ranks() == 1 {
             return Ok(None);
         }
-        let (precision, shared) = (job.device.precision, std::env::var_os(LOOPBACK).is_some());
+        let precision = job.device.precision;
+        let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
         let machine = match &job.device.machine {
             Some(path) => planning::machine_of_job(path, 0, job)?,
-            None => calibration::machine_of(devices, precision, !shared).map_err(Error::from)?,
+            None => {
+                let a_node = topology.ranks_per_node();
+                calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
+            }
         };
-        let (machine, planned_with) = planning::write_machine(&machine, "h200", precision);
+        let (machine, _) = planning::write_machine(&machine, "h200", precision);
+        let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
+        let machine = String::from_utf8_lossy(&machine).into_owned();
+        let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
         let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
         Ok(Some(Placed { plan, machine }))
     }
@@ -619,7 +642,7 @@ mod gpu {
             let mut batches = None;
             if self.resident.is_empty() {
                 let stay = Feed::fits(model.devices(), &part, &options)?;
-                let batches = batches.insert(Batches::for_gpus(model.devices(), part, &options, stay)?);
+                let batches = batches.insert(Batches::for_gpus(model, part, &options, stay)?);
                 for batch in batches {
                     let batch = batch?;
                     match &batch {
