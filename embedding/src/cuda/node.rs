@@ -384,9 +384,9 @@ impl NodeTables {
     /// have some columns of rows each whose rule takes squares of whole rows, they meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the same
-    /// at all ranks; `rates` must be one for each table; `scale` is null or what
-    /// gradients are multiplied by; see [`Lane::launch`].
+    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the
+    /// same at all ranks; `rates` must be one for each table; `scale` is null or what gradients are multiplied by; see
+    /// [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.

@@ -27,7 +27,8 @@ pub struct Machine {
     pub vector_element_bytes: u64,
     /// Bytes of an element of gradients that are summed over all ranks.
     pub reduction_element_bytes: u64,
-    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all else.
+    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all
+    /// else.
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over the ranks of one node.
     pub frequent_sums: FrequentSums,

@@ -44,8 +44,8 @@ impl Gpus {
     }
 }
 
-/// The figures of GPUs: those that were kept, or else measured now and kept, where all of them are here. Where they cannot
-/// be kept they are measured each time, which a warning says.
+/// The figures of GPUs: those that were kept, or else measured now and kept, where all of them are here. Where they
+/// cannot be kept they are measured each time, which a warning says.
 ///
 /// # Errors
 /// Where the GPUs cannot be measured.

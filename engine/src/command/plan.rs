@@ -1,7 +1,7 @@
 //! `rankine plan`: where would a job's tables lie among ranks, would they fit, and how long would an iteration take?
 //!
-//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from what
-//! a machine is known, or was measured, to do in a second.
+//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from
+//! what a machine is known, or was measured, to do in a second.
 
 use std::fmt;
 

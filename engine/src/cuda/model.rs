@@ -43,8 +43,8 @@ pub struct BatchShape<'a> {
     pub score_size: usize,
     /// Of each categorical column: how many ids a bag may hold.
     pub hotness: &'a [schema::Hotness],
-    /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of each
-    /// take turns.
+    /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of
+    /// each take turns.
     pub plan: Option<&'a EmbeddingPlan>,
 }
 

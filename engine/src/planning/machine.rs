@@ -41,8 +41,8 @@ struct LinkFile {
 /// The names of the machines that are known.
 const KNOWN: [&str; 2] = ["cpu", "h200"];
 
-/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute in
-/// a precision.
+/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute
+/// in a precision.
 ///
 /// # Errors
 /// What is wrong with the name or the file, with its place.
@@ -130,8 +130,8 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
     })
 }
 
-/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of a
-/// known one that has all that files do not say.
+/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of
+/// a known one that has all that files do not say.
 pub fn write_machine(machine: &Machine, base: &str, precision: Precision) -> (String, Machine) {
     // Memory is a number of bytes, and not rounded.
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
