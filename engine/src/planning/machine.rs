@@ -114,6 +114,7 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
         between_nodes: link("between_nodes", &file.between_nodes, base.between_nodes)?,
         table_element_bytes: width("table_element_bytes", file.table_element_bytes)?
             .unwrap_or(base.table_element_bytes),
+        narrow_tables: base.narrow_tables,
         vector_element_bytes: width("vector_element_bytes", file.vector_element_bytes)?
             .unwrap_or(base.vector_element_bytes),
         reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
