@@ -190,7 +190,7 @@ impl Training {
         let Self { spec, rules, seed, .. } = self;
         let shape = BatchShape { plan, ..self.shape() };
         let (compute, nodes) = ((precision, Algorithms::Known), plan.map_or(1, |plan| plan.topology.nodes()));
-        Ok(CudaModel::over_ranks((devices, nodes), spec.clone(), rules, compute, *seed, shape)?)
+        Ok(CudaModel::over_ranks((devices, nodes, None), spec.clone(), rules, compute, *seed, shape)?)
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {

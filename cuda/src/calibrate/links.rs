@@ -6,7 +6,7 @@ use super::memory::scattered;
 use super::{Links, Rank, Sum};
 use crate::buffer::{Buffer, Pointer};
 use crate::error::Result;
-use crate::kernels::{self, RANKS_MAX, Rule, Send, Shard};
+use crate::kernels::{self, Rule, RuleKind, Send, Shard};
 use crate::peers::{AllReduce, PeerBarrier, Shared};
 
 /// Rows that a GPU has, elements of a row, and rows that it sends another one.
@@ -14,7 +14,7 @@ const ROWS: usize = 1 << 20;
 const DIM: usize = 128;
 const SENT: usize = 32_768;
 /// Bytes of sums.
-const SUMS: [usize; 5] = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20];
+const SUMS: [usize; 3] = [4 << 10, 512 << 10, 16 << 20];
 
 pub(super) fn measure(rank: &Rank) -> Result<Links> {
     let rows = Rows::new(rank)?;
@@ -32,8 +32,8 @@ pub(super) fn measure(rank: &Rank) -> Result<Links> {
         rank.peers.gather(0_u8)?;
     }
     let links = Links {
-        one_bytes_per_s: rows.bytes_per_s(rank, 1)?,
-        all_bytes_per_s: rows.bytes_per_s(rank, rank.peers.ranks() - 1)?,
+        one_bytes_per_s: rows.bytes_per_s(rank, false)?,
+        all_bytes_per_s: rows.bytes_per_s(rank, true)?,
         barrier_s,
         sums,
     };
@@ -55,7 +55,7 @@ impl Rows {
         let (device, ranks) = (rank.device(), rank.peers.ranks());
         let shard = Shard {
             words: 0,
-            rule: Rule::default(),
+            rule: Rule::of(RuleKind::Sgd),
             base: 0,
             rows: ROWS as u32,
             row_words: DIM as u32,
@@ -78,24 +78,22 @@ impl Rows {
         })
     }
 
-    /// Of bytes that a rank sends to the next ones: the first rank alone to one, or all to all others.
-    fn bytes_per_s(&self, rank: &Rank, receivers: usize) -> Result<f64> {
+    /// Bytes a second that the first rank alone sends to the next one, or each rank to all others.
+    fn bytes_per_s(&self, rank: &Rank, everyone: bool) -> Result<f64> {
         let (device, ranks, own) = (rank.device(), rank.peers.ranks(), rank.peers.rank());
+        let receivers = if everyone { ranks - 1 } else { 1 };
         let receives = |other: usize| (1..=receivers).any(|next| (own + next) % ranks == other);
-        let counts: Vec<_> =
-            (0..ranks).map(|other| if receives(other) { SENT as u32 } else { 0 }).collect();
+        let counts: Vec<_> = (0..ranks).map(|other| if receives(other) { SENT as u32 } else { 0 }).collect();
         // Each rank has room for what every other one sends.
         let (firsts, counts) =
             (Buffer::of(device, &vec![(own * SENT) as u32; ranks])?, Buffer::of(device, &counts)?);
-        let mut landings = [Pointer::NULL; RANKS_MAX];
-        landings[..ranks].copy_from_slice(&self.landing.of_ranks()[..ranks]);
         let send = Send::<bf16> {
             storage: self.storage.pointer(),
             shards: self.shards.pointer(),
             entries: self.entries.pointer(),
             firsts: firsts.pointer(),
             counts: counts.pointer(),
-            landings,
+            landings: self.landing.of_ranks(),
             shards_count: 1,
             capacity: SENT as u32,
             rank: own as u32,
@@ -104,9 +102,9 @@ impl Rows {
             owned: SENT as u32,
         };
         let blocks = (4 * device.multiprocessors() / ranks as u32, ranks as u32);
-        let takes_part = receivers > 1 || own == 0 || ranks == 2 && receivers == ranks - 1 && own == 0;
-        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all of
-        // it lives until each rank has been waited for.
+        let takes_part = everyone || own == 0;
+        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all
+        // of it lives until each rank has been waited for.
         let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue(lane, blocks) })?;
         Ok((receivers * SENT * DIM * size_of::<bf16>()) as f64 / seconds)
     }

@@ -10,9 +10,9 @@ use crate::kernels::{self, LookUp, LookUpTask, Totals};
 use crate::pinned::Pinned;
 
 /// Bytes that are copied.
-const COPIED: usize = 256 << 20;
+const COPIED: usize = 128 << 20;
 /// Bytes that come from the host.
-const UPLOADED: usize = 64 << 20;
+const UPLOADED: usize = 16 << 20;
 /// Rows of a table, elements of a row, samples, and features that each look up one of them.
 const ROWS: usize = 4 << 20;
 const DIM: usize = 128;
@@ -66,9 +66,8 @@ pub(super) fn gather(rank: &Rank) -> Result<f64> {
         frequent: kernels::Feature::UNLISTED,
     };
     let features: Vec<_> = (0..FEATURES).map(feature).collect();
-    let tasks = (0..FEATURES).flat_map(|feature| {
-        LookUpTask::of_feature(feature as u32, SAMPLES as u32, 1, DIM as u32)
-    });
+    let tasks = (0..FEATURES)
+        .flat_map(|feature| LookUpTask::of_feature(feature as u32, SAMPLES as u32, 1, DIM as u32));
     let tasks: Vec<_> = tasks.collect();
     let (features, tasks) = (Buffer::of(device, &features)?, Buffer::of(device, &tasks)?);
     let look_up = LookUp {

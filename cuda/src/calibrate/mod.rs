@@ -1,12 +1,13 @@
 //! What the GPUs of this machine do in a second, measured: what planning reckons with.
 //!
-//! A fraction of a second for each of some figures, each the median of some replays of a graph, by events. Ranks measure
-//! at the same time, and what is told is the slowest one's: an iteration waits for it. Nothing is written but memory that
-//! is given back.
+//! A fraction of a second for each of some figures, each the median of some replays of a graph, by events. Ranks
+//! measure at the same time, and what is told is the slowest one's: an iteration waits for it. Nothing is written but
+//! memory that is given back.
 
 mod links;
 mod memory;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::device::Device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::Graph;
 use crate::lane::{Lane, Moment};
 use crate::peers::Peers;
@@ -76,18 +77,18 @@ impl Figures {
     /// GPU's fails.
     pub fn measure(devices: &[Arc<Device>]) -> Result<Self> {
         let peers = Peers::in_process(devices, DEADLINE)?;
-        let of_ranks = thread::scope(|scope| {
+        let mut of_ranks = thread::scope(|scope| {
             let ranks: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || of_rank(peers))).collect();
-            let joined = ranks.into_iter().map(|rank| rank.join().unwrap_or(Err(Error::Calibration)));
-            joined.collect::<Vec<_>>()
+            let join = |rank: thread::ScopedJoinHandle<'_, _>| {
+                rank.join().unwrap_or_else(|panic| resume_unwind(panic))
+            };
+            ranks.into_iter().map(join).collect::<Vec<Result<Self>>>()
         });
-        // A rank that fails leaves the others waiting in vain: what it says comes first.
-        let (figures, failed): (Vec<_>, Vec<_>) = of_ranks.into_iter().partition(Result::is_ok);
-        let failed = failed.into_iter().filter_map(Result::err);
-        if let Some(error) = failed.reduce(|first, other| if first.is_of_peers() { other } else { first }) {
-            return Err(error);
-        }
-        figures.into_iter().next().unwrap_or(Err(Error::Calibration))
+        // A rank that fails leaves the others waiting in vain: what it says is what there is to say.
+        let failed =
+            of_ranks.iter().position(|of_rank| of_rank.as_ref().is_err_and(|error| !error.is_of_peers()));
+        let failed = failed.or_else(|| of_ranks.iter().position(Result::is_err));
+        of_ranks.swap_remove(failed.unwrap_or(0))
     }
 }
 
@@ -120,14 +121,10 @@ impl Rank {
 
     /// The seconds that each of `count` times takes that something is enqueued, of the slowest rank. All ranks begin at
     /// once; those that do not `take_part` wait.
-    fn seconds(
-        &self,
-        count: usize,
-        take_part: bool,
-        enqueue: impl Fn(&Lane) -> Result<()>,
-    ) -> Result<f64> {
-        let mut graph =
-            Graph::capture(&self.lane, || if take_part { (0..count).try_for_each(|_| enqueue(&self.lane)) } else { Ok(()) })?;
+    fn seconds(&self, count: usize, take_part: bool, enqueue: impl Fn(&Lane) -> Result<()>) -> Result<f64> {
+        let mut graph = Graph::capture(&self.lane, || {
+            if take_part { (0..count).try_for_each(|_| enqueue(&self.lane)) } else { Ok(()) }
+        })?;
         let (begin, end) = (Moment::new(self.device())?, Moment::new(self.device())?);
         let mut times = Vec::new();
         for replay in 0..=REPLAYS {

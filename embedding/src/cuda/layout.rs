@@ -70,8 +70,9 @@ pub struct Ids {
 /// and numbers begin with the same at all ranks: where owners take turns, those of a part have room for as many rows as
 /// the owner with most. Rows are filled up with zeros to a multiple of four elements.
 ///
-/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more owner,
-/// behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients to all.
+/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more
+/// owner, behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients
+/// to all.
 ///
 /// Over several nodes, a rank asks the rank of its own node that is on the owner's rail. So the owner in a key is that
 /// one's place, and its keys go on by nodes: `place * owner_span + node * span + number`. Every node has as many ranks.
@@ -91,7 +92,10 @@ pub struct Layout {
     pub(super) features: Vec<Feature>,
     /// Those with owners first, in the order of tables.
     pub(super) parts: Vec<Part>,
-    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an owner.
+    /// Those whose owners pool: nothing else that is said here of rows and keys is of these.
+    pub(super) pooled: Vec<Part>,
+    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an
+    /// owner.
     pub(super) sharded: Vec<(usize, usize)>,
     /// Of each table: the key of its first row in the set of rows that every rank has.
     pub(super) listed_keys: Vec<Option<u32>>,
@@ -140,6 +144,7 @@ impl Layout {
             columns: columns.to_vec(),
             features: features.to_vec(),
             parts: Part::in_turns(tables),
+            pooled: Vec::new(),
             sharded: Vec::new(),
             listed_keys: Vec::new(),
             bases: Vec::new(),
@@ -235,9 +240,12 @@ impl Layout {
             (self.tables.len(), self.ranks(), self.nodes),
             "the plan of these"
         );
-        self.parts = Part::of_plan(plan, &self.tables, &self.optimizers)?;
+        (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
         if self.nodes > 1 && self.parts.iter().any(Part::is_everywhere) {
             return Err(Error::NotExchanged("rows that every rank has, over several nodes,"));
+        }
+        if self.nodes > 1 && !self.pooled.is_empty() {
+            return Err(Error::NotExchanged("bags that owners have pooled, over several nodes,"));
         }
         if self.nodes > 1 && (0..self.tables.len()).any(|table| self.shares_squares(table)) {
             return Err(Error::NotExchanged(
@@ -324,7 +332,12 @@ impl Layout {
         self.samples * self.stride
     }
 
-    /// What is looked up: each feature, by number, for each part of its table, by number.
+    /// The features, by number, of tables whose owners pool: each once for each part of its table.
+    pub fn pooled(&self) -> impl Iterator<Item = usize> {
+        self.pooled_features().into_iter().map(|(feature, _)| feature)
+    }
+
+    /// What is looked up by rows: each feature, by number, for each part of its table, by number.
     pub fn looked_up(&self) -> &[(usize, usize)] {
         &self.sharded
     }
@@ -439,7 +452,12 @@ mod tests {
                 }
                 for rank in 0..ranks {
                     let rows: u64 = layout.parts.iter().map(|part| layout.part_rows(rank, part)).sum();
-                    assert_eq!(of_owners[rank] + of_owners[ranks], rows);
+                    // Owners have room for frequent rows, too.
+                    let listed = layout.listed().flat_map(|(.., frequent)| {
+                        (0..frequent.len()).map(|index| frequent.row(index) as usize % ranks)
+                    });
+                    let unused = listed.filter(|&owner| owner == rank).count() as u64;
+                    assert_eq!(of_owners[rank] + of_owners[ranks] + unused, rows);
                 }
                 assert!(layout.span >= layout.row_numbers());
             }
@@ -453,7 +471,7 @@ mod tests {
         let topology = Topology::new(2, 1).unwrap();
         let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1]);
         for plan in [
-            TablePlan::row_wise(&tables[0], Exchange::Pooled),
+            TablePlan::hybrid(&tables[0], Exchange::Pooled, FrequentRows::listed(vec![3])),
             TablePlan { frequent: FrequentRows::listed(vec![3]), ..by_columns },
         ] {
             let refused = layout.clone().with_plan(&EmbeddingPlan { topology, tables: vec![plan] });

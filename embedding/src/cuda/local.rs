@@ -6,7 +6,7 @@ use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, 
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
-use super::error::{Error, Result};
+use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
@@ -68,8 +68,9 @@ impl LocalTables {
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
-            let parts = (&tables.layout, shards.as_slice());
-            storage::initialize(device, lane, parts, tables.table.pointer(), seed, drawn)
+            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
     }
@@ -193,7 +194,7 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        self.router.check(lane)
+        check_ids(self.router.faults(lane)?)
     }
 
     /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was

@@ -36,14 +36,16 @@ impl Part {
         tables.iter().enumerate().map(whole).collect()
     }
 
-    /// The parts that a plan makes of tables: those with owners in the order of tables; then what is listed of tables;
-    /// then tables that every rank has as a whole.
+    /// The parts that a plan makes of tables. First those of which rows are exchanged: those with owners in the order
+    /// of tables; then what is listed of tables; then tables that every rank has as a whole. Then those whose owners
+    /// pool.
     pub(super) fn of_plan(
         plan: &EmbeddingPlan,
         tables: &[TableSpec],
         optimizers: &[Optimizer],
-    ) -> Result<Vec<Self>> {
+    ) -> Result<(Vec<Self>, Vec<Self>)> {
         let (mut owned, mut listed, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        let mut pooled = Vec::new();
         for (table, (planned, spec)) in plan.tables.iter().zip(tables).enumerate() {
             let everywhere =
                 |frequent| Self { table, columns: 0..spec.dim, held: Held::Everywhere(frequent) };
@@ -51,8 +53,9 @@ impl Part {
                 whole.push(everywhere(FrequentRows::all(spec.rows)));
                 continue;
             }
-            if planned.exchange != Exchange::Rows {
-                return Err(Error::NotExchanged("bags that owners have pooled"));
+            let pools = planned.exchange == Exchange::Pooled;
+            if pools && !planned.frequent.is_empty() {
+                return Err(Error::NotExchanged("pooled bags of tables with frequent rows"));
             }
             let one_of_many = |shard: &Shard| matches!(shard.owner, Owner::Rank(_));
             let by_columns = planned.shards.len() > 1;
@@ -63,7 +66,11 @@ impl Part {
             if by_columns && rowwise && !planned.shards.iter().all(one_of_many) {
                 return Err(Error::NotExchanged("squares of rows whose columns take turns"));
             }
-            owned.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {
+            if by_columns && rowwise && pools {
+                return Err(Error::NotExchanged("squares of rows whose columns several ranks have and pool"));
+            }
+            let to = if pools { &mut pooled } else { &mut owned };
+            to.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {
                 table,
                 columns: columns.clone(),
                 held: Held::Owned(*owner),
@@ -72,7 +79,7 @@ impl Part {
                 listed.push(everywhere(planned.frequent.clone()));
             }
         }
-        Ok([owned, listed, whole].concat())
+        Ok(([owned, listed, whole].concat(), pooled))
     }
 
     /// What is frequent, where that is not the whole table of so many rows.
@@ -155,7 +162,7 @@ mod tests {
             TablePlan::replicated(&tables[2]),
         ];
         let plan = EmbeddingPlan { topology, tables: plans };
-        let parts = Part::of_plan(&plan, &tables, &[Optimizer::sgd(0.1); 3]).unwrap();
+        let parts = Part::of_plan(&plan, &tables, &[Optimizer::sgd(0.1); 3]).unwrap().0;
         let everywhere: Vec<_> = parts.iter().map(|part| (part.table, part.is_everywhere())).collect();
         assert_eq!(everywhere, [(0, false), (1, false), (0, true), (2, true)]);
         for part in parts {

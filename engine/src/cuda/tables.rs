@@ -224,8 +224,8 @@ impl Tables {
         }
     }
 
-    /// Tells the weights of the rows that every rank has, once the lane has done all that was enqueued on it; none where
-    /// there is one rank.
+    /// Tells the weights of the rows that every rank has, once the lane has done all that was enqueued on it; none
+    /// where there is one rank.
     pub(super) fn for_each_shared_row(&self, lane: &Lane, tell: impl FnMut(&[f32])) -> Result<()> {
         match self {
             Self::Local(_) => Ok(()),

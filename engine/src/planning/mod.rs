@@ -4,6 +4,8 @@
 //! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is
 //! fed from jobs, models and datasets. The same job and dataset give the same plan.
 
+use std::path::Path;
+
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
 use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology};
@@ -21,7 +23,7 @@ mod sweep;
 
 #[cfg(feature = "cuda")]
 pub(crate) use machine::in_precision;
-pub use machine::read_machine;
+pub use machine::{parse_machine, read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
@@ -106,7 +108,6 @@ impl Planning {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let (placement, exchange) = self.wanted[number];
-            let exchange = exchange.or((!machine.pools).then_some(Exchange::Rows));
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -122,6 +123,15 @@ impl Planning {
         let tables = (0..self.tables.len()).map(table).collect();
         rankine_embedding::plan::plan(&PlanInput { tables, batch_size, topology, machine, rest })
     }
+}
+
+/// The machine that a job names in `device.machine`.
+///
+/// # Errors
+/// [`TrainError::Device`] where there is no such file, or it is not sound.
+pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, TrainError> {
+    read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision)
+        .map_err(|error| TrainError::Device(format!("device.machine: {error}")))
 }
 
 /// Plans where the tables of a training lie over the ranks of a machine: one entry a table of

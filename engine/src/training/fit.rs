@@ -62,6 +62,9 @@ pub fn train(
     let (spec, rules) = translate(&job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let choice = Choice::of(&job, &seats, &dataset, &spec, &rules)?;
     let run = processes.is_first().then(|| RunDir::create(options.run_dir, &job)).transpose()?;
+    if let (Some(run), Some(machine)) = (&run, choice.machine()) {
+        run.write_machine(machine)?;
+    }
     let (pool, threads) = thread_pool(&job)?;
     let io = job.reader.io_options();
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.

@@ -44,9 +44,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others.
+    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -63,7 +63,10 @@ impl Choice {
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
         let why = match gpu::devices(job, seats, spec)? {
-            Ok(devices) => return Ok(Self::Cuda(devices, seats.clone())),
+            Ok(devices) => {
+                let placed = gpu::place((&devices, seats), job, dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, seats.clone(), placed));
+            }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
@@ -76,6 +79,15 @@ impl Choice {
             }
         };
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
+    }
+
+    /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
+    pub(super) fn machine(&self) -> Option<&str> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+        }
     }
 
     /// The model of a job as training starts with it, and in words what trains it.
@@ -94,8 +106,9 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, seats) => {
-                match gpu::initialize((&devices, &seats), job, dataset, (&spec, rules))? {
+            Self::Cuda(devices, seats, placed) => {
+                let plan = placed.as_ref().map(|placed| &placed.plan);
+                match gpu::initialize((&devices, &seats, plan), job, dataset, (&spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
@@ -126,7 +139,11 @@ fn plan_for_cpu(
     rules: &TrainingRules,
 ) -> Result<Option<EmbeddingPlan>, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let machine = Machine::cpu(planning::memory_of_a_thread_rank(topology));
+    let memory = planning::memory_of_a_thread_rank(topology);
+    let machine = match &job.device.machine {
+        Some(path) => planning::machine_of_job(path, memory, job)?,
+        None => Machine::cpu(memory),
+    };
     let plan = || planning::plan(job, spec, rules, dataset, &machine);
     let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(spec, rules, plan.as_ref())?;
@@ -437,8 +454,8 @@ mod gpu {
     use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
+    use rankine_embedding::EmbeddingPlan;
     use rankine_embedding::cuda::Error as GpuError;
-    use rankine_embedding::plan::Machine;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
     use rankine_reader::stream::StreamOptions;
@@ -447,6 +464,7 @@ mod gpu {
     use super::super::batches::{Batch, Batches};
     use super::super::seats::Seats;
     use super::Activity;
+    use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Exchange, Job, Placement, Precision};
@@ -529,32 +547,28 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, seats): (&[Arc<Device>], &Seats),
+        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
         job: &Job,
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
-        let plan = (devices.len() > 1).then(|| {
-            let machine = machine(devices, precision)?;
-            planning::plan(&planned_over(job, seats.topology.nodes()), spec, rules, dataset, &machine)
-        });
-        let plan = plan.transpose()?;
         let shape = BatchShape {
             batch_size: job.train.batch_size.get() as usize,
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
-            plan: plan.as_ref(),
+            plan,
         };
         let products = (precision, algorithms(job)?);
         let (processes, several) = (&seats.processes, seats.processes.size() > 1);
         let made = match devices {
             [device] if several => {
+                let device = (device, seats.topology.nodes());
                 CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
             }
             _ => {
-                let over = (devices, seats.topology.nodes());
+                let over = (devices, seats.topology.nodes(), several.then_some(processes));
                 CudaModel::over_ranks(over, spec.clone(), rules, products, job.seed, shape)
             }
         };
@@ -584,12 +598,40 @@ mod gpu {
         }
     }
 
-    /// What the GPUs are to the planner: each with the memory of the smallest.
-    fn machine(devices: &[Arc<Device>], precision: Precision) -> Result<Machine, TrainError> {
-        let budgets = devices.iter().map(|device| Ok(device.budget()?.total_bytes));
-        let memory = budgets.collect::<rankine_cuda::Result<Vec<_>>>().map_err(Error::from)?;
-        let memory_bytes = memory.into_iter().min().unwrap_or(0);
-        Ok(planning::in_precision(Machine { memory_bytes, ..Machine::h200() }, precision))
+    /// Where tables lie over several GPUs.
+    pub(in super::super) struct Placed {
+        pub(super) plan: EmbeddingPlan,
+        /// What the GPUs were taken to do in a second, in the words of a machine's file.
+        pub(super) machine: String,
+    }
+
+    /// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
+    pub(super) fn place(
+        (devices, seats): (&[Arc<Device>], &Seats),
+        job: &Job,
+        dataset: &Dataset,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+    ) -> Result<Option<Placed>, TrainError> {
+        let Seats { processes, topology, gpus } = seats;
+        if topology.ranks() == 1 {
+            return Ok(None);
+        }
+        let precision = job.device.precision;
+        let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
+        let machine = match &job.device.machine {
+            Some(path) => planning::machine_of_job(path, 0, job)?,
+            None => {
+                let a_node = topology.ranks_per_node();
+                calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
+            }
+        };
+        let (machine, _) = planning::write_machine(&machine, "h200", precision);
+        let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
+        let machine = String::from_utf8_lossy(&machine).into_owned();
+        let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
+        let job = planned_over(job, topology.nodes());
+        let plan = planning::plan(&job, spec, rules, dataset, &planned_with)?;
+        Ok(Some(Placed { plan, machine }))
     }
 
     /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
