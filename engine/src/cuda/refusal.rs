@@ -32,10 +32,20 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
                 placement.name()
             )
         };
+        let pooled = format!(
+            "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
+             {on_cpu}"
+        );
         if everywhere(job.embedding.placement) {
             refuse("embedding.placement".into(), why(job.embedding.placement));
         }
+        if job.embedding.exchange == Exchange::Pooled {
+            refuse("embedding.exchange".into(), pooled.clone());
+        }
         for (number, table) in job.tables.iter().enumerate() {
+            if table.exchange == Some(Exchange::Pooled) {
+                refuse(format!("table.{number}.exchange"), pooled.clone());
+            }
             if let Some(placement) = table.placement.filter(|&placement| everywhere(placement)) {
                 refuse(format!("table.{number}.placement"), why(placement));
             }
