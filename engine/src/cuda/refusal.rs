@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Layers, Places};
-use crate::job::{Conflict, DenseUpdate, Exchange, Job, Optimizer, Placement, Precision};
+use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -24,19 +24,10 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         );
     }
     if ranks > 1 {
-        if job.device.dense_update == DenseUpdate::Sharded {
-            let why =
-                format!("each GPU updates all dense parameters so far: use \"replicated\", or {on_cpu}");
-            refuse("device.dense_update".into(), why);
-        }
         if job.device.tune {
             let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
                        with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
             refuse("device.tune".into(), why.into());
-        }
-        if job.device.precision == Precision::Fp8 {
-            let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
-            refuse("device.precision".into(), why.into());
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(
