@@ -447,6 +447,8 @@ fn travelled<T: Element>(sum: f32) -> f32 {
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
         let (dim, mut ids, mut sums) = (table.spec().dim, Vec::new(), Vec::new());
+        // Where owners pool, gradients of bags travel, as they are.
+        let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
         for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
             let (_, features) = case.cpu_features(columns, number);
             if features.is_empty() {
@@ -463,7 +465,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
                     sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
                 }
                 ids.push(row);
-                sums.extend(sum.into_iter().map(travelled::<T>));
+                sums.extend(sum.into_iter().map(|sum| if pooled { sum } else { travelled::<T>(sum) }));
             }
         }
         let offsets: Vec<u32> = (0..=ids.len() as u32).collect();
