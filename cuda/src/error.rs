@@ -98,9 +98,36 @@ pub enum Error {
         /// What is in the way.
         why: String,
     },
+    /// What ranks of several nodes hand each other to find together.
+    #[error("rank {rank} does not reach the other nodes: {why}")]
+    Nodes {
+        /// The rank that tells.
+        rank: usize,
+        /// What is in the way.
+        why: String,
+    },
+    /// A rank that waited in vain for another node.
+    #[error(
+        "rank {rank}, on node {node} of {nodes}, waited {deadline_ms} ms for the other nodes: the lane of {lane} is in \
+         \"{collective}\"; look at the logs of the ranks with its place there, and at the network between"
+    )]
+    RailLate {
+        /// The rank that waited.
+        rank: usize,
+        /// Its node.
+        node: usize,
+        /// All nodes.
+        nodes: usize,
+        /// What the lane is for that waits.
+        lane: &'static str,
+        /// What the collective is for that has no end.
+        collective: &'static str,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: look at that rank's log for what \
          stopped it"
     )]
     PeerBarrier {
@@ -108,8 +135,20 @@ pub enum Error {
         waiting: usize,
         /// The rank that did not come.
         missing: usize,
+        /// To what.
+        what: &'static str,
         /// How long.
         deadline_ms: u128,
+    },
+    /// A rank that was told to wait no more, since another one is lost.
+    #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
+    PeerGivenUp {
+        /// The rank that waited.
+        waiting: usize,
+        /// The rank that had not come.
+        missing: usize,
+        /// To what.
+        what: &'static str,
     },
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]
@@ -191,6 +230,11 @@ impl fmt::Display for Ranks<'_> {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether it only says that another rank is not there, whose own error says why.
+    pub(crate) fn is_of_peers(&self) -> bool {
+        matches!(self, Self::PeersLate { .. } | Self::PeersLeft { .. } | Self::PeersStray { .. })
+    }
+
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Call { code, .. } if *code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int)
     }

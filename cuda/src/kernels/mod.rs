@@ -35,19 +35,23 @@ mod matmul;
 mod merge;
 mod number;
 mod optimizer;
+mod pooled;
 mod reduce;
 mod route;
 mod rows;
 mod shard;
 mod sparse_update;
+mod stamp;
 mod team;
 mod totals;
 mod unpack;
 mod update;
 
-pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
+pub(crate) use all_reduce::{
+    AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
+};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
-pub(crate) use barrier::{Barrier, Flags, Wait};
+pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};
@@ -75,14 +79,16 @@ pub(crate) use matmul::{
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
+pub use pooled::{Pooled, PooledFeature};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::Send;
 pub use shard::{Learning, Shard};
 pub use sparse_update::SparseUpdate;
+pub(crate) use stamp::Stamp;
 pub use totals::Totals;
 pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
-pub use update::Update;
+pub use update::{SharedSquares, Update};
 
 use crate::buffer::Pointer;
 
@@ -137,10 +143,11 @@ pub struct Feature {
     pub dtype: u32,
     /// Where the slots of its look-ups begin.
     pub slots: u32,
-    /// The rank that owns all of the shard's rows, or [`Feature::TURNS`].
+    /// The rank that owns all of the shard's rows, [`Feature::TURNS`], or the number behind the last rank where every
+    /// rank has them.
     pub owner: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The key of the table's first row in the set of rows that every rank has, or [`Feature::UNLISTED`].
+    pub frequent: u32,
 }
 
 impl Feature {
@@ -148,6 +155,8 @@ impl Feature {
     pub const FIXED: u32 = u32::MAX;
     /// In place of an owner: row `id` of the table belongs to rank `id % ranks`.
     pub const TURNS: u32 = u32::MAX;
+    /// In place of a key: no row of the table is one of several that every rank has.
+    pub const UNLISTED: u32 = u32::MAX;
 }
 
 const _: () = assert!(size_of::<Feature>() == 64);
@@ -235,7 +244,10 @@ pub(crate) struct Kernels {
 kernels! {
     "all_reduce": AllReduceBySlices2 = c"all_reduce_by_slices_2", AllReduceAtOnce2 = c"all_reduce_at_once_2",
         AllReduceBySlices4 = c"all_reduce_by_slices_4", AllReduceAtOnce4 = c"all_reduce_at_once_4",
-        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8";
+        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8",
+        AllReduceScatter2 = c"all_reduce_scatter_2", AllReduceSpread2 = c"all_reduce_spread_2",
+        AllReduceScatter4 = c"all_reduce_scatter_4", AllReduceSpread4 = c"all_reduce_spread_4",
+        AllReduceScatter8 = c"all_reduce_scatter_8", AllReduceSpread8 = c"all_reduce_spread_8";
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
@@ -283,6 +295,10 @@ kernels! {
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
+    "pooled": PooledCount = c"pooled_count", PooledScan = c"pooled_scan", PooledCut = c"pooled_cut",
+        PooledAddF32 = c"pooled_add_f32", PooledAddBf16 = c"pooled_add_bf16", PooledAddF16 = c"pooled_add_f16",
+        PooledSendF32 = c"pooled_send_f32", PooledSendBf16 = c"pooled_send_bf16",
+        PooledSendF16 = c"pooled_send_f16";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce":
         ReduceF32By4x1 = c"reduce_f32_4x1",
@@ -311,6 +327,7 @@ kernels! {
         SendF32By4 = c"send_f32_4", SendBf16By4 = c"send_bf16_4", SendF16By4 = c"send_f16_4",
         SendF32By16 = c"send_f32_16", SendBf16By16 = c"send_bf16_16", SendF16By16 = c"send_f16_16",
         SendF32By32 = c"send_f32_32", SendBf16By32 = c"send_bf16_32", SendF16By32 = c"send_f16_32";
+    "stamp": Stamp = c"stamp";
     "totals": Totals = c"totals";
     "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
         UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";
@@ -345,7 +362,10 @@ kernels! {
         LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
         LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
-        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8",
+        ShareSquaresBy4x1 = c"share_squares_4x1", ShareSquaresBy16x1 = c"share_squares_16x1",
+        ShareSquaresBy32x1 = c"share_squares_32x1", ShareSquaresBy32x2 = c"share_squares_32x2",
+        ShareSquaresBy32x8 = c"share_squares_32x8";
 }
 
 impl Kernels {

@@ -2,7 +2,8 @@
 
 mod all_reduce;
 mod barrier;
-mod room;
+mod give_up;
+pub(crate) mod room;
 mod sockets;
 mod watch;
 
@@ -22,6 +23,7 @@ use crate::memory::Memory;
 
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
+pub use give_up::GivingUp;
 use room::{Room, Value};
 pub use sockets::Gather;
 use sockets::{Handed, Sockets};
@@ -39,6 +41,7 @@ pub struct Peers {
     ranks: usize,
     device: Arc<Device>,
     deadline: Duration,
+    giving_up: Arc<GivingUp>,
     together: Together,
 }
 
@@ -68,14 +71,13 @@ impl Peers {
             }
         }
         let room = Arc::new(Room::new(devices.len(), deadline));
-        let of_rank = |(rank, device)| Self {
-            rank,
-            ranks: devices.len(),
-            device: Arc::clone(device),
-            deadline,
-            together: Together::Threads(Arc::clone(&room), devices.to_vec()),
+        let of_rank = |(rank, device)| {
+            let giving_up = Arc::new(GivingUp::new(device)?);
+            let together = Together::Threads(Arc::clone(&room), devices.to_vec());
+            let (ranks, device) = (devices.len(), Arc::clone(device));
+            Ok(Self { rank, ranks, device, deadline, giving_up, together })
         };
-        Ok(devices.iter().enumerate().map(of_rank).collect())
+        devices.iter().enumerate().map(of_rank).collect()
     }
 
     /// This process's rank among processes of one node, all of the same user, each of which sees all GPUs of the ranks.
@@ -99,7 +101,8 @@ impl Peers {
             return Err(Error::PeersSocket { rank, why });
         }
         let together = Together::Processes(Sockets::connect(rank, ranks, deadline, gather)?);
-        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, together })
+        let giving_up = Arc::new(GivingUp::new(device)?);
+        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, giving_up, together })
     }
 
     /// This rank.
@@ -115,6 +118,11 @@ impl Peers {
     /// This rank's GPU.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// What has this rank's GPU wait for others no more, from any thread.
+    pub fn giving_up(&self) -> &Arc<GivingUp> {
+        &self.giving_up
     }
 
     /// How long one waits for another.
@@ -184,24 +192,27 @@ impl Peers {
     /// # Errors
     /// Where a rank does not come in time, or has ended.
     pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
+        let read = |(rank, bytes): (usize, Vec<u8>)| {
+            bytemuck::try_pod_read_unaligned(&bytes).map_err(|_| self.stray(rank))
+        };
+        self.gather_bytes(bytemuck::bytes_of(&value))?.into_iter().enumerate().map(read).collect()
+    }
+
+    /// As [`Peers::gather`], of values of any lengths, each of its own.
+    pub(crate) fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.device().ledger().measures() {
-            return Ok(vec![value; self.ranks()]);
+            return Ok(vec![own.to_vec(); self.ranks()]);
         }
-        let own = bytemuck::bytes_of(&value);
-        let handed: Vec<Vec<u8>> = match &self.together {
+        match &self.together {
             Together::Threads(room, _) => {
-                let handed = room.exchange(self.rank, Arc::new(own.to_vec()))?;
-                self.downcast::<Vec<u8>>(handed)?.iter().map(|value| value.to_vec()).collect()
+                let handed = self.downcast::<Vec<u8>>(room.exchange(self.rank, Arc::new(own.to_vec()))?)?;
+                Ok(handed.iter().map(|value| value.to_vec()).collect())
             }
             Together::Processes(sockets) => {
                 let handed = sockets.exchange(own, None)?.into_iter();
-                handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect()
+                Ok(handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect())
             }
-        };
-        let read = |(rank, bytes): (usize, &Vec<u8>)| {
-            bytemuck::try_pod_read_unaligned(bytes).map_err(|_| self.stray(rank))
-        };
-        handed.iter().enumerate().map(read).collect()
+        }
     }
 
     fn downcast<V: Any + Send + Sync>(&self, values: Vec<Value>) -> Result<Vec<Arc<V>>> {

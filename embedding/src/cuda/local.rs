@@ -6,7 +6,7 @@ use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, 
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
-use super::error::{Error, Result};
+use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
@@ -35,7 +35,7 @@ impl LocalTables {
     /// first-order terms do.
     ///
     /// # Panics
-    /// Where the layout is of several ranks, or of tables in several shards.
+    /// Where the layout is of several ranks, or of tables in several parts.
     ///
     /// # Errors
     /// Where the memory does not suffice.
@@ -46,7 +46,7 @@ impl LocalTables {
         seed: u64,
         drawn: usize,
     ) -> Result<Self> {
-        assert_eq!((layout.ranks, layout.shards.len()), (1, layout.tables.len()), "whole tables on one GPU");
+        assert_eq!((layout.ranks, layout.parts.len()), (1, layout.tables.len()), "whole tables on one GPU");
         let table = {
             let _tables = device.purpose("tables");
             Buffer::uninitialized(device, layout.rank_words(0))?
@@ -54,19 +54,24 @@ impl LocalTables {
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
+        let shards = layout.kernel_shards(0, Pointer::NULL);
         let tables = Self {
             table,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
             router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
-            shards: Buffer::of(device, &layout.kernel_shards(0))?,
+            shards: Buffer::of(device, &shards)?,
             parts: Buffer::filled(device, parts, POISON)?,
             seed,
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
-        unsafe { storage::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
+        unsafe {
+            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
+        }?;
         Ok(tables)
     }
 
@@ -189,7 +194,7 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        self.router.check(lane)
+        check_ids(self.router.faults(lane)?)
     }
 
     /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was

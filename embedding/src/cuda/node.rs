@@ -3,17 +3,17 @@
 use std::ops::Range;
 
 use rankine_cuda::kernels::{
-    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, Rate, Reduce, Send, Shard, Step,
-    Update,
+    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce, Send,
+    Shard, SharedSquares, Step, Update,
 };
 use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
+use super::pooled::Pooled;
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::{POISON, blocks, storage};
-use crate::placement::Owner;
 
 /// One rank's part of all tables.
 ///
@@ -32,6 +32,10 @@ pub struct NodeTables {
     /// The rank's rows, shard by shard.
     table: Buffer<f32>,
     shards: Buffer<Shard>,
+    /// Where several ranks have some columns of rows each whose rule takes squares of whole ones.
+    squares: Option<(Buffer<SharedSquares>, Shared<f32>)>,
+    /// What owners pool.
+    pooled: Option<Pooled>,
     look_up_tasks: Buffer<LookUpTask>,
     /// How many are over rows of each type; all are over one.
     look_up_counts: [u32; 3],
@@ -92,20 +96,27 @@ impl NodeTables {
         let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
         let landing_features = layout.landing_features::<T>();
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
+        let router = Router::new(device, &layout, rank)?;
+        let shards = layout.kernel_shards(rank, router.listed());
+        let squares = layout
+            .shared_squares()
+            .map(|(shared, room)| Ok::<_, Error>((Buffer::of(device, &shared)?, peers.share(room, POISON)?)));
         let tables = Self {
             table,
-            shards: Buffer::of(device, &layout.kernel_shards(rank))?,
+            shards: Buffer::of(device, &shards)?,
+            squares: squares.transpose()?,
+            pooled: Pooled::initialized::<T>(peers, &layout, lane, (seed, drawn), routes)?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
-            router: Router::new(device, &layout, rank)?,
+            router,
             landing_features: Buffer::of(device, &landing_features)?,
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
             union: Bits::new(device, layout.span)?,
             parts: Buffer::filled(device, parts, POISON)?,
-            route_barrier: PeerBarrier::new(peers)?,
-            barrier: PeerBarrier::new(peers)?,
+            route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
+            barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
             seed,
@@ -113,7 +124,9 @@ impl NodeTables {
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
-            storage::initialize(device, lane, &tables.layout, rank, tables.table.pointer(), seed, drawn)
+            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
     }
@@ -132,10 +145,10 @@ impl NodeTables {
         blocks(lane.device())
     }
 
-    /// Blocks along x where a grid has one layer a rank.
-    fn blocks_each_rank(&self, lane: &Lane) -> (u32, u32) {
-        let ranks = self.layout.ranks as u32;
-        (self.blocks(lane).div_ceil(ranks), ranks)
+    /// Blocks along x where a grid has one layer a list of rows.
+    fn blocks_each_list(&self, lane: &Lane) -> (u32, u32) {
+        let lists = self.layout.lists() as u32;
+        (self.blocks(lane).div_ceil(lists), lists)
     }
 
     /// Enqueues making the route of a batch in one of the places for routes: the distinct rows that this rank looks up,
@@ -167,7 +180,10 @@ impl NodeTables {
     /// Where the driver refuses.
     pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
         // SAFETY: router and route were made for the layout; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids, self.routes[place].places()) }
+        unsafe {
+            self.router.route(lane, &self.layout, ids, self.routes[place].places())?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.cut(lane, ids, place))
+        }
     }
 
     /// The last part of [`NodeTables::route`], for whoever measures it alone: what owns.
@@ -184,12 +200,12 @@ impl NodeTables {
         // looks up no more than `entries_max` rows of an owner, and all together no more than `union_max`.
         unsafe {
             self.union.clear(lane)?;
-            lane.launch(&merge, self.blocks_each_rank(lane))?;
+            lane.launch(&merge, self.blocks_each_list(lane))?;
             lane.launch(&Groups(number), groups)?;
             lane.launch(&number, groups)?;
-            lane.launch(&link, self.blocks_each_rank(lane))?;
+            lane.launch(&link, self.blocks_each_list(lane))?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, place))
         }
-        Ok(())
     }
 
     /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier; of
@@ -246,15 +262,17 @@ impl NodeTables {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
-            reserved: 0,
+            owned: layout.owned_max() as u32,
         };
         // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
-        let ranks = layout.ranks as u32;
-        let blocks = (4 * lane.device().multiprocessors() / ranks, ranks);
+        let owners = layout.owners() as u32;
+        let blocks = (4 * lane.device().multiprocessors() / owners, owners);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
         // slot; the caller vouches for the peers'.
-        unsafe { send.enqueue(lane, blocks) }?;
-        Ok(())
+        unsafe {
+            send.enqueue(lane, blocks)?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, place))
+        }
     }
 
     /// The last part of [`NodeTables::look_up`], for whoever measures it alone: vectors of what has landed.
@@ -288,8 +306,11 @@ impl NodeTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: landing, slots, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
-        Ok(())
+        unsafe {
+            look_up.enqueue(lane, self.look_up_counts)?;
+            let batch = (ids, place, self.layout.stride);
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
+        }
     }
 
     /// Enqueues the sums of the gradients of each distinct row that this rank looked up, which go to the rows' owners:
@@ -332,11 +353,16 @@ impl NodeTables {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             dtype: Reduce::<T>::SUMS as u32,
+            owners: layout.owners() as u32,
+            owned: layout.owned_max() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, of which
         // there is one for each row that a rank can look up at an owner; the caller vouches for the rest.
-        unsafe { reduce.enqueue(lane, layout.look_ups() as u32) }?;
-        Ok(())
+        unsafe {
+            reduce.enqueue(lane, layout.look_ups() as u32)?;
+            let batch = (ids, place, layout.stride);
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send_gradients(lane, batch, gradients))
+        }
     }
 
     /// Enqueues a barrier: it waits, on the GPU, until all ranks have come as far on their lanes, and what they wrote
@@ -354,11 +380,13 @@ impl NodeTables {
 
     /// Enqueues the update of each of this rank's rows that any rank looked up in the batch whose route is at `place`,
     /// by its table's rule and from the sum of the ranks' sums, in the order of ranks; of none where `stop` is not 0.
-    /// `rates` is one a table; of the step its number counts, where weights are rounded at random.
+    /// `rates` is one a table; of the step its number counts, where weights are rounded at random. Where several ranks
+    /// have some columns of rows each whose rule takes squares of whole rows, they meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; `rates` must be one for each table; `scale` is null or what
-    /// gradients are multiplied by; see [`Lane::launch`].
+    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the
+    /// same at all ranks; `rates` must be one for each table; `scale` is null or what gradients are multiplied by; see
+    /// [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -390,15 +418,29 @@ impl NodeTables {
             rows_count: route.union_starts.pointer().element(1),
             sources: route.sources.pointer(),
             sums: self.sums.pointer(),
+            shared: self.squares.as_ref().map_or(Pointer::NULL, |(shared, _)| shared.pointer()),
+            squares: self
+                .squares
+                .as_ref()
+                .map_or([Pointer::NULL; RANKS_MAX], |(_, squares)| squares.of_ranks()),
             shards_count: self.shards.len() as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
             dtype: dtype as u32,
+            rank: self.rank as u32,
+            reserved: 0,
         };
-        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says; the caller vouches
-        // for the rest.
-        unsafe { update.enqueue(lane, layout.vectors() as u32, self.blocks(lane)) }?;
-        Ok(())
+        let (vectors, blocks) = (layout.vectors() as u32, self.blocks(lane));
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares, of
+        // which there is one for each row that ranks can look up and shard of it; the caller vouches for the rest.
+        unsafe {
+            if self.squares.is_some() {
+                update.share_squares(lane, vectors, blocks)?;
+                self.meet(lane)?;
+            }
+            update.enqueue(lane, vectors, blocks)?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))
+        }
     }
 
     /// # Panics
@@ -431,7 +473,8 @@ impl NodeTables {
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.barrier.check(lane)?;
         self.route_barrier.check(lane)?;
-        self.router.check(lane)
+        let of_pooled = self.pooled.as_ref().map_or(Ok(0), |pooled| pooled.faults(lane))?;
+        check_ids(self.router.faults(lane)? + of_pooled)
     }
 
     /// As [`NodeTables::check`], of what this rank's barriers have found by now; without waiting.
@@ -455,30 +498,59 @@ impl NodeTables {
     pub fn copy_rows(&self, lane: &Lane, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
         let (layout, dim) = (&self.layout, self.layout.tables[table].dim);
         assert_eq!(weights.len() as u64, (rows.end - rows.start) * dim as u64, "room for the rows");
-        for (number, (of, shard)) in layout.shards.iter().enumerate() {
-            let (first, step) = match shard.owner {
-                Owner::EveryRank => (self.rank as u64, layout.ranks as u64),
-                Owner::Rank(_) => (0, 1),
-            };
-            let owned = layout.shard_rows(self.rank, table, shard);
-            let local = |row: u64| row.saturating_sub(first).div_ceil(step).min(owned);
-            if *of != table || owned == 0 {
+        for (number, part) in layout.parts.iter().enumerate() {
+            // What every rank has, the first one tells.
+            if part.table != table || (part.is_everywhere() && self.rank > 0) {
                 continue;
             }
-            let mut row = local(rows.start) * step + first - rows.start;
+            let topology = layout.topology();
+            // Owners have room for frequent rows, too, and do not use it.
+            let listed = layout.listed().find(|(_, other, _)| *other == table);
+            let elsewhere = |row| {
+                !part.is_everywhere() && listed.is_some_and(|(.., frequent)| frequent.index(row).is_some())
+            };
+            let numbers =
+                part.numbers_within(&rows, (self.rank, layout.part_rows(self.rank, part)), topology);
+            let mut next = numbers.start;
             storage::try_for_each_row(
                 layout,
                 (self.rank, number),
                 &self.table,
                 lane,
-                local(rows.start)..local(rows.end),
+                numbers,
                 |own| {
-                    weights[row as usize * dim..][shard.columns.clone()].copy_from_slice(own);
-                    row += step;
+                    let row = part.row(next, self.rank, topology);
+                    if !elsewhere(row) {
+                        let at = (row - rows.start) as usize * dim;
+                        weights[at..][part.columns.clone()].copy_from_slice(own);
+                    }
+                    next += 1;
                     Ok(())
                 },
                 |error: Error| error,
             )?;
+        }
+        for number in (0..layout.pooled.len()).filter(|&number| layout.pooled[number].table == table) {
+            let pooled = self.pooled.as_ref().expect("there are such parts");
+            pooled.copy_rows(lane, layout, (number, &rows), weights)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the weights of the rows that every rank has, part by part, once the lane has done all that was enqueued on
+    /// it: they are the same at all ranks.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn for_each_shared_row(&self, lane: &Lane, mut tell: impl FnMut(&[f32])) -> Result<()> {
+        let layout = &self.layout;
+        for (number, part) in layout.parts.iter().enumerate().filter(|(_, part)| part.is_everywhere()) {
+            let (at, rows) = ((self.rank, number), 0..layout.part_rows(self.rank, part));
+            let told = |row: &[f32]| {
+                tell(row);
+                Ok(())
+            };
+            storage::try_for_each_row(layout, at, &self.table, lane, rows, told, |error: Error| error)?;
         }
         Ok(())
     }
@@ -486,7 +558,8 @@ impl NodeTables {
     /// Checksums and sizes aside, bytes of this rank's memory that peers access.
     pub fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
-        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>()
+        let pooled = self.pooled.as_ref().map_or(0, Pooled::shared_bytes);
+        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>() + pooled
     }
 }
 

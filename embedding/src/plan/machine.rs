@@ -23,13 +23,32 @@ pub struct Machine {
     pub between_nodes: LinkSpeed,
     /// Bytes of an element of tables and their state.
     pub table_element_bytes: u64,
+    /// Whether weights of tables of bf16 or fp16 take two bytes there; else they take as many as all others.
+    pub narrow_tables: bool,
     /// Bytes of an element of a vector or a gradient that is exchanged, and of activations.
     pub vector_element_bytes: u64,
     /// Bytes of an element of gradients that are summed over all ranks.
     pub reduction_element_bytes: u64,
+    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all
+    /// else.
+    pub lookup_bytes: f64,
+    /// How the gradients of frequent rows are summed over the ranks of one node.
+    pub frequent_sums: FrequentSums,
+    /// Whether owners also pool bags of which other rows are frequent, and of rows whose columns share squares. GPUs do
+    /// not.
+    pub pools_all: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
     pub overlap: f64,
+}
+
+/// How the gradients of rows that every rank has are summed over ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrequentSums {
+    /// Of all of them, with the dense gradients: also of those that no sample names.
+    Reduced,
+    /// Of those that a rank's samples name: it sends its sums to all others, and each adds up what it gets.
+    Sent,
 }
 
 /// What a rank sends in a second, while it receives as much.
@@ -68,8 +87,12 @@ impl Machine {
             within_nodes: memory,
             between_nodes: memory,
             table_element_bytes: 4,
+            narrow_tables: false,
             vector_element_bytes: 4,
             reduction_element_bytes: 4,
+            lookup_bytes: 0.0,
+            frequent_sums: FrequentSums::Reduced,
+            pools_all: true,
             overlap: 0.0,
         }
     }
@@ -102,8 +125,12 @@ impl Machine {
                 reduction_latency_s: 30e-6,
             },
             table_element_bytes: 4,
+            narrow_tables: true,
             vector_element_bytes: 2,
-            reduction_element_bytes: 2,
+            reduction_element_bytes: 4,
+            lookup_bytes: 220.0,
+            frequent_sums: FrequentSums::Sent,
+            pools_all: false,
             overlap: 0.5,
         }
     }

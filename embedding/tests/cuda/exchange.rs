@@ -13,7 +13,8 @@ use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
+    UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
@@ -92,18 +93,27 @@ impl Case {
         let (stride, tables) = (of_rank.stride, one.tables());
         let layout = Layout::new(ranks, one.samples(), stride, tables, one.columns(), one.features())?;
         let mut layout = layout.with_optimizers(&of_rank.optimizers);
-        if words.below(2) == 0 {
+        if words.below(4) > 0 {
             let topology = Topology::new(ranks, 1)?;
             let owners: Vec<_> = (0..ranks).collect();
-            let plan = |(table, optimizer): (&TableSpec, &Optimizer)| {
-                let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-                match words.below(if rowwise { 2 } else { 3 }) {
-                    0 => TablePlan::row_wise(table, Exchange::Rows),
-                    1 => {
-                        let owner = words.below(ranks as u64) as usize;
-                        TablePlan::table_wise(table, Exchange::Rows, owner)
-                    }
-                    _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
+            let plan = |(table, optimizer): (&TableSpec, &Optimizer)| match words.below(6) {
+                0 => TablePlan::row_wise(table, words.one_of(&Exchange::ALL)),
+                1 => {
+                    let owner = words.below(ranks as u64) as usize;
+                    TablePlan::table_wise(table, words.one_of(&Exchange::ALL), owner)
+                }
+                2 => TablePlan::replicated(table),
+                // None, some or all of the rows, those that are looked up most often among them.
+                3 => {
+                    let some = words.below(1 + table.rows.min(300));
+                    let frequent = (0..some).map(|_| (words.unit().powi(3) * table.rows as f64) as u64);
+                    let frequent = FrequentRows::listed(frequent.collect());
+                    TablePlan::hybrid(table, Exchange::Rows, frequent)
+                }
+                _ => {
+                    let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+                    let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+                    TablePlan::column_wise(table, exchange, &owners)
                 }
             };
             let tables = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
@@ -337,8 +347,12 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
             return Err(format!("rank {rank}: {have:?}, not {:?}", (list.len(), sorted.len())).into());
         }
         for (owner, union) in unions.iter_mut().enumerate() {
-            for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == owner).enumerate() {
-                union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] = Some(entry as u32);
+            // What every rank has is of each one's union.
+            for of in [owner, case.ranks()] {
+                for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
+                    union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] =
+                        Some(entry as u32);
+                }
             }
         }
     }
@@ -354,21 +368,18 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
 /// Of each distinct row, by owner and number: its look-ups in order, each with its bag and its place among slots.
 fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32, usize)>> {
     let (layout, mut rows) = (&case.layout, BTreeMap::<_, Vec<_>>::new());
-    let (mut number, mut first) = (0u32, 0);
-    for feature in layout.features() {
-        let of_table = layout.shards().iter().enumerate().filter(|(_, (table, _))| *table == feature.table);
-        for (shard, _) in of_table {
-            let Column { offsets, ids } = &columns[feature.column];
-            for (sample, bag) in offsets.windows(2).enumerate() {
-                for place in bag[0]..bag[1] {
-                    let (owner, row) = layout.place(shard, ids[place as usize]);
-                    let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
-                    rows.entry((owner, row as u32)).or_default().push(look_up);
-                }
+    let mut first = 0;
+    for (number, &(feature, part)) in (0u32..).zip(layout.looked_up()) {
+        let feature = &layout.features()[feature];
+        let Column { offsets, ids } = &columns[feature.column];
+        for (sample, bag) in offsets.windows(2).enumerate() {
+            for place in bag[0]..bag[1] {
+                let (owner, row) = layout.place(part, ids[place as usize]);
+                let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
+                rows.entry((owner, row as u32)).or_default().push(look_up);
             }
-            number += 1;
-            first += layout.samples() * layout.columns()[feature.column].max();
         }
+        first += layout.samples() * layout.columns()[feature.column].max();
     }
     rows
 }
@@ -397,6 +408,33 @@ fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column
         }
     }
     vectors
+}
+
+/// By how much vectors may differ of tables whose owners pool: these round sums of their parts, in another order; 0 of
+/// all others.
+fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]) -> Vec<f64> {
+    let rounding = match T::KIND {
+        ElementKind::F32 => super::F32_ROUNDING,
+        ElementKind::Bf16 => super::BF16_ROUNDING,
+        ElementKind::F16 => 1.0 / 2048.0,
+    };
+    let mut slack = vec![0.0; case.layout.elements()];
+    for number in case.layout.pooled() {
+        let feature = case.layout.features()[number];
+        let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
+        for (sample, bag) in offsets.windows(2).enumerate() {
+            let bag = &ids[bag[0] as usize..bag[1] as usize];
+            let of_sample = &mut slack[sample * case.of_rank.stride + feature.place..];
+            for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
+                let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
+                // Each row is rounded where it is exchanged and not where it is pooled; each part, and their sum, once.
+                let roundings = (bag.len() + 2 * case.ranks() + 3) as f64;
+                *slack = size * (3.0 * rounding + roundings * super::F32_ROUNDING) * 1.1
+                    + f64::from(u8::from(T::KIND == ElementKind::F16)) * 1e-6;
+            }
+        }
+    }
+    slack
 }
 
 /// What sums of gradients travel as.
@@ -467,9 +505,13 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
     for (number, (batch, stop)) in with_stops.iter().enumerate() {
         for (rank, (vectors, _)) in found.iter().enumerate() {
             let expected = expected_vectors::<T>(case, &tables, &batch.columns[rank]);
-            let differs = |(a, b): (&u32, &u32)| a != b;
-            let (have, wanted) = (bits(&vectors[number]), bits(&expected));
-            if let Some(at) = have.iter().zip(&wanted).position(differs) {
+            let slack = slack_of_pooled::<T>(case, &tables, &batch.columns[rank]);
+            let differs = |(at, (a, b)): (usize, (&T, &T))| match slack[at] {
+                0.0 => a.value().to_bits() != b.value().to_bits(),
+                slack => f64::from(a.value() - b.value()).abs() > slack || a.value().is_nan(),
+            };
+            let mut both = vectors[number].iter().zip(&expected).enumerate();
+            if let Some(at) = both.position(differs) {
                 let (sample, element) = (at / case.of_rank.stride, at % case.of_rank.stride);
                 let (have, wanted) = (vectors[number][at], expected[at]);
                 let place = format!("step {number}, rank {rank}, sample {sample}, element {element}");
@@ -640,9 +682,9 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
 fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
     let mut batch = case.batch::<f32>(words, true);
     let feature = case.layout.features()[0];
-    let wrong = case.layout.features().iter().filter(|other| other.column == feature.column);
-    let shards = |table| case.layout.shards().iter().filter(move |(other, _)| *other == table).count();
-    let expected: usize = wrong.map(|feature| shards(feature.table)).sum();
+    let looked_up = case.layout.looked_up().iter().map(|&(feature, _)| case.layout.features()[feature]);
+    let pooled = case.layout.pooled().map(|number| case.layout.features()[number]);
+    let expected = looked_up.chain(pooled).filter(|other| other.column == feature.column).count();
     let Some(id) = batch.columns[0][feature.column].ids.last_mut() else { return Ok(()) };
     *id = u64::from(u32::MAX);
     let outcomes = case.on_ranks::<f32, _>(|rank| {
@@ -673,7 +715,9 @@ fn waits_in_vain(tables: &NodeTables, lane: &Lane) -> Outcome {
     // SAFETY: the tables live until all ranks are done.
     (0..2).try_for_each(|_| unsafe { tables.meet(lane) })?;
     match tables.check(lane) {
-        Err(Error::Cuda(rankine_cuda::Error::PeerBarrier { waiting: 1, missing: 0, deadline_ms })) => {
+        Err(Error::Cuda(rankine_cuda::Error::PeerBarrier {
+            waiting: 1, missing: 0, deadline_ms, ..
+        })) => {
             assert_eq!(deadline_ms, PATIENCE.as_millis());
             Ok(())
         }

@@ -93,6 +93,7 @@ impl From<SavedModelError> for CommandError {
             SavedModelError::Read { .. } | SavedModelError::NotFinite { .. } | SavedModelError::Gpu(_) => {
                 Self::new(Exit::Failed, error)
             }
+            SavedModelError::Processes(error) => error.into(),
             SavedModelError::Damaged { .. } => Self::new(Exit::BadData, error),
             SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
         }
@@ -107,6 +108,8 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }
+            TrainError::Processes(error) => error.into(),
+            TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             TrainError::Gpu(_)
             | TrainError::Write { .. }
             | TrainError::Diverged { .. }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use rankine::evaluation::HeadMetrics;
-use rankine::training::{self, Event, ExchangeSummary, Observer, TrainError, TrainOptions};
+use rankine::launch::Seat;
+use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
 
 use super::job::JobArgs;
 use super::metrics::MetricsText;
 use super::progress::Progress;
-use super::{CommandError, output};
+use super::{CommandError, launch, output};
 
 /// Train the model of a job file
 ///
@@ -19,7 +20,9 @@ use super::{CommandError, output};
 Examples:
   rankine train configs/quickstart.toml
   rankine train job.toml --set train.max_steps=1000 --set eval.every_steps=200
-  rankine train job.toml --set optimizer.sparse.learning_rate=0.05 --run-dir runs/rate-0.05")]
+  rankine train job.toml --set optimizer.sparse.learning_rate=0.05 --run-dir runs/rate-0.05
+  torchrun --no-python --nproc-per-node 8 rankine train job.toml --set device.ranks=auto
+  srun --ntasks-per-node=1 rankine train job.toml --set device.ranks=auto")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
@@ -31,18 +34,23 @@ pub(crate) struct Args {
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) launch: launch::Args,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
+    let processes = args.launch.form(seat)?;
     let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
-    let outcome = training::train(&job, TrainOptions { run_dir: args.run_dir.as_deref() }, &mut watcher);
+    // The first process tells for all.
+    let observer: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
+    let options = TrainOptions { run_dir: args.run_dir.as_deref(), processes: Some(&processes) };
+    let outcome = training::train(&job, options, observer);
     drop(watcher);
-    let (summary, run) = outcome.map_err(|error| match error {
-        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
-        error => CommandError::from(error),
-    })?;
+    let (summary, run) = launch::outcome(&processes, &file, outcome)?;
+    let Some(run) = run else { return Ok(()) };
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
     }

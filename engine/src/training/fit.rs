@@ -10,9 +10,10 @@ use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::batches::Batches;
-use super::data::open_or_generate;
+use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::learner::{Choice, Learner, Losses};
+use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
@@ -21,6 +22,7 @@ use super::{Event, Observer, Progress, RunDir, TrainError};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
+use crate::launch::{Phase, ProcessGroup};
 use crate::saved;
 use crate::system;
 
@@ -32,10 +34,13 @@ const PREFETCH_BATCHES: usize = 4;
 pub struct TrainOptions<'a> {
     /// The run's folder; by default a fresh one below `runs`.
     pub run_dir: Option<&'a Path>,
+    /// The processes that train together, all of which call [`train`]; by default this one alone.
+    pub processes: Option<&'a ProcessGroup>,
 }
 
 /// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
-/// Returns the summary and the path of the run's folder.
+/// Returns the summary and the path of the run's folder. Of several processes the first one alone writes, and has a
+/// path.
 ///
 /// # Errors
 /// See [`TrainError`]. Whatever went wrong, no model is there that was not completely trained and written.
@@ -43,26 +48,35 @@ pub fn train(
     job: &Job,
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<(Summary, PathBuf), TrainError> {
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
     if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
                 .into(),
         ));
     }
-    let dataset = open_or_generate(job, observer)?;
-    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let choice = Choice::of(job, &dataset, &spec, &rules)?;
-    let run = RunDir::create(options.run_dir, job)?;
-    let (pool, threads) = thread_pool(job)?;
+    let alone = ProcessGroup::alone();
+    let processes = options.processes.unwrap_or(&alone);
+    let (job, seats) = Seats::of(job, processes)?;
+    let dataset = open_together(&job, processes, observer)?;
+    let (spec, rules) = translate(&job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let choice = Choice::of(&job, &seats, &dataset, &spec, &rules)?;
+    let run = processes.is_first().then(|| RunDir::create(options.run_dir, &job)).transpose()?;
+    if let (Some(run), Some(machine)) = (&run, choice.machine()) {
+        run.write_machine(machine)?;
+    }
+    let (pool, threads) = thread_pool(&job)?;
     let io = job.reader.io_options();
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
-        let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
-        learner.tuning()?.iter().try_for_each(|record| run.write_tuning(record))?;
-        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-        Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
+        let (learner, device) = choice.initialize(&job, &dataset, spec, &rules, threads)?;
+        let batches = learner.open(dataset.part(Part::Train)?, &train_options(&job, io))?;
+        if let (Some(run), Some(record)) = (&run, learner.tuning()?) {
+            run.write_tuning(&record)?;
+        }
+        let topology = seats.topology;
+        let (job, dataset) = (&job, &dataset);
+        Fit { job, dataset, processes, learner, device, run, observer, threads, topology, io }.run(batches)
     })
 }
 
@@ -103,10 +117,12 @@ pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> 
 struct Fit<'a> {
     job: &'a Job,
     dataset: &'a Dataset,
+    processes: &'a ProcessGroup,
     learner: Learner,
     /// What trains, in words.
     device: String,
-    run: RunDir,
+    /// Of the first process.
+    run: Option<RunDir>,
     observer: &'a mut dyn Observer,
     threads: usize,
     topology: Topology,
@@ -132,7 +148,7 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self, mut batches: Batches) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(mut self, mut batches: Batches) -> Result<(Summary, Option<PathBuf>), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -152,15 +168,17 @@ impl Fit<'_> {
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
             let step = total.steps + 1;
+            self.processes.does(Phase::Training, step);
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
             let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-            self.learner.train_step(&batch, rate_factor)?;
+            let here = |error: TrainError| error.at_step(step);
+            self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.is_empty();
-            self.learner.take_losses(waits, |loss| losses.known(loss))?;
+            self.learner.take_losses(waits, |loss| losses.known(loss)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
@@ -178,7 +196,7 @@ impl Fit<'_> {
             last_loss = progress.loss;
             self.observer.observe(Event::Step(progress));
             if reports {
-                self.run.append("train", &progress)?;
+                self.append("train", &progress)?;
                 self.observer.observe(Event::Report(progress));
                 since_report = Tally::default();
                 losses.begin_anew();
@@ -187,6 +205,7 @@ impl Fit<'_> {
             if evaluates {
                 last_eval = self.evaluate(step)?;
                 let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
+                let auc = self.of_first_process(auc)?;
                 if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
                     && auc >= target.get()
                 {
@@ -200,7 +219,8 @@ impl Fit<'_> {
             }
         }
         let began = Instant::now();
-        self.learner.take_losses(true, |loss| losses.known(loss))?;
+        let here = |error: TrainError| error.at_step(total.steps);
+        self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
         losses.check()?;
         total.time += began.elapsed();
         drop(batches);
@@ -215,12 +235,34 @@ impl Fit<'_> {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
         };
-        saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
+        self.processes.does(Phase::Saving, total.steps);
+        match &self.run {
+            Some(run) => {
+                saved::save(&RunDir::model_path(run.path()), &self.learner, total.steps, self.dataset)?;
+            }
+            // What lies here goes to the first process.
+            None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
+        }
         let traffic = self.learner.traffic();
         let mut summary = self.summary(&total, last_loss, stopped, eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
-        self.run.finish(&summary)?;
-        Ok((summary, self.run.path().to_owned()))
+        if let Some(run) = &self.run {
+            run.finish(&summary)?;
+        }
+        self.processes.wait("the end of the run")?;
+        Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// What the first process alone knows of an evaluation.
+    fn of_first_process(&self, auc: Option<f64>) -> Result<Option<f64>, TrainError> {
+        let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
+        let auc = self.processes.of_first("the verdict on the evaluation", &auc)?;
+        Ok(auc.try_into().ok().map(f64::from_le_bytes))
+    }
+
+    /// Appends to the metrics of the run, where this process writes them.
+    fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
+        self.run.as_mut().map_or(Ok(()), |run| run.append(kind, record))
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -241,10 +283,11 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
-        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, self.observer)?;
+        let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
+        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
-        self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
+        self.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
         let auc_achievable = self.dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
@@ -299,6 +342,20 @@ impl Fit<'_> {
             },
             eval,
         }
+    }
+}
+
+/// An evaluation, of which the other processes hear that it goes on.
+struct Watched<'a> {
+    step: u64,
+    processes: &'a ProcessGroup,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Watched<'_> {
+    fn observe(&mut self, event: Event<'_>) {
+        self.processes.does(Phase::Evaluating, self.step);
+        self.observer.observe(event);
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::plan::Machine;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
@@ -13,6 +14,7 @@ use rankine_reader::{Dataset, Samples};
 use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
+use super::seats::Seats;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
@@ -42,9 +44,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each.
+    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -54,18 +56,38 @@ impl Choice {
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
     pub(super) fn of(
         job: &Job,
+        seats: &Seats,
         dataset: &Dataset,
         spec: &ModelSpec,
         rules: &TrainingRules,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::devices(job, spec)? {
-            Ok(devices) => return Ok(Self::Cuda(devices)),
+        let why = match gpu::devices(job, seats, spec)? {
+            Ok(devices) => {
+                let placed = gpu::place((&devices, seats), job, dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, seats.clone(), placed));
+            }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
-        let why = String::new();
+        let why = match seats.processes.size() {
+            1 => String::new(),
+            _ => {
+                return Err(TrainError::Device(
+                    "several processes train on GPUs, and this build has none".into(),
+                ));
+            }
+        };
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
+    }
+
+    /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
+    pub(super) fn machine(&self) -> Option<&str> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+        }
     }
 
     /// The model of a job as training starts with it, and in words what trains it.
@@ -84,12 +106,15 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, &spec, rules)? {
-                Ok((model, name)) => {
-                    return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+            Self::Cuda(devices, seats, placed) => {
+                let plan = placed.as_ref().map(|placed| &placed.plan);
+                match gpu::initialize((&devices, &seats, plan), job, dataset, (&spec, rules))? {
+                    Ok((model, name)) => {
+                        return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+                    }
+                    Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
                 }
-                Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
-            },
+            }
         };
         let model = match plan {
             None => CpuModel::initialized(spec, rules, job.seed),
@@ -114,7 +139,13 @@ fn plan_for_cpu(
     rules: &TrainingRules,
 ) -> Result<Option<EmbeddingPlan>, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+    let memory = planning::memory_of_a_thread_rank(topology);
+    let machine = match &job.device.machine {
+        Some(path) => planning::machine_of_job(path, memory, job)?,
+        None => Machine::cpu(memory),
+    };
+    let plan = || planning::plan(job, spec, rules, dataset, &machine);
+    let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(spec, rules, plan.as_ref())?;
     Ok(plan)
 }
@@ -190,7 +221,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => Batches::unpacked(part, options),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => Batches::for_gpus(model.devices(), part, options, false),
+            Self::Cuda(model, _) => Batches::for_gpus(model, part, options, false),
         }
     }
 
@@ -423,6 +454,7 @@ mod gpu {
     use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
+    use rankine_embedding::EmbeddingPlan;
     use rankine_embedding::cuda::Error as GpuError;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
@@ -430,11 +462,14 @@ mod gpu {
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
+    use super::super::seats::Seats;
     use super::Activity;
+    use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::planning;
 
     /// What to do where a job is too large.
     const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
@@ -442,21 +477,25 @@ mod gpu {
                            less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                            the host's memory is what counts";
 
-    /// What a test sets so that a job's ranks may share GPUs.
-    const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
-
     /// The GPUs that are to train a job, one a rank; or why the CPU is, in words to be said behind that.
     pub(super) fn devices(
         job: &Job,
+        seats: &Seats,
         spec: &ModelSpec,
     ) -> Result<Result<Vec<Arc<Device>>, String>, TrainError> {
-        let kind = job.device.kind;
+        // Several processes have no other way.
+        let several = seats.processes.size() > 1;
+        let kind = if several { DeviceKind::Cuda } else { job.device.kind };
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
         let refused = refusals(job, spec);
         let ranks = job.device.ranks.get() as usize;
-        match (open(ranks), refused.first()) {
+        let open = seats.gpus.iter().map(|&gpu| Device::open(gpu)).collect::<rankine_cuda::Result<_>>();
+        match (open, refused.first()) {
+            (Err(error), _) if several => {
+                Err(TrainError::Device(format!("several processes train on GPUs, and {error}")))
+            }
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
@@ -471,6 +510,7 @@ mod gpu {
             (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not do this job ({first})"))),
             (Ok(devices), None) => {
+                let devices: Vec<Arc<Device>> = devices;
                 let fp8 = job.device.precision == Precision::Fp8;
                 let Some(other) = devices.iter().find(|device| fp8 && !device.multiplies_fp8()) else {
                     return Ok(Ok(devices));
@@ -486,20 +526,12 @@ mod gpu {
         }
     }
 
-    /// A GPU a rank.
-    fn open(ranks: usize) -> rankine_cuda::Result<Vec<Arc<Device>>> {
-        let shared = std::env::var_os(LOOPBACK).is_some();
-        let count = if shared { Device::count()?.max(1) } else { ranks };
-        (0..ranks).map(|rank| Device::open(rank % count)).collect()
-    }
-
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        devices: &[Arc<Device>],
+        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
         job: &Job,
         dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
@@ -507,16 +539,24 @@ mod gpu {
             batch_size: job.train.batch_size.get() as usize,
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
+            plan,
         };
         let products = (precision, algorithms(job)?);
-        let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
+        let (processes, several) = (&seats.processes, seats.processes.size() > 1);
+        let made = match devices {
+            [device] if several => {
+                CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
+            }
+            _ => CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape),
+        };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {
             Ok(model) => {
                 let name = devices[0].name().map_err(Error::from)?;
-                let how_many = match devices.len() {
-                    1 => "one GPU".into(),
-                    count => format!("{count} GPUs"),
+                let how_many = match (seats.topology.ranks(), processes.size()) {
+                    (1, _) => "one GPU".into(),
+                    (count, 1) => format!("{count} GPUs"),
+                    (count, processes) => format!("{count} GPUs of {processes} processes"),
                 };
                 Ok(Ok((model, format!("{how_many} ({name}) in {}", precision.name()))))
             }
@@ -526,12 +566,48 @@ mod gpu {
                         "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
                     )))
                 }
-                _ if job.device.kind == DeviceKind::Cuda => {
+                _ if error.gpu().is_none() || error.misses_rank() => Err(error.into()),
+                _ if several || job.device.kind == DeviceKind::Cuda => {
                     Err(TrainError::Device(format!("{it} cannot take this job: {error}. {}", WAY_OUT)))
                 }
                 _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
             },
         }
+    }
+
+    /// Where tables lie over several GPUs.
+    pub(in super::super) struct Placed {
+        pub(super) plan: EmbeddingPlan,
+        /// What the GPUs were taken to do in a second, in the words of a machine's file.
+        pub(super) machine: String,
+    }
+
+    /// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
+    pub(super) fn place(
+        (devices, seats): (&[Arc<Device>], &Seats),
+        job: &Job,
+        dataset: &Dataset,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+    ) -> Result<Option<Placed>, TrainError> {
+        let Seats { processes, topology, gpus } = seats;
+        if topology.ranks() == 1 {
+            return Ok(None);
+        }
+        let precision = job.device.precision;
+        let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
+        let machine = match &job.device.machine {
+            Some(path) => planning::machine_of_job(path, 0, job)?,
+            None => {
+                let a_node = topology.ranks_per_node();
+                calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
+            }
+        };
+        let (machine, _) = planning::write_machine(&machine, "h200", precision);
+        let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
+        let machine = String::from_utf8_lossy(&machine).into_owned();
+        let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
+        let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
+        Ok(Some(Placed { plan, machine }))
     }
 
     /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
@@ -566,7 +642,7 @@ mod gpu {
             let mut batches = None;
             if self.resident.is_empty() {
                 let stay = Feed::fits(model.devices(), &part, &options)?;
-                let batches = batches.insert(Batches::for_gpus(model.devices(), part, &options, stay)?);
+                let batches = batches.insert(Batches::for_gpus(model, part, &options, stay)?);
                 for batch in batches {
                     let batch = batch?;
                     match &batch {
