@@ -67,6 +67,30 @@ impl ClusterSum {
         Ok(Self { of_node, rail: rail.cloned(), what: NAME })
     }
 
+    /// The same over the ranks of one node, by slices: for those that take no more than the sums of their own, by
+    /// [`ClusterSum::of_node`].
+    ///
+    /// # Panics
+    /// As [`AllReduce::of_part`], and where there are several nodes.
+    ///
+    /// # Errors
+    /// As [`ClusterSum::new`].
+    pub fn by_slices(
+        cluster: &Cluster,
+        values: &Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        assert_eq!(cluster.nodes(), 1, "slices are of one node's ranks");
+        let of_node = AllReduce::by_slices(cluster.peers(), values, part, numbers)?;
+        Ok(Self { of_node, rail: None, what: NAME })
+    }
+
+    /// What sums within the node.
+    pub fn of_node(&self) -> &AllReduce {
+        &self.of_node
+    }
+
     /// As [`AllReduce::named`].
     #[must_use]
     pub fn named(self, what: &'static str) -> Self {

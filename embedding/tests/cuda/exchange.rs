@@ -545,11 +545,13 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
     for (number, table) in tables.iter_mut().enumerate() {
         let (dim, places) = (table.spec().dim, case.places());
         let (mut ids, mut sums) = (Vec::new(), Vec::new());
+        // Where owners pool, gradients of bags travel, as they are.
+        let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
         let ranks: Vec<_> = batch.columns.iter().zip(&batch.gradients).collect();
         for ranks in ranks.chunks(places) {
             let mut of_node = Vec::new();
             for (columns, gradients) in ranks {
-                of_node.extend(sums_of_rank(case, columns, gradients, table, number));
+                of_node.extend(sums_of_rank(case, (columns, gradients), table, number, pooled));
             }
             if case.layout.nodes() > 1 {
                 // What a node's ranks have summed leaves it once.
@@ -582,10 +584,10 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
 /// What a rank has summed for each distinct row of a table, as it travels.
 fn sums_of_rank<T: Element>(
     case: &Case,
-    columns: &[Column],
-    gradients: &[T],
+    (columns, gradients): (&[Column], &[T]),
     table: &Table,
     number: usize,
+    pooled: bool,
 ) -> Vec<(u64, Vec<f32>)> {
     let (_, features) = case.cpu_features(columns, number);
     if features.is_empty() {
@@ -601,7 +603,7 @@ fn sums_of_rank<T: Element>(
             let from = &gradients[bag.sample * feature.slot.stride + feature.slot.offset..][..sum.len()];
             sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
         }
-        (row, sum.into_iter().map(travelled::<T>).collect())
+        (row, sum.into_iter().map(|sum| if pooled { sum } else { travelled::<T>(sum) }).collect())
     };
     route.rows.iter().enumerate().map(of_row).collect()
 }

@@ -27,12 +27,32 @@ use super::workers::Workers;
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::Overlaps;
 use crate::saved::{SavedModelError, Weights};
 
 /// How long a rank waits for another one before it gives up.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes of rows that come to the host at a time where they lie on several GPUs.
 const READ_BYTES: u64 = 64 << 20;
+
+/// How a model is computed.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// What activations and the gradients by them are.
+    pub precision: Precision,
+    /// Where the algorithms of products come from.
+    pub algorithms: Algorithms,
+    /// What an iteration does at the same time.
+    pub overlaps: Overlaps,
+    /// Whether, over ranks, each updates a part of the dense parameters for all.
+    pub shard_dense_update: bool,
+}
+
+impl From<(Precision, Algorithms)> for Execution {
+    fn from((precision, algorithms): (Precision, Algorithms)) -> Self {
+        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false }
+    }
+}
 
 /// What batches a model is made for, and where its tables lie then.
 #[derive(Debug, Clone, Copy)]
@@ -96,13 +116,13 @@ impl CudaModel {
         device: &Arc<Device>,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
         let shape = shape_of(batches, 1);
-        let rank = make((device, None), (precision, algorithms), (&spec, rules), seed, shape)?;
+        let rank = make((device, None), execution.into(), (&spec, rules), seed, shape)?;
         let ranks = (Topology::ONE, 0, None, Ranks::One(rank));
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
@@ -116,10 +136,11 @@ impl CudaModel {
         processes: &ProcessGroup,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         device.bind()?;
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
@@ -137,7 +158,7 @@ impl CudaModel {
         let cluster = Arc::new(Cluster::of_nodes(peers, node, nodes, Some(between(processes)))?);
         let make = || {
             let of = (device, Some(Arc::clone(&cluster)));
-            make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
+            make(of, execution.clone(), (&spec, rules), seed, shape)
         };
         device.measure(make)?;
         let ranks = (topology, rank, Some(processes.clone()), Ranks::One(make()?));
@@ -158,16 +179,14 @@ impl CudaModel {
         (devices, nodes, processes): (&[Arc<Device>], usize, Option<&ProcessGroup>),
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         let (process, count) = processes.map_or((0, 1), |processes| (processes.rank(), processes.size()));
         if let ([device], 1) = (devices, count) {
-            let make = || {
-                let products = (precision, algorithms.clone());
-                Self::initialized(device, spec.clone(), rules, products, seed, batches)
-            };
+            let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
             device.bind()?;
             device.measure(make)?;
             return make();
@@ -181,7 +200,7 @@ impl CudaModel {
             let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref() };
             let make = || {
                 let of = (device, Some(Arc::clone(&cluster)));
-                make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
+                make(of, execution.clone(), (&of_spec, &all_rules), seed, shape)
             };
             device.measure(make)?;
             make()
@@ -564,12 +583,13 @@ fn between(processes: &ProcessGroup) -> GatherNodes {
 /// A rank of a precision.
 fn make(
     of: (&Arc<Device>, Option<Arc<Cluster>>),
-    (precision, algorithms): (Precision, Algorithms),
+    Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,
     shape: Shape<'_>,
 ) -> Result<Box<dyn Rank>> {
-    let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
+    let fp8 = precision == Precision::Fp8;
+    let products = |compute| (Products { compute, fp8, algorithms, shard_dense_update }, overlaps);
     Ok(match precision {
         Precision::Fp32 => Box::new(Trainer::<f32>::new(of, products(Compute::F32), parts, seed, shape)?),
         Precision::Tf32 => Box::new(Trainer::<f32>::new(of, products(Compute::Tf32), parts, seed, shape)?),

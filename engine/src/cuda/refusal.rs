@@ -32,6 +32,12 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
                 placement.name()
             )
         };
+        if job.device.dense_update == DenseUpdate::Sharded {
+            let why = format!(
+                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or {on_cpu}"
+            );
+            refuse("device.dense_update".into(), why);
+        }
         let pooled = format!(
             "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
              {on_cpu}"
@@ -52,19 +58,10 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         }
     }
     if ranks > 1 {
-        if job.device.dense_update == DenseUpdate::Sharded {
-            let why =
-                format!("each GPU updates all dense parameters so far: use \"replicated\", or {on_cpu}");
-            refuse("device.dense_update".into(), why);
-        }
         if job.device.tune {
             let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
                        with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
             refuse("device.tune".into(), why.into());
-        }
-        if job.device.precision == Precision::Fp8 {
-            let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
-            refuse("device.precision".into(), why.into());
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(doc)]
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
+use rankine_cuda::{AllReduce, Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
 /// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
@@ -160,31 +161,61 @@ pub(super) struct Sums {
     pub(super) top: ClusterSum,
     /// Where the interaction has parameters.
     pub(super) interaction: Option<ClusterSum>,
-    /// With what [`Tally`] says of each rank.
+    /// With what [`Tally`] says of each rank, and more numbers behind it.
     pub(super) bottom: ClusterSum,
+    /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all.
+    sharded: bool,
+}
+
+impl Sums {
+    /// What adds up the parts within a node, in the order of the parameters.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &AllReduce> {
+        let parts = [Some(&self.bottom), self.interaction.as_ref(), Some(&self.top)];
+        parts.into_iter().flatten().map(ClusterSum::of_node)
+    }
+
+    pub(super) fn are_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// Enqueues adding up a part.
+    ///
+    /// # Safety
+    /// As for [`AllReduce::enqueue`]; sharded, [`AllReduce::spread_of`] must follow.
+    pub(super) unsafe fn enqueue(&self, part: &ClusterSum, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { if self.sharded { part.of_node().scatter(lane) } else { part.enqueue(lane) } }?;
+        Ok(())
+    }
 }
 
 impl Gradients {
     /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
-    /// the third. With other ranks this is a collective call.
+    /// the third; so many numbers are added up with them. With other ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
         member: Option<&Member>,
         [bottom, interaction, len]: [usize; 3],
-        heads: usize,
+        numbers: usize,
+        sharded: bool,
     ) -> Result<Self> {
         let Some(member) = member else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
         // Sums are taken by vectors of four.
         let (cluster, rail) = (&member.cluster, member.rails.as_ref().map(|rails| &rails.sums));
+        assert!(!sharded || rail.is_none(), "parameters are sharded over the ranks of one node alone");
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
-        let sum = |part, numbers| ClusterSum::of_part(cluster, rail, &values, part, numbers);
+        let sum = |part, numbers| match sharded {
+            true => ClusterSum::by_slices(cluster, &values, part, numbers),
+            false => ClusterSum::of_part(cluster, rail, &values, part, numbers),
+        };
         let sums = Box::new(Sums {
             top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
             interaction: (interaction > bottom)
                 .then(|| sum(bottom..interaction, 0))
                 .transpose()?
                 .map(|sum| sum.named("the sum of the interaction's gradients")),
-            bottom: sum(0..bottom, Tally::numbers(heads))?.named("the sum of the bottom MLP's gradients"),
+            bottom: sum(0..bottom, numbers)?.named("the sum of the bottom MLP's gradients"),
+            sharded,
         });
         let all = [Some(&sums.top), sums.interaction.as_ref(), Some(&sums.bottom)];
         member.warm_up(&all.into_iter().flatten().collect::<Vec<_>>())?;
@@ -201,11 +232,8 @@ impl Gradients {
 
     /// Tells whether a rank waited in vain for another, as far as is known now.
     pub(super) fn check_now(&self) -> Result<()> {
-        if let Some(Sums { top, interaction, bottom }) = self.sums() {
-            [Some(top), interaction.as_ref(), Some(bottom)]
-                .into_iter()
-                .flatten()
-                .try_for_each(ClusterSum::check_now)?;
+        if let Some(sums) = self.sums() {
+            sums.parts().try_for_each(AllReduce::check_now)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::cpu::initial_parameters;
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::{Overlap, Overlaps};
 use crate::saved::SavedModelError;
 
 /// A rank with all that its steps need.
@@ -39,6 +40,7 @@ pub(super) struct Trainer<T> {
     copies: Lane,
     /// What routes are made on, beside the iteration before. Alone, they are part of the iteration.
     routes: Lane,
+    overlaps: Overlaps,
     /// Samples that are scored at a time.
     score_samples: usize,
     /// One a slot.
@@ -95,7 +97,7 @@ impl<T: Element> Trainer<T> {
     /// A rank as training starts with it; with others, all make theirs at once.
     pub(super) fn new(
         (device, cluster): (&Arc<Device>, Option<Arc<Cluster>>),
-        products: Products,
+        (products, overlaps): (Products, Overlaps),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         shape: Shape<'_>,
@@ -129,6 +131,7 @@ impl<T: Element> Trainer<T> {
             main,
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
+            overlaps,
             slots: Vec::new(),
             score_samples,
             losses: Pinned::zeroed(device, SLOTS)?,
@@ -151,7 +154,7 @@ impl<T: Element> Trainer<T> {
         let layout = tables.layout();
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
         let scoring = network.plan_forward(self.score_samples, false)?;
-        let lanes = Lanes::new(main, self.shares_gpu()?)?;
+        let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
         let losses = self.losses.device_pointer()?;
         let iteration_of = |place: usize, size: usize, input: &InputSlot| Iteration {
             network,
@@ -243,8 +246,9 @@ impl<T: Element> Trainer<T> {
         let (place, trains) = (self.place, step.number > 0);
         let TrainSlot { input, .. } = &mut self.slots[place];
         let told = (Step { loss_place: place as u32, ..step }, rates);
-        let reader = if self.together.is_some() { &self.routes } else { &self.main };
-        let lanes = (&self.copies, reader);
+        let copies = if self.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
+        let routes_beside = self.together.is_some() && self.overlaps.has(Overlap::Routes);
+        let lanes = (copies, if routes_beside { &self.routes } else { &self.main });
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
                 input.send(lanes, &batch, samples, told)?;
@@ -270,10 +274,11 @@ impl<T: Element> Trainer<T> {
     /// Over ranks: enqueues making the route of a slot, and lets what comes on the main lane wait for it.
     fn route(&mut self, place: usize) -> Result<()> {
         let TrainSlot { route, routed, .. } = &mut self.slots[place];
+        let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
         if let Some(route) = route {
             // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { route.replay(&self.routes) }?;
-            self.routes.record(routed)?;
+            unsafe { route.replay(lane) }?;
+            lane.record(routed)?;
             self.main.wait(routed)?;
         }
         Ok(())
@@ -289,9 +294,10 @@ impl<T: Element> Trainer<T> {
         let size = self.tables.size_needed(place);
         let TrainSlot { sized, routed, .. } = &mut self.slots[place];
         if let Some(rest) = &mut sized[size].rest {
+            let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
             // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { rest.replay(&self.routes) }?;
-            self.routes.record(routed)?;
+            unsafe { rest.replay(lane) }?;
+            lane.record(routed)?;
             self.main.wait(routed)?;
         }
         Ok(size)

@@ -21,6 +21,9 @@ use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::Overlap;
+#[cfg(feature = "cuda")]
+use crate::overlap::Overlaps;
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
@@ -44,9 +47,10 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
+    /// GPUs, a rank each, and the processes that have the others; where tables lie over several; and what iterations do
+    /// at the same time.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>, Overlaps),
 }
 
 impl Choice {
@@ -65,7 +69,7 @@ impl Choice {
         let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
                 let placed = gpu::place((&devices, seats), job, dataset, (spec, rules))?;
-                return Ok(Self::Cuda(devices, seats.clone(), placed));
+                return Ok(Self::Cuda(devices, seats.clone(), placed, Overlaps::ALL));
             }
             Err(why) => why,
         };
@@ -81,12 +85,24 @@ impl Choice {
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
+    /// Leaves out some of what GPUs do at the same time; nothing changes on the CPU.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone overlap"))]
+    pub(super) fn without(self, left_out: &[Overlap]) -> Self {
+        match self {
+            Self::Cpu(..) => self,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(devices, seats, placed, _) => {
+                Self::Cuda(devices, seats, placed, Overlaps::without(left_out))
+            }
+        }
+    }
+
     /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
     pub(super) fn machine(&self) -> Option<&str> {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(_, _, placed, _) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
@@ -106,9 +122,9 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, seats, placed) => {
+            Self::Cuda(devices, seats, placed, overlaps) => {
                 let plan = placed.as_ref().map(|placed| &placed.plan);
-                match gpu::initialize((&devices, &seats, plan), job, dataset, (&spec, rules))? {
+                match gpu::initialize((&devices, &seats, plan, overlaps), job, dataset, (&spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
@@ -465,10 +481,13 @@ mod gpu {
     use super::super::seats::Seats;
     use super::Activity;
     use crate::calibration;
-    use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
+    use crate::cuda::{
+        BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
+    };
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DeviceKind, Exchange, Job, Placement, Precision};
+    use crate::job::{DenseUpdate, DeviceKind, Exchange, Job, Placement, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::overlap::Overlaps;
     use crate::planning;
 
     /// What to do where a job is too large.
@@ -547,7 +566,7 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
+        (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
         job: &Job,
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
@@ -560,16 +579,21 @@ mod gpu {
             hotness: &hotness,
             plan,
         };
-        let products = (precision, algorithms(job)?);
+        let execution = Execution {
+            precision,
+            algorithms: algorithms(job)?,
+            overlaps,
+            shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
+        };
         let (processes, several) = (&seats.processes, seats.processes.size() > 1);
         let made = match devices {
             [device] if several => {
                 let device = (device, seats.topology.nodes());
-                CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
+                CudaModel::of_processes(device, processes, spec.clone(), rules, execution, job.seed, shape)
             }
             _ => {
                 let over = (devices, seats.topology.nodes(), several.then_some(processes));
-                CudaModel::over_ranks(over, spec.clone(), rules, products, job.seed, shape)
+                CudaModel::over_ranks(over, spec.clone(), rules, execution, job.seed, shape)
             }
         };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
