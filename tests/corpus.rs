@@ -309,7 +309,7 @@ fn models() {
     dataset(&place);
     let job = Job::load(support::job(&place).as_ref(), &["train.max_steps=1", "device.threads=1"]).unwrap();
     let run = place.path("run");
-    train(&job, TrainOptions { run_dir: Some(&run) }, &mut ()).unwrap();
+    train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
     let dir = run.join("model");
     let load = || {
         let saved = SavedModel::open(&dir).map_err(said)?;

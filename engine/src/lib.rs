@@ -2,6 +2,7 @@
 //!
 //! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
 
+pub mod checkpoint;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

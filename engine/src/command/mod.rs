@@ -28,6 +28,7 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+mod signals;
 mod train;
 
 use error::CommandError;
@@ -54,7 +55,8 @@ Exit codes:
   1   the work failed, and the message says why
   2   bad usage, or a bad job file
   3   bad input data: a damaged dataset, or too many bad rows
-  4   the model does not fit into the memory of the ranks it was planned for";
+  4   the model does not fit into the memory of the ranks it was planned for
+  75   a signal stopped training, and a checkpoint is there: with --resume it goes on";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -85,6 +87,8 @@ pub(crate) enum Exit {
     BadData = 3,
     /// The model does not fit into memory.
     DoesNotFit = 4,
+    /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to repeat.
+    Resumable = 75,
 }
 
 impl From<Exit> for process::ExitCode {
@@ -140,7 +144,9 @@ mod tests {
 
     #[test]
     fn the_help_documents_every_exit_code() {
-        for exit in [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData, Exit::DoesNotFit] {
+        let all =
+            [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData, Exit::DoesNotFit, Exit::Resumable];
+        for exit in all {
             assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
         }
     }

@@ -1,6 +1,7 @@
 //! The loop: batches in, steps, reports, evaluations, and the run's files.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
@@ -10,6 +11,7 @@ use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::batches::Batches;
+use super::checkpoints::{Checkpoints, TUNING_NAME};
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::learner::{Choice, Learner, Losses};
@@ -17,7 +19,8 @@ use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
-use super::{Event, Observer, Progress, RunDir, TrainError};
+use super::{Event, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
+use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
@@ -32,6 +35,13 @@ const PREFETCH_BATCHES: usize = 4;
 pub struct TrainOptions<'a> {
     /// The run's folder; by default a fresh one below `runs`.
     pub run_dir: Option<&'a Path>,
+    /// Whether to go on in that folder, from the latest good checkpoint. Of a run that has come to its end, the summary
+    /// is returned and nothing is done.
+    pub resume: bool,
+    /// What asks the training to stop.
+    pub stop: Option<&'a Stop>,
+    /// What checkpoints are written with, where that is not the machine's own file system.
+    pub files: Option<&'a Arc<dyn Files>>,
 }
 
 /// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
@@ -50,20 +60,90 @@ pub fn train(
                 .into(),
         ));
     }
+    let resumed = options.run_dir.filter(|_| options.resume);
+    if let Some(path) = resumed
+        && let Some(summary) = RunDir::finished(path)?
+    {
+        return Ok((summary, path.to_owned()));
+    }
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let choice = Choice::of(job, &dataset, &spec, &rules)?;
-    let run = RunDir::create(options.run_dir, job)?;
+    let mut run = match resumed {
+        Some(path) => RunDir::resume(path, job)?,
+        None => RunDir::create(options.run_dir, job)?,
+    };
+    let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let (learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
-        let batches = learner.open(dataset.part(Part::Train)?, &train_options(job, io))?;
-        learner.tuning()?.iter().try_for_each(|record| run.write_tuning(record))?;
-        let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-        Fit { job, dataset: &dataset, learner, device, run, observer, threads, topology, io }.run(batches)
+        let mut from = None;
+        if resumed.is_some() {
+            from = latest(&files, run.path(), observer)?;
+            if let Some(checkpoint) = &from {
+                identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
+            }
+            let step = from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step);
+            run.go_on(step, job)?;
+        }
+        let algorithms = from.as_ref().map_or(Ok(None), |checkpoint| checkpoint.text(TUNING_NAME))?;
+        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, algorithms)?;
+        let tuning = learner.tuning()?;
+        tuning.iter().try_for_each(|record| run.write_tuning(record))?;
+        let from = from.map(|checkpoint| {
+            learner.restore(&checkpoint)?;
+            Ok::<_, TrainError>(checkpoint.manifest().train.clone())
+        });
+        let train = from.transpose()?.unwrap_or_default();
+        let stream = StreamOptions { start: train.position, ..train_options(job, io) };
+        let batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+        let checkpoints = Checkpoints::new(
+            (job, &dataset, topology),
+            (&spec, &rules),
+            tuning,
+            (files, RunDir::checkpoints_path(run.path())),
+            train.step,
+        )?;
+        let stop = options.stop.cloned().unwrap_or_default();
+        let fit = Fit {
+            job,
+            dataset: &dataset,
+            learner,
+            device,
+            run,
+            checkpoints,
+            stop,
+            observer,
+            threads,
+            topology,
+            io,
+        };
+        fit.run(batches, train)
     })
+}
+
+/// The checkpoint to go on from. Those that are damaged are told of, and set aside.
+fn latest(
+    files: &Arc<dyn Files>,
+    run: &Path,
+    observer: &mut dyn Observer,
+) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+    let dir = RunDir::checkpoints_path(run);
+    let (found, skipped) = checkpoint::latest(files, &dir)?;
+    for skipped in &skipped {
+        checkpoint::set_aside(&**files, &dir, skipped.step)?;
+        observer.observe(Event::Skipped(skipped));
+    }
+    match &found {
+        Some(checkpoint) => {
+            let step = checkpoint.manifest().train.step;
+            observer.observe(Event::Resumed { step, path: checkpoint.path() });
+        }
+        None => observer.observe(Event::NothingToResume),
+    }
+    Ok(found.map(Arc::new))
 }
 
 /// The batches that a job trains on.
@@ -107,6 +187,8 @@ struct Fit<'a> {
     /// What trains, in words.
     device: String,
     run: RunDir,
+    checkpoints: Checkpoints,
+    stop: Stop,
     observer: &'a mut dyn Observer,
     threads: usize,
     topology: Topology,
@@ -132,7 +214,8 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self, mut batches: Batches) -> Result<(Summary, PathBuf), TrainError> {
+    /// Trains on from where a checkpoint was, or from the beginning.
+    fn run(mut self, mut batches: Batches, from: TrainState) -> Result<(Summary, PathBuf), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -143,15 +226,24 @@ impl Fit<'_> {
         let memory = memory.as_ref();
         self.observer.observe(Event::Started { spec, device, memory, topology, rung, samples });
 
-        let (mut total, mut since_report) = (Tally::default(), Tally::default());
-        let (mut losses, mut last_loss) = (Losses::default(), f64::NAN);
-        let mut last_eval = None;
-        let mut stopped = Stopped::Epochs;
-        loop {
+        let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
+        let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
+        let (mut position, mut last_eval) = (from.position, from.eval.clone());
+        // An evaluation of the step that was saved may have been the last one.
+        let mut stopped = self.reaches_target(last_eval.as_ref()).then_some(Stopped::TargetAuc);
+        while stopped.is_none() {
+            let step = total.steps;
+            if train.max_steps.is_some_and(|most| step >= most.get()) {
+                stopped = Some(Stopped::MaxSteps);
+                break;
+            }
+            if let Some(cause) = self.stop.asked() {
+                return Err(self.interrupted(cause, &total, (&losses, last_loss), position, last_eval));
+            }
             let began = Instant::now();
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
-            let step = total.steps + 1;
+            let step = step + 1;
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
@@ -175,7 +267,8 @@ impl Fit<'_> {
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
-            last_loss = progress.loss;
+            (last_loss, position) = (progress.loss, batch.end());
+            drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
                 self.run.append("train", &progress)?;
@@ -186,17 +279,16 @@ impl Fit<'_> {
             last_eval = None;
             if evaluates {
                 last_eval = self.evaluate(step)?;
-                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
-                if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
-                    && auc >= target.get()
-                {
-                    stopped = Stopped::TargetAuc;
-                    break;
-                }
+                stopped = self.reaches_target(last_eval.as_ref()).then_some(Stopped::TargetAuc);
             }
-            if train.max_steps.is_some_and(|most| step >= most.get()) {
-                stopped = Stopped::MaxSteps;
-                break;
+            self.checkpoints.poll(self.observer)?;
+            if self.checkpoints.is_due(step) {
+                let began = Instant::now();
+                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                losses.check()?;
+                let state = train_state(&total, (&losses, last_loss), position, last_eval.clone());
+                self.checkpoints.begin(&mut self.learner, state, self.run.metrics()?, self.observer)?;
+                total.time += began.elapsed();
             }
         }
         let began = Instant::now();
@@ -211,16 +303,47 @@ impl Fit<'_> {
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
+        self.checkpoints.finish(self.observer)?;
         let eval = match last_eval {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
         };
         saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
-        let traffic = self.learner.traffic();
-        let mut summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
+        let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
         self.run.finish(&summary)?;
         Ok((summary, self.run.path().to_owned()))
+    }
+
+    /// Saves a checkpoint of where training is, unless there is one, and says that it can go on from there.
+    fn interrupted(
+        &mut self,
+        cause: StopCause,
+        total: &Tally,
+        (losses, last_loss): (&Losses, f64),
+        position: Position,
+        last_eval: Option<EvalSummary>,
+    ) -> TrainError {
+        let (mut losses, step, run) = (losses.clone(), total.steps, self.run.path().to_owned());
+        let save = || -> Result<(), TrainError> {
+            self.checkpoints.finish(self.observer)?;
+            if self.checkpoints.last_step() != step {
+                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                losses.check()?;
+                let state = train_state(total, (&losses, last_loss), position, last_eval);
+                self.checkpoints.begin(&mut self.learner, state, self.run.metrics()?, self.observer)?;
+                self.checkpoints.finish(self.observer)?;
+            }
+            Ok(())
+        };
+        save().err().unwrap_or(TrainError::Interrupted { cause, step, run })
+    }
+
+    /// Whether an evaluation is the one that training was to come to.
+    fn reaches_target(&self, eval: Option<&EvalSummary>) -> bool {
+        let auc = eval.and_then(|eval| eval.metrics.first?.auc);
+        self.job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get())
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -256,7 +379,7 @@ impl Fit<'_> {
         loss: f64,
         stopped: Stopped,
         eval: Option<EvalSummary>,
-        traffic: Option<RankTraffic>,
+        traffic: Option<(RankTraffic, u64)>,
     ) -> Summary {
         let seconds = total.time.as_secs_f64();
         let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
@@ -284,8 +407,8 @@ impl Fit<'_> {
                 nodes: self.topology.nodes(),
             },
             exchange: traffic
-                .filter(|_| self.topology.ranks() > 1)
-                .map(|traffic| ExchangeSummary::new(traffic, total.steps)),
+                .filter(|&(_, steps)| self.topology.ranks() > 1 && steps > 0)
+                .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
             train: TrainSummary {
                 stopped,
                 steps: total.steps,
@@ -298,6 +421,38 @@ impl Fit<'_> {
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,
+        }
+    }
+}
+
+/// Where training is, for a checkpoint.
+fn train_state(
+    total: &Tally,
+    (losses, loss): (&Losses, f64),
+    position: Position,
+    eval: Option<EvalSummary>,
+) -> TrainState {
+    TrainState {
+        step: total.steps,
+        position,
+        samples: total.samples,
+        seconds: total.time.as_secs_f64(),
+        waited_seconds: total.waited.as_secs_f64(),
+        losses: losses.state(),
+        loss,
+        eval,
+    }
+}
+
+/// What had been done when a checkpoint was taken.
+impl From<&TrainState> for Tally {
+    fn from(state: &TrainState) -> Self {
+        let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self {
+            steps: state.step,
+            samples: state.samples,
+            time: time(state.seconds),
+            waited: time(state.waited_seconds),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! What learns: a model on the device that a job names.
 
 use std::collections::VecDeque;
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,6 +14,7 @@ use super::bench::{Activity, Ceilings, Phase};
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
+use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, LossState, RankState};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
@@ -68,36 +68,40 @@ impl Choice {
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
-    /// The model of a job as training starts with it, and in words what trains it.
+    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms of a
+    /// record, where it is one of such GPUs, as a training that goes on has it.
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_variables, reason = "GPUs alone have bags' sizes and products")
+    )]
     pub(super) fn initialize(
         self,
         job: &Job,
         dataset: &Dataset,
-        spec: ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         threads: usize,
+        algorithms: Option<String>,
     ) -> Result<(Learner, String), TrainError> {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, &spec, rules)? {
+            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, spec, rules)? {
                 Ok((model, name)) => {
                     return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                 }
-                Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
+                Err(why) => (plan_for_cpu(job, dataset, spec, rules)?, why),
             },
         };
         let model = match plan {
-            None => CpuModel::initialized(spec, rules, job.seed),
+            None => CpuModel::initialized(spec.clone(), rules, job.seed),
             Some(plan) => {
                 let ranks = job.device.ranks;
                 let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
                 let sharding = Sharding { plan, shard_dense_update, threads };
-                CpuModel::over_ranks(&spec, rules, job.seed, sharding).map_err(|error| {
+                CpuModel::over_ranks(spec, rules, job.seed, sharding).map_err(|error| {
                     TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
                 })?
             }
@@ -179,6 +183,60 @@ impl Learner {
             Self::Cpu(model, _) => Some(model.traffic()),
             #[cfg(feature = "cuda")]
             Self::Cuda(..) => None,
+        }
+    }
+
+    /// Lets `visit` see what each rank has, all at once, once all steps are done; returns what it returns, in the order
+    /// of ranks.
+    ///
+    /// # Errors
+    /// The first that `visit` returns; [`CheckpointError::State`].
+    pub(super) fn on_each_rank<T: Send + 'static>(
+        &self,
+        visit: impl Fn(usize, RankState<'_>) -> Result<T, CheckpointError> + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<T>, CheckpointError> {
+        match self {
+            Self::Cpu(model, _) => model.on_each_rank(visit),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => model.on_each_rank(visit),
+        }
+    }
+
+    /// What a GPU keeps beside parameters.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`].
+    pub(super) fn device_state(&self) -> Result<Option<DeviceState>, CheckpointError> {
+        match self {
+            Self::Cpu(..) => Ok(None),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => model.device_state().map(Some),
+        }
+    }
+
+    /// Keeps book, from now on, of which rows are updated.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`].
+    pub(super) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
+        match self {
+            Self::Cpu(model, _) => model.begin_tracking(),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => model.begin_tracking()?,
+        }
+        Ok(())
+    }
+
+    /// Goes on where a checkpoint was, which must be one of this model.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the model is of no use then.
+    pub(super) fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError> {
+        let (dense, step) = (from.dense()?, from.manifest().train.step);
+        match self {
+            Self::Cpu(model, _) => model.restore(step, &dense, |rows| from.load_rows(rows)),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(model, _) => model.restore(from, &Arc::new(dense)),
         }
     }
 
@@ -364,7 +422,7 @@ impl Weights for Learner {
 }
 
 /// The mean loss of steps since the last report, as far as losses are known.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Losses {
     /// Of the steps whose loss is not known yet: their samples.
     ahead: VecDeque<usize>,
@@ -377,6 +435,16 @@ pub(super) struct Losses {
 }
 
 impl Losses {
+    /// After so many steps, with what was known since the last report.
+    pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState) -> Self {
+        Self { steps, sum, samples: samples as usize, ..Self::default() }
+    }
+
+    /// What is known since the last report.
+    pub(super) fn state(&self) -> LossState {
+        LossState { sum: self.sum, samples: self.samples as u64 }
+    }
+
     /// A step over so many samples was begun.
     pub(super) fn began(&mut self, samples: usize) {
         self.ahead.push_back(samples);

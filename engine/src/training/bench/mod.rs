@@ -72,7 +72,7 @@ pub fn bench_train(
     let choice = Choice::of(job, &dataset, &spec, &rules)?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, None)?;
         if options.trace.is_some() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
                 "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
