@@ -75,6 +75,9 @@ pub enum SavedModelError {
     /// The weights cannot be had from where they are.
     #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
     Gpu(String),
+    /// The weights cannot be had from the checkpoint.
+    #[error("the weights cannot be read from the checkpoint: {0}")]
+    Source(String),
     /// The dataset's ids do not mean what the model learned.
     #[error("the dataset {} does not fit the model: {what}", dataset.display())]
     Mismatch {
@@ -141,8 +144,11 @@ impl Weights for CpuModel {
     }
 }
 
-/// Lets `run` have the rows of a table in runs of about [`GATHER_BYTES`], each with room for its weights, `[row][dim]`.
-pub(crate) fn for_each_run(
+/// Lets `run` have the rows of a table in runs of about 64 MiB, each with room for its weights, `[row][dim]`.
+///
+/// # Errors
+/// The first that `run` returns.
+pub fn for_each_run(
     table: &TableSpec,
     mut run: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), SavedModelError>,
 ) -> Result<(), SavedModelError> {

@@ -18,6 +18,9 @@ mod open;
 mod piece;
 mod publish;
 mod shard;
+mod stored;
+#[cfg(test)]
+mod tests;
 
 use rankine_embedding::rows::Rows;
 
@@ -34,6 +37,7 @@ pub use manifest::{
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, Published};
 pub use shard::{ShardFiles, write_shard};
+pub use stored::StoredRows;
 
 /// A rank's part of the dense parameters with what their optimizer keeps.
 #[derive(Debug, Clone, Default, PartialEq)]

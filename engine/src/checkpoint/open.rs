@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rankine_embedding::rows::{RowsMut, place};
+use rankine_embedding::rows::{RowSet, RowsMut, place};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use rayon::prelude::*;
@@ -269,19 +269,11 @@ impl Checkpoint {
     /// reached; rows of tables are then partly set.
     pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let parts = rows.parts().to_vec();
-        let wanted = |of: &PieceOf| match *of {
+        let wanted = |of: &PieceOf| match of {
             PieceOf::Dense { .. } => false,
-            PieceOf::Rows { table, rows, .. } => parts.iter().any(|part| {
-                // Whoever takes turns with others finds nothing of its own in what another one of as many has.
-                let apart = match (rows, &part.rows) {
-                    (
-                        SavedRows::Every { first, step, .. },
-                        rankine_embedding::rows::RowSet::Every { first: own, step: own_step, .. },
-                    ) => step == *own_step && first % step != own % step,
-                    _ => false,
-                };
-                part.table == table && !apart
-            }),
+            &PieceOf::Rows { table, rows, .. } => {
+                parts.iter().any(|part| part.table == table && may_meet(rows, &part.rows))
+            }
         };
         self.for_each_piece(&wanted, &mut |piece| {
             if let Piece::Rows(piece) = piece {
@@ -289,6 +281,23 @@ impl Checkpoint {
             }
             Ok(())
         })
+    }
+}
+
+/// Whether some rows of a piece may be among others, as far as that is easily told.
+fn may_meet(piece: SavedRows, rows: &RowSet) -> bool {
+    match (piece, rows) {
+        (SavedRows::Every { count: 0, .. }, _) | (_, RowSet::Every { count: 0, .. }) => false,
+        (
+            SavedRows::Every { first, step, count },
+            &RowSet::Every { first: own_first, step: own_step, count: own_count },
+        ) => {
+            let (last, own_last) = (first + step * (count - 1), own_first + own_step * (own_count - 1));
+            // Of those who take turns, each finds nothing of its own in what another one has.
+            let apart = step == own_step && first % step != own_first % step;
+            first <= own_last && own_first <= last && !apart
+        }
+        _ => true,
     }
 }
 

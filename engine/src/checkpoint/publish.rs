@@ -46,6 +46,9 @@ impl Draft {
         let target = dir.join(step_name(step));
         let partial = dir.join(format!("{}{PARTIAL}", step_name(step)));
         files.create_dir(dir).doing("create", dir)?;
+        // Its own name must outlast a failure of power, too.
+        let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+        files.sync_dir(above).doing("make durable", above)?;
         let name = format!("{}{PARTIAL}", step_name(step));
         if files.names(dir).doing("read", dir)?.contains(&name) {
             files.remove_dir(&partial).doing("remove", &partial)?;

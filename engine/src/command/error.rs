@@ -94,7 +94,7 @@ impl From<SavedModelError> for CommandError {
             SavedModelError::Read { .. } | SavedModelError::NotFinite { .. } | SavedModelError::Gpu(_) => {
                 Self::new(Exit::Failed, error)
             }
-            SavedModelError::Damaged { .. } => Self::new(Exit::BadData, error),
+            SavedModelError::Damaged { .. } | SavedModelError::Source(_) => Self::new(Exit::BadData, error),
             SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
         }
     }

@@ -12,6 +12,7 @@ use tracing_subscriber::filter::LevelFilter;
 mod arguments;
 mod bench;
 mod check;
+mod ckpt;
 mod convert;
 mod doctor;
 mod error;
@@ -66,6 +67,7 @@ enum Command {
     Init(init::Args),
     Check(check::Args),
     Plan(plan::Args),
+    Ckpt(ckpt::Args),
     Generate(generate::Args),
     Convert(convert::Args),
     Inspect(inspect::Args),
@@ -109,6 +111,7 @@ pub(crate) fn main() -> Exit {
         Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Ckpt(args) => ckpt::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Inspect(args) => inspect::run(args),

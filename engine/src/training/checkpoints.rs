@@ -1,8 +1,7 @@
 //! When a training saves checkpoints, and how it goes on meanwhile.
 //!
 //! Between two steps the state is copied aside, where the host's memory holds it, and written by threads of its own
-//! while training goes on. Where it does not, training waits until it is written. One checkpoint is written at a time:
-//! one that is due meanwhile is taken as soon as the one before is there.
+//! while training goes on. Where it does not, training waits until it is written. One checkpoint is written at a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,8 +39,6 @@ pub(super) struct Checkpoints {
     frame: Manifest,
     tuning: Option<String>,
     job: String,
-    /// Whether one is due.
-    wanted: bool,
     /// The step of the one that was begun last, and when that was.
     last_step: u64,
     last_began: Instant,
@@ -106,7 +103,6 @@ impl Checkpoints {
             frame,
             tuning,
             job: job.to_toml(),
-            wanted: false,
             last_step: step,
             last_began: Instant::now(),
             writing: None,
@@ -121,14 +117,15 @@ impl Checkpoints {
         self.last_step
     }
 
-    /// Whether one is to be begun now that a step is done.
-    pub(super) fn is_due(&mut self, step: u64) -> bool {
+    /// Whether one is to be begun now that a step is done. By steps it is at those very steps, though training may have
+    /// to wait for the one before; by time it waits until that one is there.
+    pub(super) fn is_due(&self, step: u64) -> bool {
         let settings = &self.settings;
-        self.wanted |= settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-        self.wanted |= settings.every_minutes.is_some_and(|minutes| {
+        let by_time = settings.every_minutes.is_some_and(|minutes| {
             self.last_began.elapsed() >= Duration::from_secs_f64(60.0 * minutes.get())
         });
-        self.wanted && self.writing.is_none()
+        let by_steps = settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
+        by_steps || by_time && self.writing.is_none()
     }
 
     /// Takes the state of a step that is done, and begins to write it; where memory does not hold a copy, it is written
@@ -143,8 +140,9 @@ impl Checkpoints {
         metrics: File,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
+        self.finish(observer)?;
         let (step, began) = (train.step, Instant::now());
-        (self.wanted, self.last_step, self.last_began) = (false, step, began);
+        (self.last_step, self.last_began) = (step, began);
         let begun = self.take(learner, train, metrics, observer);
         match begun {
             Ok(Taken::Writing { whole, thread }) => self.writing = Some(Writing { whole, began, thread }),

@@ -34,6 +34,14 @@ pub(super) fn of(dataset: &Dataset) -> Result<DataIdentity, TrainError> {
     })
 }
 
+/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset.
+///
+/// # Errors
+/// [`TrainError::Data`].
+pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError> {
+    Ok(of(dataset)? == manifest.data)
+}
+
 /// Refuses a checkpoint that a job cannot go on from. Ranks, nodes, placement, device and precision may be others, and so
 /// may learning rates, schedule, batch size, evaluation, logging, and where training ends.
 ///

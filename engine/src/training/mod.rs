@@ -30,6 +30,7 @@ pub use bench::{
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
+pub use identity::is_of;
 pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
