@@ -5,6 +5,10 @@
 // 2 * S * (N-1)/N bytes out of each GPU and as many in, at 450 GB/s, and 2 waits. "At once" each rank writes all to every
 // other one, and sums for itself: S * (N-1) bytes, and 1 wait, which is what counts where there is little.
 //
+// Over several nodes it goes by slices in two kernels, between which the ranks with the same place in their nodes sum
+// their slice: "scatter" leaves each rank the node's sum of its slice, and "spread" writes what became of it to all.
+// Numbers are summed by all, and after that those of the first rank count.
+//
 // A block waits for the blocks of its number at the other ranks alone: these handle the same elements. The ranks' grids
 // must have the same number of blocks, few enough for all blocks of all ranks of a GPU to run at the same time.
 #include "peers.cuh"
@@ -16,7 +20,7 @@ struct AllReduce {
     float4* values[RANKS_MAX];
     // Of each rank, written by its peers. By slices: [rank][slice]; at once: [call % 2][rank][vector]
     float4* inbox[RANKS_MAX];
-    // [call % 2][rank][number]
+    // [call % 2][rank][number], and behind it where sums over nodes are spread: [call % 2][number]
     double* numbers_inbox[RANKS_MAX];
     // One a block.
     Flags* flags[RANKS_MAX];
@@ -63,14 +67,13 @@ __device__ inline void sum_numbers(const AllReduce& p, u64 call) {
     }
 }
 
-// `MOST` ranks at most. A thread has `8 / MOST` vectors of each rank in flight.
+// Writes each rank its slice, into its inbox. `MOST` ranks at most: a thread has `8 / MOST` vectors of each in flight.
 template <u32 MOST>
-__device__ inline void by_slices(const AllReduce& p) {
+__device__ inline void send_slices(const AllReduce& p) {
     constexpr u32 FLIGHT = 8 / MOST;
     const u32 rank = p.wait.rank, ranks = p.wait.ranks;
-    const u64 call = p.calls[blockIdx.x], stride = u64(gridDim.x) * THREADS;
-    float4* own = p.values[rank];
-    send_numbers(p, call);
+    const u64 stride = u64(gridDim.x) * THREADS;
+    const float4* own = p.values[rank];
     for (u64 first = u64(blockIdx.x) * THREADS + threadIdx.x; first < p.slice; first += FLIGHT * stride) {
         float4 vectors[FLIGHT][MOST - 1];
 #pragma unroll
@@ -93,10 +96,21 @@ __device__ inline void by_slices(const AllReduce& p) {
             }
         }
     }
-    meet_all(p, 2 * call + 1);
-    const float4* inbox = p.inbox[rank];
-    const u64 begin = rank * p.slice;
-    const u64 count = begin < p.vectors ? min(p.slice, p.vectors - begin) : 0;
+}
+
+// Vectors of this rank's slice, from `rank * slice` on.
+__device__ inline u64 own_count(const AllReduce& p) {
+    const u64 begin = p.wait.rank * p.slice;
+    return begin < p.vectors ? min(p.slice, p.vectors - begin) : 0;
+}
+
+// Sums this rank's slice of all, and tells each sum with its place in the slice.
+template <u32 MOST, class TELL>
+__device__ inline void sum_slice(const AllReduce& p, const TELL& tell) {
+    constexpr u32 FLIGHT = 8 / MOST;
+    const u32 rank = p.wait.rank, ranks = p.wait.ranks;
+    const u64 begin = rank * p.slice, count = own_count(p), stride = u64(gridDim.x) * THREADS;
+    const float4 *own = p.values[rank], *inbox = p.inbox[rank];
     for (u64 first = u64(blockIdx.x) * THREADS + threadIdx.x; first < count; first += FLIGHT * stride) {
         float4 vectors[FLIGHT][MOST];
 #pragma unroll
@@ -118,14 +132,58 @@ __device__ inline void by_slices(const AllReduce& p) {
             for (u32 from = 1; from < MOST; from++) {
                 if (from < ranks) add(sum, vectors[turn][from]);
             }
-#pragma unroll
-            for (u32 step = 0; step < MOST; step++) {
-                if (step < ranks) p.values[(rank + step) % ranks][begin + place] = sum;
-            }
+            tell(begin + place, sum);
         }
     }
+}
+
+template <u32 MOST>
+__device__ inline void by_slices(const AllReduce& p) {
+    const u32 rank = p.wait.rank, ranks = p.wait.ranks;
+    const u64 call = p.calls[blockIdx.x];
+    send_numbers(p, call);
+    send_slices<MOST>(p);
+    meet_all(p, 2 * call + 1);
+    sum_slice<MOST>(p, [&](u64 at, float4 sum) {
+#pragma unroll
+        for (u32 step = 0; step < MOST; step++) {
+            if (step < ranks) p.values[(rank + step) % ranks][at] = sum;
+        }
+    });
     sum_numbers(p, call);
     meet_all(p, 2 * call + 2);
+    if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;
+}
+
+template <u32 MOST>
+__device__ inline void scatter(const AllReduce& p) {
+    const u64 call = p.calls[blockIdx.x];
+    float4* own = p.values[p.wait.rank];
+    send_numbers(p, call);
+    send_slices<MOST>(p);
+    meet_all(p, 2 * call + 1);
+    sum_slice<MOST>(p, [&](u64 at, float4 sum) { own[at] = sum; });
+    sum_numbers(p, call);
+}
+
+template <u32 MOST>
+__device__ inline void spread(const AllReduce& p) {
+    const u32 rank = p.wait.rank, ranks = p.wait.ranks;
+    const u64 call = p.calls[blockIdx.x], begin = rank * p.slice, count = own_count(p);
+    const u64 numbers = (2 * ranks + call % 2) * p.numbers_count;
+    const u32 has_numbers = blockIdx.x == 0 ? p.numbers_count : 0;
+    for (u32 i = threadIdx.x; rank == 0 && i < has_numbers; i += THREADS) {
+        for (u32 peer = 0; peer < ranks; peer++) p.numbers_inbox[peer][numbers + i] = p.numbers[i];
+    }
+    for (u64 place = u64(blockIdx.x) * THREADS + threadIdx.x; place < count; place += u64(gridDim.x) * THREADS) {
+        const float4 sum = p.values[rank][begin + place];
+#pragma unroll
+        for (u32 step = 1; step < MOST; step++) {
+            if (step < ranks) p.values[(rank + step) % ranks][begin + place] = sum;
+        }
+    }
+    meet_all(p, 2 * call + 2);
+    for (u32 i = threadIdx.x; i < has_numbers; i += THREADS) p.numbers[i] = p.numbers_inbox[rank][numbers + i];
     if (threadIdx.x == 0) p.calls[blockIdx.x] = call + 1;
 }
 
@@ -171,6 +229,14 @@ __device__ inline void at_once(const AllReduce& p) {
     extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
         all_reduce_at_once_##MOST(const __grid_constant__ AllReduce p) {                                              \
         at_once<MOST>(p);                                                                                             \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
+        all_reduce_scatter_##MOST(const __grid_constant__ AllReduce p) {                                              \
+        scatter<MOST>(p);                                                                                             \
+    }                                                                                                                 \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                                          \
+        all_reduce_spread_##MOST(const __grid_constant__ AllReduce p) {                                               \
+        spread<MOST>(p);                                                                                              \
     }
 
 ALL_REDUCE(2)

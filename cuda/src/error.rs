@@ -98,6 +98,33 @@ pub enum Error {
         /// What is in the way.
         why: String,
     },
+    /// What ranks of several nodes hand each other to find together.
+    #[error("rank {rank} does not reach the other nodes: {why}")]
+    Nodes {
+        /// The rank that tells.
+        rank: usize,
+        /// What is in the way.
+        why: String,
+    },
+    /// A rank that waited in vain for another node.
+    #[error(
+        "rank {rank}, on node {node} of {nodes}, waited {deadline_ms} ms for the other nodes: the lane of {lane} is in \
+         \"{collective}\"; look at the logs of the ranks with its place there, and at the network between"
+    )]
+    RailLate {
+        /// The rank that waited.
+        rank: usize,
+        /// Its node.
+        node: usize,
+        /// All nodes.
+        nodes: usize,
+        /// What the lane is for that waits.
+        lane: &'static str,
+        /// What the collective is for that has no end.
+        collective: &'static str,
+        /// How long.
+        deadline_ms: u128,
+    },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
         "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \

@@ -4,7 +4,8 @@
 //! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
 //! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be
 //! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a
-//! launcher for each kernel, [`blas`] products of matrices, and [`nccl`] is for ranks on several nodes.
+//! launcher for each kernel, and [`blas`] products of matrices. A [`Cluster`] is of ranks on several nodes, between which
+//! [`nccl`] carries.
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
@@ -14,6 +15,8 @@ pub mod probe;
 pub mod blas;
 #[cfg(feature = "cuda")]
 mod buffer;
+#[cfg(feature = "cuda")]
+mod cluster;
 #[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
@@ -39,6 +42,8 @@ mod trace;
 
 #[cfg(feature = "cuda")]
 pub use buffer::{Buffer, Pointer};
+#[cfg(feature = "cuda")]
+pub use cluster::{Cluster, ClusterSum, GatherNodes, Rail};
 #[cfg(feature = "cuda")]
 pub use device::Device;
 #[cfg(feature = "cuda")]

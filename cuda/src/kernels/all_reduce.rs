@@ -11,7 +11,7 @@ pub(crate) struct AllReduce {
     pub(crate) values: [Pointer<f32>; RANKS_MAX],
     /// Of each rank. By slices: `[rank][slice][4]`; at once: `[call % 2][rank][vector][4]`.
     pub(crate) inbox: [Pointer<f32>; RANKS_MAX],
-    /// Of each rank: `[call % 2][rank][number]`.
+    /// Of each rank: `[call % 2][rank][number]`, and behind it `[call % 2][number]`.
     pub(crate) numbers_inbox: [Pointer<f64>; RANKS_MAX],
     /// Of each rank, one a block.
     pub(crate) flags: [Pointer<Flags>; RANKS_MAX],
@@ -46,6 +46,16 @@ pub(crate) struct AllReduceBySlices<const MOST: usize>(pub(crate) AllReduce);
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllReduceAtOnce<const MOST: usize>(pub(crate) AllReduce);
 
+/// The first part of [`AllReduceBySlices`]: each rank gets the sum of its slice.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllReduceScatter<const MOST: usize>(pub(crate) AllReduce);
+
+/// The other part: each rank's slice goes to all, and the first rank's numbers.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AllReduceSpread<const MOST: usize>(pub(crate) AllReduce);
+
 // SAFETY: `all_reduce.cu` has the same struct and as many threads.
 unsafe impl<const MOST: usize> Kernel for AllReduceBySlices<MOST> {
     const ID: Id = [Id::AllReduceBySlices2, Id::AllReduceBySlices4, Id::AllReduceBySlices8][place(MOST)];
@@ -57,6 +67,20 @@ unsafe impl<const MOST: usize> Kernel for AllReduceBySlices<MOST> {
 unsafe impl<const MOST: usize> Kernel for AllReduceAtOnce<MOST> {
     const ID: Id = [Id::AllReduceAtOnce2, Id::AllReduceAtOnce4, Id::AllReduceAtOnce8][place(MOST)];
     const NAME: &'static str = "all_reduce_at_once";
+    const THREADS: u32 = AllReduce::THREADS;
+}
+
+// SAFETY: as for the one by slices.
+unsafe impl<const MOST: usize> Kernel for AllReduceScatter<MOST> {
+    const ID: Id = [Id::AllReduceScatter2, Id::AllReduceScatter4, Id::AllReduceScatter8][place(MOST)];
+    const NAME: &'static str = "all_reduce_scatter";
+    const THREADS: u32 = AllReduce::THREADS;
+}
+
+// SAFETY: as for the one by slices.
+unsafe impl<const MOST: usize> Kernel for AllReduceSpread<MOST> {
+    const ID: Id = [Id::AllReduceSpread2, Id::AllReduceSpread4, Id::AllReduceSpread8][place(MOST)];
+    const NAME: &'static str = "all_reduce_spread";
     const THREADS: u32 = AllReduce::THREADS;
 }
 

@@ -37,12 +37,15 @@ mod route;
 mod rows;
 mod shard;
 mod sparse_update;
+mod stamp;
 mod team;
 mod totals;
 mod unpack;
 mod update;
 
-pub(crate) use all_reduce::{AllReduce, AllReduceAtOnce, AllReduceBySlices};
+pub(crate) use all_reduce::{
+    AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
+};
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
 pub(crate) use barrier::{Barrier, Flags, Wait};
 pub use begin_state::BeginState;
@@ -74,6 +77,7 @@ pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Seg
 pub use rows::Send;
 pub use shard::{Learning, Shard};
 pub use sparse_update::SparseUpdate;
+pub(crate) use stamp::Stamp;
 pub use totals::Totals;
 pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
 pub use update::Update;
@@ -225,7 +229,10 @@ pub(crate) struct Kernels {
 kernels! {
     "all_reduce": AllReduceBySlices2 = c"all_reduce_by_slices_2", AllReduceAtOnce2 = c"all_reduce_at_once_2",
         AllReduceBySlices4 = c"all_reduce_by_slices_4", AllReduceAtOnce4 = c"all_reduce_at_once_4",
-        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8";
+        AllReduceBySlices8 = c"all_reduce_by_slices_8", AllReduceAtOnce8 = c"all_reduce_at_once_8",
+        AllReduceScatter2 = c"all_reduce_scatter_2", AllReduceSpread2 = c"all_reduce_spread_2",
+        AllReduceScatter4 = c"all_reduce_scatter_4", AllReduceSpread4 = c"all_reduce_spread_4",
+        AllReduceScatter8 = c"all_reduce_scatter_8", AllReduceSpread8 = c"all_reduce_spread_8";
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
         TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
     "barrier": Barrier = c"barrier";
@@ -298,6 +305,7 @@ kernels! {
         SendF32By4 = c"send_f32_4", SendBf16By4 = c"send_bf16_4", SendF16By4 = c"send_f16_4",
         SendF32By16 = c"send_f32_16", SendBf16By16 = c"send_bf16_16", SendF16By16 = c"send_f16_16",
         SendF32By32 = c"send_f32_32", SendBf16By32 = c"send_bf16_32", SendF16By32 = c"send_f16_32";
+    "stamp": Stamp = c"stamp";
     "totals": Totals = c"totals";
     "unpack": UnpackIndex = c"unpack_index", UnpackValues = c"unpack_values", UnpackFixed = c"unpack_fixed",
         UnpackSizes = c"unpack_sizes", UnpackBags = c"unpack_bags";

@@ -195,10 +195,8 @@ impl Communicator {
         sent: &[Parcel<T>],
         received: &[Parcel<T>],
     ) -> Result<()> {
-        let Some(handle) = self.handle("ncclGroupStart")? else { return Ok(()) };
-        // SAFETY: groups are begun and ended by the same thread.
-        self.calls.named(unsafe { (self.calls.group_start)() }, "ncclGroupStart")?;
-        let enqueue = || -> Result<()> {
+        let Some(handle) = self.handle("ncclSend")? else { return Ok(()) };
+        self.group(|| {
             for Parcel { rank, pointer, len } in sent {
                 let from = pointer.address() as *const _;
                 // SAFETY: communicator and stream live; the caller vouches for the memory.
@@ -214,7 +212,19 @@ impl Communicator {
                 self.calls.named(status, "ncclRecv")?;
             }
             Ok(())
-        };
+        })
+    }
+
+    /// Enqueues several collectives as one, all at the same time: those that `enqueue` does.
+    ///
+    /// # Errors
+    /// Those of `enqueue`, and where NCCL refuses.
+    pub fn group(&self, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+        if self.handle("ncclGroupStart")?.is_none() {
+            return Ok(());
+        }
+        // SAFETY: groups are begun and ended by the same thread.
+        self.calls.named(unsafe { (self.calls.group_start)() }, "ncclGroupStart")?;
         let enqueued = enqueue();
         // The group ends in any case; where enqueueing failed, its error is the one to tell.
         // SAFETY: it was begun above.

@@ -7,7 +7,7 @@ use super::watch::Watch;
 use super::{Peers, Shared};
 use crate::buffer::Buffer;
 use crate::error::Result;
-use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices};
+use crate::kernels::{self, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread};
 use crate::lane::Lane;
 
 /// Blocks of a grid, at most: with them the links are busy, and most of the GPU is left to others.
@@ -101,6 +101,16 @@ impl AllReduce {
         Self::of(peers, (way, BLOCKS_MAX), Arc::clone(values), part, numbers)
     }
 
+    /// As [`AllReduce::of_part`], for [`AllReduce::scatter`] and [`AllReduce::spread`].
+    pub(crate) fn by_slices(
+        peers: &Peers,
+        values: &Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        Self::of(peers, (AllReduceWay::BySlices, BLOCKS_MAX), Arc::clone(values), part, numbers)
+    }
+
     fn of(
         peers: &Peers,
         (way, blocks_max): (AllReduceWay, usize),
@@ -124,7 +134,7 @@ impl AllReduce {
 
         let watch = Watch::new(peers, blocks)?;
         let inbox = peers.share::<f32>(inbox_len, 0xff)?;
-        let numbers_inbox = peers.share::<f64>(2 * ranks * numbers, 0xff)?;
+        let numbers_inbox = peers.share::<f64>((2 * ranks + 2) * numbers, 0xff)?;
         let numbers = Buffer::<f64>::filled(device, numbers, 0)?;
         let calls = Buffer::<u64>::filled(device, blocks, 0)?;
         let parameters = kernels::AllReduce {
@@ -191,6 +201,53 @@ impl AllReduce {
                 (AllReduceWay::BySlices, ..=2) => lane.launch(&AllReduceBySlices::<2>(parameters), grid),
                 (AllReduceWay::BySlices, ..=4) => lane.launch(&AllReduceBySlices::<4>(parameters), grid),
                 (AllReduceWay::BySlices, _) => lane.launch(&AllReduceBySlices::<8>(parameters), grid),
+            }
+        }
+    }
+
+    /// Which of the values this rank sums by slices.
+    pub(crate) fn slice(&self) -> Range<usize> {
+        let slice = self.parameters.slice as usize * VECTOR;
+        let begin = (self.part.start + self.parameters.wait.rank as usize * slice).min(self.part.end);
+        begin..(begin + slice).min(self.part.end)
+    }
+
+    /// Enqueues the first part of [`AllReduce::enqueue`] by slices: this rank's slice is summed, and all numbers.
+    ///
+    /// # Safety
+    /// As there; [`AllReduce::spread`] must follow.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn scatter(&self, lane: &Lane) -> Result<()> {
+        let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
+        // SAFETY: as for `enqueue`.
+        unsafe {
+            match parameters.wait.ranks {
+                1 => Ok(()),
+                2 => lane.launch(&AllReduceScatter::<2>(parameters), grid),
+                3..=4 => lane.launch(&AllReduceScatter::<4>(parameters), grid),
+                _ => lane.launch(&AllReduceScatter::<8>(parameters), grid),
+            }
+        }
+    }
+
+    /// Enqueues the other part: all get each rank's slice, and the numbers of the first.
+    ///
+    /// # Safety
+    /// As for [`AllReduce::enqueue`], behind [`AllReduce::scatter`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) unsafe fn spread(&self, lane: &Lane) -> Result<()> {
+        let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
+        // SAFETY: as for `enqueue`.
+        unsafe {
+            match parameters.wait.ranks {
+                1 => Ok(()),
+                2 => lane.launch(&AllReduceSpread::<2>(parameters), grid),
+                3..=4 => lane.launch(&AllReduceSpread::<4>(parameters), grid),
+                _ => lane.launch(&AllReduceSpread::<8>(parameters), grid),
             }
         }
     }

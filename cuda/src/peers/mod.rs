@@ -2,7 +2,7 @@
 
 mod all_reduce;
 mod barrier;
-mod room;
+pub(crate) mod room;
 mod sockets;
 mod watch;
 
@@ -184,24 +184,27 @@ impl Peers {
     /// # Errors
     /// Where a rank does not come in time, or has ended.
     pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
+        let read = |(rank, bytes): (usize, Vec<u8>)| {
+            bytemuck::try_pod_read_unaligned(&bytes).map_err(|_| self.stray(rank))
+        };
+        self.gather_bytes(bytemuck::bytes_of(&value))?.into_iter().enumerate().map(read).collect()
+    }
+
+    /// As [`Peers::gather`], of values of any lengths, each of its own.
+    pub(crate) fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         if self.device().ledger().measures() {
-            return Ok(vec![value; self.ranks()]);
+            return Ok(vec![own.to_vec(); self.ranks()]);
         }
-        let own = bytemuck::bytes_of(&value);
-        let handed: Vec<Vec<u8>> = match &self.together {
+        match &self.together {
             Together::Threads(room, _) => {
-                let handed = room.exchange(self.rank, Arc::new(own.to_vec()))?;
-                self.downcast::<Vec<u8>>(handed)?.iter().map(|value| value.to_vec()).collect()
+                let handed = self.downcast::<Vec<u8>>(room.exchange(self.rank, Arc::new(own.to_vec()))?)?;
+                Ok(handed.iter().map(|value| value.to_vec()).collect())
             }
             Together::Processes(sockets) => {
                 let handed = sockets.exchange(own, None)?.into_iter();
-                handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect()
+                Ok(handed.map(|handed| handed.map_or_else(|| own.to_vec(), |handed| handed.value)).collect())
             }
-        };
-        let read = |(rank, bytes): (usize, &Vec<u8>)| {
-            bytemuck::try_pod_read_unaligned(bytes).map_err(|_| self.stray(rank))
-        };
-        handed.iter().enumerate().map(read).collect()
+        }
     }
 
     fn downcast<V: Any + Send + Sync>(&self, values: Vec<Value>) -> Result<Vec<Arc<V>>> {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result};
 
 /// What a rank hands out.
-pub(super) type Value = Arc<dyn Any + Send + Sync>;
+pub(crate) type Value = Arc<dyn Any + Send + Sync>;
 
 /// A place where all ranks hand each other one value at a time.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     deadline: Duration,
     state: Mutex<State>,
     changed: Condvar,
@@ -33,7 +33,7 @@ struct State {
 
 impl Room {
     /// A room for as many ranks, in which each waits as long for the others.
-    pub(super) fn new(ranks: usize, deadline: Duration) -> Self {
+    pub(crate) fn new(ranks: usize, deadline: Duration) -> Self {
         let state = State {
             round: 0,
             handed: vec![None; ranks],
@@ -49,7 +49,7 @@ impl Room {
     ///
     /// # Errors
     /// Where a rank does not come in time, or has left.
-    pub(super) fn exchange(&self, rank: usize, value: Value) -> Result<Vec<Value>> {
+    pub(crate) fn exchange(&self, rank: usize, value: Value) -> Result<Vec<Value>> {
         let mut state = self.state();
         let round = state.round;
         state.handed[rank] = Some(value);
@@ -88,7 +88,7 @@ impl Room {
     }
 
     /// Says that a rank hands out nothing any more: nobody waits for it.
-    pub(super) fn leave(&self, rank: usize) {
+    pub(crate) fn leave(&self, rank: usize) {
         self.state().left[rank] = true;
         self.changed.notify_all();
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rankine_cuda::{Device, Error, Lane, Peers};
 
+mod cluster;
 mod memory;
 mod nccl;
 mod processes;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     let counts: &[usize] = if there > 1 { &[1, there] } else { &[1] };
-    let bodies = [memory::BODIES, nccl::BODIES, processes::BODIES, sums::BODIES].concat();
+    let bodies = [cluster::BODIES, memory::BODIES, nccl::BODIES, processes::BODIES, sums::BODIES].concat();
     let trials = bodies.into_iter().flat_map(|(name, cases, body)| {
         counts.iter().map(move |&gpus| {
             let trial = Trial::test(format!("{name}_on_{gpus}"), move || {

@@ -1,0 +1,269 @@
+//! Ranks of one node or several: those of a node access each other's memory, and between nodes NCCL carries what goes
+//! along a *rail*, between the ranks with the same place in their nodes.
+
+mod rail;
+mod sum;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::nccl::NcclId;
+use crate::peers::Peers;
+use crate::peers::room::Room;
+
+pub use rail::Rail;
+pub use sum::ClusterSum;
+
+/// Hands a value to others, each of which calls its own, and returns those of all in their order; or says why it
+/// cannot.
+pub type GatherNodes = Box<dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + Send>;
+
+/// One rank's membership among those of all nodes; moved to the rank's thread. Nodes have as many ranks each, which are
+/// numbered node by node.
+///
+/// Collective calls are as for [`Peers`], of the ranks of all nodes.
+#[derive(Debug)]
+pub struct Cluster {
+    between: Between,
+    peers: Peers,
+    node: usize,
+    nodes: usize,
+}
+
+/// How ranks of several nodes hand each other values.
+enum Between {
+    /// There is one node.
+    Nobody,
+    /// All are threads of this process.
+    Threads(Arc<Room>),
+    /// Each rank for itself.
+    Ranks(Mutex<GatherNodes>),
+    /// The first rank of each node for all of its node; none at the others.
+    Nodes(Option<Mutex<GatherNodes>>),
+}
+
+impl fmt::Debug for Between {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nobody => "Nobody",
+            Self::Threads(_) => "Threads",
+            Self::Ranks(_) => "Ranks",
+            Self::Nodes(_) => "Nodes",
+        })
+    }
+}
+
+impl Cluster {
+    /// The ranks of one node.
+    pub fn of_node(peers: Peers) -> Self {
+        Self { between: Between::Nobody, peers, node: 0, nodes: 1 }
+    }
+
+    /// Ranks of one process, so many of them a node: rank `r` on `devices[r]`. With several nodes these are simulated,
+    /// each by some GPUs of this machine, and no GPU may have several ranks.
+    ///
+    /// # Panics
+    /// Where nodes would have unequal numbers of ranks, or none.
+    ///
+    /// # Errors
+    /// As [`Peers::in_process`].
+    pub fn in_process(devices: &[Arc<Device>], nodes: usize, deadline: Duration) -> Result<Vec<Self>> {
+        assert!(nodes > 0 && devices.len().is_multiple_of(nodes), "nodes have as many ranks each");
+        if nodes == 1 {
+            return Ok(Peers::in_process(devices, deadline)?.into_iter().map(Self::of_node).collect());
+        }
+        let room = Arc::new(Room::new(devices.len(), deadline));
+        let mut ranks = Vec::new();
+        for (node, devices) in devices.chunks(devices.len() / nodes).enumerate() {
+            let of_node = Peers::in_process(devices, deadline)?.into_iter();
+            ranks.extend(of_node.map(|peers| {
+                let between = Between::Threads(Arc::clone(&room));
+                Self { between, peers, node, nodes }
+            }));
+        }
+        Ok(ranks)
+    }
+
+    /// A rank of one of several nodes, whose processes find each other by what `gather` hands around, for as long as
+    /// this lives. Either each rank has one, which hands a value to all ranks and returns theirs in order of rank; or
+    /// the first rank of each node has, which returns those of the first ranks in order of nodes: so a process may be a
+    /// rank, or a node. A collective call of the node's ranks.
+    ///
+    /// # Errors
+    /// Where some have a `gather` and others have none; those of [`Peers::gather`].
+    pub fn of_nodes(peers: Peers, node: usize, nodes: usize, gather: Option<GatherNodes>) -> Result<Self> {
+        if nodes == 1 {
+            return Ok(Self::of_node(peers));
+        }
+        let have = peers.gather(u8::from(gather.is_some()))?;
+        let between = match (have.iter().all(|&one| one == 1), have[0], gather) {
+            // A node of one rank is either.
+            (true, _, Some(gather)) => Between::Ranks(Mutex::new(gather)),
+            (false, 1, gather) if have[1..].iter().all(|&one| one == 0) => {
+                Between::Nodes(gather.map(Mutex::new))
+            }
+            _ => {
+                let why =
+                    "each rank, or the first one of each node, must be able to hand values around".into();
+                return Err(Error::Nodes { rank: node * peers.ranks() + peers.rank(), why });
+            }
+        };
+        Ok(Self { between, peers, node, nodes })
+    }
+
+    /// The ranks of this node.
+    pub fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    /// This rank's GPU.
+    pub fn device(&self) -> &Arc<Device> {
+        self.peers.device()
+    }
+
+    /// This rank: those of node 0 come first, each by its place.
+    pub fn rank(&self) -> usize {
+        self.node * self.peers.ranks() + self.peers.rank()
+    }
+
+    /// All ranks, of all nodes.
+    pub fn ranks(&self) -> usize {
+        self.nodes * self.peers.ranks()
+    }
+
+    /// This rank's node.
+    pub fn node(&self) -> usize {
+        self.node
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// How long one waits for another.
+    pub fn deadline(&self) -> Duration {
+        self.peers.deadline()
+    }
+
+    /// Hands a small value to all ranks and returns those of all, in their order. A collective call.
+    ///
+    /// # Errors
+    /// Where a rank does not come in time, or has ended.
+    pub fn gather<V: Pod>(&self, value: V) -> Result<Vec<V>> {
+        let values = self.gather_bytes(bytemuck::bytes_of(&value))?;
+        if values.len() != self.ranks() {
+            return Err(self.apart(format!("{} ranks came in place of {}", values.len(), self.ranks())));
+        }
+        let read = |(other, bytes): (usize, &Vec<u8>)| {
+            let stray = Error::PeersStray { rank: self.rank(), other };
+            bytemuck::try_pod_read_unaligned(bytes).map_err(|_| stray)
+        };
+        values.iter().enumerate().map(read).collect()
+    }
+
+    fn gather_bytes(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        if self.device().ledger().measures() {
+            return Ok(vec![own.to_vec(); self.ranks()]);
+        }
+        let hand = |gather: &Mutex<GatherNodes>, own: &[u8]| {
+            let mut gather = gather.lock().unwrap_or_else(PoisonError::into_inner);
+            gather(own).map_err(|why| self.apart(why))
+        };
+        match &self.between {
+            Between::Nobody => self.peers.gather_bytes(own),
+            Between::Threads(room) => {
+                let handed = room.exchange(self.rank(), Arc::new(own.to_vec()))?;
+                let read = |value: &Arc<dyn std::any::Any + Send + Sync>| {
+                    value.downcast_ref::<Vec<u8>>().cloned().unwrap_or_default()
+                };
+                Ok(handed.iter().map(read).collect())
+            }
+            Between::Ranks(gather) => hand(gather, own),
+            Between::Nodes(first) => {
+                let of_node = self.peers.gather_bytes(own)?;
+                // Where the first rank fails the others get nothing, and nobody waits for it.
+                let of_nodes = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
+                let told = of_nodes.as_ref().ok().and_then(Option::as_ref).map(|of_nodes| frame(of_nodes));
+                let told = self.peers.gather_bytes(&told.unwrap_or_default())?;
+                of_nodes?;
+                let of_nodes = unframe(&told[0]).unwrap_or_default();
+                Ok(of_nodes.iter().flat_map(|of_node| unframe(of_node).unwrap_or_default()).collect())
+            }
+        }
+    }
+
+    /// Joins the rail of this rank: a communicator of its own, for collectives of one lane, which `what` names in
+    /// errors. There is none where there is one node. A collective call; the device must be the current one of this
+    /// thread.
+    ///
+    /// # Errors
+    /// Where NCCL is not found or does not start, and where not all ranks come in time.
+    pub fn join_rail(&self, what: &'static str) -> Result<Option<Rail>> {
+        if self.nodes == 1 {
+            return Ok(None);
+        }
+        // One rank of each rail makes what they have in common; all zeros say that it could not.
+        let none = || -> NcclId { bytemuck::Zeroable::zeroed() };
+        let own = match self.node == 0 && !self.device().ledger().measures() {
+            true => NcclId::new(),
+            false => Ok(none()),
+        };
+        let ids = self.gather(*own.as_ref().unwrap_or(&none()))?;
+        own?;
+        let first = self.peers.rank();
+        if ids[first] == none() && !self.device().ledger().measures() {
+            return Err(Error::PeersStray { rank: self.rank(), other: first });
+        }
+        Ok(Some(Rail::join(self, ids[first], what)?))
+    }
+
+    fn apart(&self, why: String) -> Error {
+        Error::Nodes { rank: self.rank(), why }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Between::Threads(room) = &self.between {
+            room.leave(self.rank());
+        }
+    }
+}
+
+/// Values one behind the other, each behind its length.
+fn frame(values: &[Vec<u8>]) -> Vec<u8> {
+    let one = |value: &Vec<u8>| [&(value.len() as u32).to_le_bytes(), value.as_slice()].concat();
+    values.iter().flat_map(one).collect()
+}
+
+/// The values that [`frame`] has put together; none where these are others.
+fn unframe(mut bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut values = Vec::new();
+    while !bytes.is_empty() {
+        let (len, rest) = bytes.split_first_chunk::<4>()?;
+        let (value, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+        values.push(value.to_vec());
+        bytes = rest;
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn framed_values_come_back() {
+        for values in [vec![], vec![vec![]], vec![vec![1, 2, 3], vec![], vec![0; 300]]] {
+            assert_eq!(unframe(&frame(&values)), Some(values));
+        }
+        assert_eq!(unframe(&[9, 0, 0, 0, 1]), None);
+        assert_eq!(unframe(&[9, 0]), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Sums over the ranks of all nodes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Cluster, Rail};
+use crate::buffer::Buffer;
+use crate::error::Result;
+use crate::lane::Lane;
+use crate::peers::{AllReduce, Shared};
+
+/// What the collective is called in errors.
+const NAME: &str = "a sum over the nodes";
+
+/// Values that are summed over all ranks: f32 values, and beside them a few f64 numbers. All ranks get the same bits.
+///
+/// Over nodes each rank sums a slice for its node, the ranks of a rail sum their slices, and what comes of it is spread
+/// within the node: a value leaves a node once, and enters it once.
+#[derive(Debug)]
+pub struct ClusterSum {
+    of_node: AllReduce,
+    /// Where there are several nodes.
+    rail: Option<Rail>,
+}
+
+impl ClusterSum {
+    /// Zeros: `len` values and so many numbers, the same at all ranks. With several nodes `rail` is that of the lane
+    /// which will take the sums. A collective call; the device must be the current one of this thread.
+    ///
+    /// # Panics
+    /// Where there is no rail and are several nodes.
+    ///
+    /// # Errors
+    /// Those of [`crate::Peers::share`].
+    pub fn new(cluster: &Cluster, rail: Option<&Rail>, len: usize, numbers: usize) -> Result<Self> {
+        if cluster.nodes() == 1 {
+            return Ok(Self { of_node: AllReduce::new(cluster.peers(), len, numbers)?, rail: None });
+        }
+        let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
+        Self::of_part(cluster, rail, &values, 0..len, numbers)
+    }
+
+    /// The same over a part of values that lie there already.
+    ///
+    /// # Panics
+    /// As [`AllReduce::of_part`] and [`ClusterSum::new`].
+    ///
+    /// # Errors
+    /// As [`ClusterSum::new`].
+    pub fn of_part(
+        cluster: &Cluster,
+        rail: Option<&Rail>,
+        values: &Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "a rail where there are several nodes");
+        let of_node = match rail {
+            None => AllReduce::of_part(cluster.peers(), values, part, numbers)?,
+            Some(_) => AllReduce::by_slices(cluster.peers(), values, part, numbers)?,
+        };
+        Ok(Self { of_node, rail: rail.cloned() })
+    }
+
+    /// As [`AllReduce::values`].
+    pub fn values(&self) -> &Buffer<f32> {
+        self.of_node.values()
+    }
+
+    /// This rank's numbers, which the sums replace.
+    pub fn numbers(&self) -> &Buffer<f64> {
+        self.of_node.numbers()
+    }
+
+    /// Replaces values and numbers by their sums over all ranks; see [`AllReduce::enqueue`].
+    ///
+    /// # Safety
+    /// As there; the lane must be that of the rail.
+    ///
+    /// # Errors
+    /// As there, and where NCCL refuses.
+    pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
+        let Some(rail) = &self.rail else {
+            // SAFETY: the caller vouches for it.
+            return unsafe { self.of_node.enqueue(lane) };
+        };
+        let slice = self.of_node.slice();
+        let values = (self.values().pointer().element(slice.start), slice.len());
+        let numbers = (self.numbers().pointer(), self.numbers().len());
+        // SAFETY: the slice and the numbers are this value's, the same at each rank of the rail; the caller vouches for
+        // the rest.
+        unsafe {
+            self.of_node.scatter(lane)?;
+            rail.sum(lane, NAME, values, numbers)?;
+            self.of_node.spread(lane)
+        }
+    }
+
+    /// Tells, without waiting, whether a rank waited in vain for another one of its node.
+    ///
+    /// # Errors
+    /// Where a rank did not come in time.
+    pub fn check_now(&self) -> Result<()> {
+        self.of_node.check_now()
+    }
+}

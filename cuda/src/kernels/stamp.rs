@@ -1,0 +1,23 @@
+//! `stamp.cu`.
+
+use super::{Id, Kernel};
+use crate::buffer::Pointer;
+
+/// Writes a word, which the host reads meanwhile. Grid: one block.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stamp {
+    pub(crate) word: Pointer<u32>,
+    pub(crate) value: u32,
+    /// 0.
+    pub(crate) reserved: u32,
+}
+
+const _: () = assert!(size_of::<Stamp>() == 16);
+
+// SAFETY: `stamp.cu` has the same struct, and takes one thread.
+unsafe impl Kernel for Stamp {
+    const ID: Id = Id::Stamp;
+    const NAME: &'static str = "stamp";
+    const THREADS: u32 = 1;
+}
