@@ -32,6 +32,9 @@ struct KeySet {
 };
 static_assert(sizeof(KeySet) == 24);
 
+// Whether a key is a member.
+__device__ inline bool contains(const KeySet& set, u32 key) { return __ldg(set.bits + key / 32) >> key % 32 & 1; }
+
 // Adds a key. The outcome is the same in any order.
 __device__ inline void insert(const KeySet& set, u32 key) { atomicOr(set.bits + key / 32, 1u << (key % 32)); }
 
@@ -111,7 +114,8 @@ __device__ inline void add(float4& sum, float4 value) {
 }
 
 // A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank
-// `id % ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`.
+// `id % ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`. Of some tables there are rows
+// that every rank has.
 struct Feature {
     // Where the shard begins on this GPU, in words of four bytes.
     u64 words;
@@ -137,12 +141,15 @@ struct Feature {
     u32 dtype;
     // Where the slots of its look-ups begin.
     u32 slots;
-    // The rank that owns all rows, or `TURNS`.
+    // The rank that owns all rows, `TURNS`, or the number behind the last rank where every rank has them.
     u32 owner;
-    u32 reserved;
+    // The key of the table's first row in the set of rows that every rank has, or `UNLISTED` where none of the table is
+    // in there.
+    u32 frequent;
 };
 static_assert(sizeof(Feature) == 64);
 constexpr u32 TURNS = ~0u;
+constexpr u32 UNLISTED = ~0u;
 constexpr u32 FIXED = ~0u;
 
 // A sample's ids: `size` from `begin` on.

@@ -65,11 +65,32 @@ __device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TE
     return total;
 }
 
+// What row-wise Adagrad takes of a row of which others have further columns: the sum of the squares of all, and how many
+// columns they are; none where the whole row is here.
+struct WholeRow {
+    float squares;
+    u32 dim;
+};
+
+// The sum of the squares of a row's gradients, from these.
+template <class TEAM>
+__device__ inline float squares_of_row(const TEAM& team, const Rule& rule, const float4 (&gradients)[TEAM::VECTORS],
+                                       const float4 (&weights)[TEAM::VECTORS]) {
+    float4 squares[TEAM::VECTORS];
+#pragma unroll
+    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+        const float4 g = gradients[vector], weight = weights[vector];
+        squares[vector] = make_float4(squared(rule, g.x, weight.x), squared(rule, g.y, weight.y),
+                                      squared(rule, g.z, weight.z), squared(rule, g.w, weight.w));
+    }
+    return sum_over_row(team, squares);
+}
+
 // Updates a row from its sum, which lies in shared memory as `sums` says. What holds for f32 alone is left out of other
 // code where that is known.
 template <u32 KIND, bool F32 = false, class TEAM>
 __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
-                             const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+                             const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
     constexpr u32 VECTORS = TEAM::VECTORS;
     const u32 dtype = F32 ? u32(FP32) : shard.dtype;
     Rate rate = by.rates[shard.table];
@@ -90,14 +111,8 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
     }
     constexpr u32 BY = KIND == ROWWISE_ADAGRAD ? SGD : KIND;
     if constexpr (KIND == ROWWISE_ADAGRAD) {
-        float4 squares[VECTORS];
-#pragma unroll
-        for (u32 vector = 0; vector < VECTORS; vector++) {
-            const float4 g = sum[vector], weight = weights[vector];
-            squares[vector] = make_float4(squared(shard.rule, g.x, weight.x), squared(shard.rule, g.y, weight.y),
-                                          squared(shard.rule, g.z, weight.z), squared(shard.rule, g.w, weight.w));
-        }
-        const Exact mean = Exact{sum_over_row(team, squares)} / Exact{float(shard.dim)};
+        if (whole.dim == 0) whole = {squares_of_row(team, shard.rule, sum, weights), shard.dim};
+        const Exact mean = Exact{whole.squares} / Exact{float(whole.dim)};
         const Exact accumulator = Exact{*first_at} + mean;
         const Exact step = Exact{rate.rate} / (root(accumulator) + Exact{shard.rule.damping});
         rate.rate = mean.value == 0 ? 0 : step.value;
@@ -123,13 +138,13 @@ __device__ inline void learn(const Learning& by, const TEAM& team, const Shard& 
 // Updates a row by its table's rule.
 template <class TEAM>
 __device__ inline void learn_by_rule(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
-                                     const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {
+                                     const float4 (&sums)[TEAM::VECTORS][TEAM::LANES], WholeRow whole = {}) {
     switch (shard.rule.kind) {
         case SGD: learn<SGD>(by, team, shard, row, sums); break;
         case MOMENTUM: learn<MOMENTUM>(by, team, shard, row, sums); break;
         case NESTEROV: learn<NESTEROV>(by, team, shard, row, sums); break;
         case ADAGRAD: learn<ADAGRAD>(by, team, shard, row, sums); break;
-        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(by, team, shard, row, sums); break;
+        case ROWWISE_ADAGRAD: learn<ROWWISE_ADAGRAD>(by, team, shard, row, sums, whole); break;
         case ADAM: learn<ADAM>(by, team, shard, row, sums); break;
         case FTRL: learn<FTRL>(by, team, shard, row, sums); break;
     }

@@ -1,4 +1,5 @@
-// An owner reads the lists of rows that its peers want of it, and finds the union of them.
+// An owner reads the lists of rows that its peers want of it, and those of rows that every rank has, and finds the union
+// of them.
 //
 // Reads 4 bytes an entry over the link; the rest stays in the cache.
 #include "common.cuh"
@@ -9,26 +10,35 @@ struct Merge {
     const u32* starts[RANKS_MAX];
     // [rank][capacity]: the rows, of this owner.
     u32* entries;
-    // [rank]: the first slot of this owner's rows there, and their number.
+    // Of each list: the first slot of its rows at the rank that it is of, and their number.
     u32* firsts;
     u32* counts;
     KeySet set;
     u32 capacity;
+    // Entries that a rank can have of rows that this owner alone has.
+    u32 owned;
     u32 rank;
+    u32 ranks;
 };
-static_assert(sizeof(Merge) == 184);
+static_assert(sizeof(Merge) == 192);
 
-// Copies the lists and marks their rows. Grid: x over entries, y over ranks.
+// Where the entries of a list begin: one a rank of this owner's own rows, then one a rank of those that every rank has.
+__device__ inline u32 entries_of(u32 list, u32 ranks, u32 capacity, u32 owned) {
+    return list % ranks * capacity + (list < ranks ? 0 : owned);
+}
+
+// Copies the lists and marks their rows. Grid: x over entries, y over lists.
 extern "C" __global__ void __launch_bounds__(256) merge_mark(const __grid_constant__ Merge p) {
-    const u32 peer = blockIdx.y;
-    const u32 first = p.starts[peer][p.rank], count = p.starts[peer][p.rank + 1] - first;
+    const u32 list = blockIdx.y, peer = list % p.ranks, owner = list < p.ranks ? p.rank : p.ranks;
+    const u32 first = p.starts[peer][owner], count = p.starts[peer][owner + 1] - first;
     if (blockIdx.x == 0 && threadIdx.x == 0) {
-        p.firsts[peer] = first;
-        p.counts[peer] = count;
+        p.firsts[list] = first;
+        p.counts[list] = count;
     }
+    u32* entries = p.entries + entries_of(list, p.ranks, p.capacity, p.owned);
     for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
         const u32 row = p.lists[peer][first + entry];
-        p.entries[peer * p.capacity + entry] = row;
+        entries[entry] = row;
         insert(p.set, row);
     }
 }
@@ -41,17 +51,18 @@ struct Link {
     // look it up.
     u32* sources;
     u32 capacity;
+    u32 owned;
     u32 ranks;
+    u32 reserved;
 };
-static_assert(sizeof(Link) == 56);
+static_assert(sizeof(Link) == 64);
 
-// Says of each row of the union where its gradients will lie. Grid: x over entries, y over ranks.
+// Says of each row of the union where its gradients will lie. Grid: x over entries, y over lists.
 extern "C" __global__ void __launch_bounds__(256) merge_link(const __grid_constant__ Link p) {
-    const u32 peer = blockIdx.y;
-    const u32 count = p.counts[peer];
+    const u32 list = blockIdx.y, peer = list % p.ranks, count = p.counts[list];
+    const u32 first = entries_of(list, p.ranks, p.capacity, p.owned);
     for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
-        const u32 place = peer * p.capacity + entry;
-        const u32 row = number_of(p.set, p.entries[place]);
-        p.sources[row * p.ranks + peer] = place + 1;
+        const u32 row = number_of(p.set, p.entries[first + entry]);
+        p.sources[row * p.ranks + peer] = first + entry + 1;
     }
 }

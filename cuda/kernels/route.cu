@@ -2,8 +2,9 @@
 //
 // Look-ups are numbered by table, feature, sample and place in the bag. Where all rows lie on one GPU, those of a table
 // are a segment of their own, whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or
-// fewer. Keys of several owners are one segment, ordered by owner. How many look-ups
-// there are is known on the GPU alone: blocks own tiles of the most there may be, and those behind the end return.
+// fewer. Keys of several owners are one segment, ordered by owner; behind all ranks comes an owner that stands for each of
+// them, which has the rows that every rank has. How many look-ups there are is known on the GPU alone: blocks own tiles
+// of the most there may be, and those behind the end return.
 //
 // Each pass reads 8 bytes a look-up (the first one 4, of the ids, which another kernel has read before to count digits)
 // and writes 8; numbering does the same. A tile learns how many pairs of a digit lie in tiles before from what these
@@ -85,8 +86,14 @@ struct Route {
     u32 ranks;
     // Keys of an owner.
     u32 span;
+    // Rows that every rank has, of tables of which it has not all, by the features' keys; numbered.
+    KeySet frequent;
+    // The number of the first of them among the rows of each rank.
+    u32 frequent_base;
+    // Ranks, and one more where there are rows that every rank has.
+    u32 owners;
 };
-static_assert(sizeof(Route) == 192);
+static_assert(sizeof(Route) == 224);
 
 // One block: where each feature's look-ups begin.
 extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {
@@ -111,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __g
     p.counts[1] = 0;
     if (p.starts != nullptr) p.starts[0] = 0;
     if (p.owner_starts != nullptr) {
-        for (u32 owner = 0; owner <= p.ranks; owner++) p.owner_starts[owner] = 0;
+        for (u32 owner = 0; owner <= p.owners; owner++) p.owner_starts[owner] = 0;
     }
 }
 
@@ -164,6 +171,8 @@ struct Source {
     u32 hotness;
     u32 base;
     u32 rows;
+    u32 owner;
+    u32 frequent;
     u32 sample;
 
     __device__ explicit Source(const Segment& segment) : place(segment.first - 1) {}
@@ -181,6 +190,8 @@ struct Source {
             hotness = feature.hotness;
             base = feature.base;
             rows = feature.rows;
+            owner = feature.owner;
+            frequent = feature.frequent;
             offsets = feature.offsets == FIXED ? nullptr : p.offsets + feature.offsets;
             ids = p.ids + feature.ids + (offsets == nullptr ? 0 : *offsets);
             sample = 0;
@@ -190,8 +201,10 @@ struct Source {
             faults++;
             id = rows - 1;
         }
-        if (p.ranks == 1) return base + id;
-        const u32 owner = p.features[number].owner;
+        if (p.owners == 1) return base + id;
+        if (frequent != UNLISTED && contains(p.frequent, frequent + id)) {
+            return p.ranks * p.span + p.frequent_base + number_of(p.frequent, frequent + id);
+        }
         return owner == TURNS ? id % p.ranks * p.span + base + id / p.ranks : owner * p.span + base + id;
     }
 
@@ -483,7 +496,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         const u32 bag = p.slots == nullptr ? pairs[round].y : leave_slot(p, pairs[round].y, slot);
         __stcs(p.sorted + begin + i, make_uint2(slot, bag));
         if (heads[round] >> lane & 1) {
-            const u32 key = pairs[round].x, owner = p.ranks == 1 ? 0 : key / p.span;
+            const u32 key = pairs[round].x, owner = p.owners == 1 ? 0 : key / p.span;
             p.rows[slot] = key - owner * p.span;
             if (p.starts != nullptr) p.starts[slot] = begin + i;
             if (p.owner_starts != nullptr) {
@@ -498,7 +511,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS) route_number(const _
         p.counts[1] = slots;
         if (p.starts != nullptr) p.starts[slots] = look_ups;
         if (p.owner_starts != nullptr) {
-            for (u32 other = from[count - 1].x / p.span + 1; other <= p.ranks; other++) p.owner_starts[other] = slots;
+            for (u32 other = from[count - 1].x / p.span + 1; other <= p.owners; other++) p.owner_starts[other] = slots;
         }
     }
 }

@@ -24,12 +24,15 @@ struct Shard {
     // Of which table it is, from which column on.
     u32 table;
     u32 column;
-    // Which row of the table its first one is, and how many further on the next is.
+    // Which row of the table its first one is, and how many further on the next is; unless they are listed.
     u32 row;
     u32 step;
-    u32 reserved;
+    // 1 where others have further columns of the rows, and a row's rule takes what follows from all; else 0.
+    u32 shares_squares;
+    // Null, or of each of its rows: which one of the table it is.
+    const u32* listed;
 };
-static_assert(sizeof(Shard) == 88);
+static_assert(sizeof(Shard) == 96);
 
 // Elements of a row, with those that fill it up.
 __device__ inline u32 filled_dim(const Shard& shard) { return (shard.dim + VECTOR - 1) / VECTOR * VECTOR; }
@@ -49,4 +52,7 @@ __device__ inline u32 shard_of(const Shard* shards, u32 count, u32 row) {
 }
 
 // The table's number of a row that has a number among those of all shards.
-__device__ inline u32 row_of_table(const Shard& shard, u32 row) { return shard.row + (row - shard.base) * shard.step; }
+__device__ inline u32 row_of_table(const Shard& shard, u32 row) {
+    const u32 number = row - shard.base;
+    return shard.listed != nullptr ? shard.listed[number] : shard.row + number * shard.step;
+}

@@ -7,7 +7,25 @@
 // cache. Of 16384 samples of dlrm on each of four GPUs, with plain gradient descent, an owner moves 75 MB, in 34 us; of
 // dlrm-dcnv2 with Adagrad, element by element, 1002 MB, in 291: 3440 GB/s (H200). Asked for a turn earlier, while the
 // rows before are worked on, these took 37 and 375.
+//
+// Row-wise Adagrad keeps one number a row. Where several ranks have some columns of a row each, they first tell each
+// other the squares of theirs, 4 bytes a row and owner, and each adds up those of all, in the order of the columns.
 #include "learn.cuh"
+
+// Where the squares lie of the rows of a shard, where it shares them.
+struct SharedSquares {
+    // In each owner's memory: where those of the table begin, and how far it is from one shard's to the next one's.
+    u32 begin;
+    u32 rows;
+    // How many shards there are, and which one this is.
+    u32 shards;
+    u32 number;
+    // The ranks that own them, a bit each.
+    u32 owners;
+    // Elements of a row, over all shards.
+    u32 dim;
+};
+static_assert(sizeof(SharedSquares) == 24);
 
 struct Update {
     Learning by;
@@ -18,17 +36,66 @@ struct Update {
     const u32* sources;
     // [place][width]
     const void* sums;
+    // One a shard, where any shares squares.
+    const SharedSquares* shared;
+    // Of each rank.
+    float* squares[RANKS_MAX];
     u32 shards_count;
     u32 ranks;
     // Elements from one sum to the next: bytes of them are a multiple of 16.
     u32 width;
     // What sums are stored as: a `Dtype`.
     u32 dtype;
+    u32 rank;
+    u32 reserved;
 };
-static_assert(sizeof(Update) == 104);
+static_assert(sizeof(Update) == 184);
 
 // Rows that a team takes at a time.
 constexpr u32 UPDATE_ROWS = 4;
+
+// The sum of what ranks have summed for a row of the union, in their order.
+template <class TEAM>
+__device__ inline void add_up(const Update& p, const TEAM& team, u32 place, u32 dim, float4 (&sum)[TEAM::VECTORS]) {
+    const u32 sum_words = p.dtype == FP32 ? p.width : p.width / 2;
+    const u32* sources = p.sources + u64(place) * p.ranks;
+#pragma unroll
+    for (u32 vector = 0; vector < TEAM::VECTORS; vector++) sum[vector] = zeros();
+#pragma unroll 4
+    for (u32 rank = 0; rank < p.ranks; rank++) {
+        const u32 source = sources[rank];
+        if (source == 0) continue;
+        const float* from = static_cast<const float*>(p.sums) + u64(source - 1) * sum_words;
+#pragma unroll
+        for (u32 vector = 0; vector < TEAM::VECTORS; vector++) {
+            const u32 column = (vector * TEAM::LANES + team.lane) * VECTOR;
+            if (column < dim) add(sum[vector], load_weights(from, column, p.dtype));
+        }
+    }
+}
+
+// How many rows of the union come before a shard's.
+__device__ inline u32 rows_before(const Update& p, u32 count, u32 base) {
+    u32 first = 0;
+    while (first < count) {
+        const u32 middle = (first + count) / 2;
+        if (p.rows[middle] < base) {
+            first = middle + 1;
+        } else {
+            count = middle;
+        }
+    }
+    return first;
+}
+
+// What all owners of a row's columns have told of its squares, shard by shard.
+__device__ inline WholeRow whole_row(const Update& p, u32 shard, u32 place, u32 count) {
+    const SharedSquares shared = p.shared[shard];
+    const float* squares = p.squares[p.rank] + shared.begin + (place - rows_before(p, count, p.by.shards[shard].base));
+    float sum = squares[0];
+    for (u32 other = 1; other < shared.shards; other++) sum += squares[other * shared.rows];
+    return {sum, shared.dim};
+}
 
 template <u32 LANES, u32 VECTORS>
 __device__ inline void update_rows(const Update& p) {
@@ -54,29 +121,47 @@ __device__ inline void update_rows(const Update& p) {
             if (source != 0) prefetch(all_sums + u64(source - 1) * sum_words, sum_words);
         }
         for (u32 i = 0; i < here; i++) {
-            const u32 row = team.of(own_row, i);
-            const Shard& shard = p.by.shards[team.of(own_shard, i)];
-            const u32 dim = filled_dim(shard), *sources = p.sources + u64(begin + i) * p.ranks;
+            const u32 row = team.of(own_row, i), number = team.of(own_shard, i);
+            const Shard& shard = p.by.shards[number];
             float4 sum[VECTORS];
-#pragma unroll
-            for (u32 vector = 0; vector < VECTORS; vector++) sum[vector] = zeros();
-#pragma unroll 4
-            for (u32 rank = 0; rank < p.ranks; rank++) {
-                const u32 source = sources[rank];
-                if (source == 0) continue;
-                const float* from = all_sums + u64(source - 1) * sum_words;
-#pragma unroll
-                for (u32 vector = 0; vector < VECTORS; vector++) {
-                    const u32 column = (vector * LANES + team.lane) * VECTOR;
-                    if (column < dim) add(sum[vector], load_weights(from, column, p.dtype));
-                }
-            }
+            add_up(p, team, begin + i, filled_dim(shard), sum);
 #pragma unroll
             for (u32 vector = 0; vector < VECTORS; vector++) sums[team.number][vector][team.lane] = sum[vector];
             __syncwarp(team.mask);
-            learn_by_rule(p.by, team, shard, row, sums[team.number]);
-            // The sums are overwritten next.
-            __syncwarp(team.mask);
+            const WholeRow whole = shard.shares_squares != 0 ? whole_row(p, number, begin + i, count) : WholeRow{};
+            learn_by_rule(p.by, team, shard, row, sums[team.number], whole);
+        }
+    }
+}
+
+// Of the rows of which others have further columns: tells their owners the sum of the squares of what is here.
+template <u32 LANES, u32 VECTORS>
+__device__ inline void share_squares(const Update& p) {
+    using TEAM = Team<LANES, VECTORS>;
+    const TEAM team;
+    if (*p.by.stop != 0) return;
+    const u32 count = *p.rows_count, teams = gridDim.x * TEAM::COUNT;
+    for (u32 place = blockIdx.x * TEAM::COUNT + team.number; place < count; place += teams) {
+        const u32 row = p.rows[place], number = shard_of(p.by.shards, p.shards_count, row);
+        const Shard& shard = p.by.shards[number];
+        if (shard.shares_squares == 0) continue;
+        float4 sum[VECTORS], weights[VECTORS];
+        add_up(p, team, place, filled_dim(shard), sum);
+#pragma unroll
+        for (u32 vector = 0; vector < VECTORS; vector++) {
+            const u32 column = (vector * LANES + team.lane) * VECTOR;
+            weights[vector] = zeros();
+            if (column < shard.dim) {
+                weights[vector] = load_weights(row_at(p.by, shard, row), column, shard.dtype);
+                sum[vector] = first_of(sum[vector], shard.dim - column);
+                if (p.by.scale != nullptr) sum[vector] = scaled(sum[vector], *p.by.scale);
+            }
+        }
+        const float squares = squares_of_row(team, shard.rule, sum, weights);
+        const SharedSquares shared = p.shared[number];
+        const u32 at = shared.begin + shared.number * shared.rows + place - rows_before(p, count, shard.base);
+        for (u32 rank = team.lane; rank < p.ranks; rank += LANES) {
+            if ((shared.owners >> rank & 1) != 0) p.squares[rank][at] = squares;
         }
     }
 }
@@ -85,6 +170,10 @@ __device__ inline void update_rows(const Update& p) {
     extern "C" __global__ void __launch_bounds__(TEAM_THREADS, VECTORS == 1 ? 4 : 1)        \
         update_##LANES##x##VECTORS(const __grid_constant__ Update p) {                      \
         update_rows<LANES, VECTORS>(p);                                                     \
+    }                                                                                       \
+    extern "C" __global__ void __launch_bounds__(TEAM_THREADS)                              \
+        share_squares_##LANES##x##VECTORS(const __grid_constant__ Update p) {               \
+        share_squares<LANES, VECTORS>(p);                                                   \
     }
 
 // By the widest row: of 16, 64, 128, 256 and 1024 elements.

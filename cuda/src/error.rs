@@ -218,6 +218,11 @@ impl fmt::Display for Ranks<'_> {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether it only says that another rank is not there, whose own error says why.
+    pub(crate) fn is_of_peers(&self) -> bool {
+        matches!(self, Self::PeersLate { .. } | Self::PeersLeft { .. } | Self::PeersStray { .. })
+    }
+
     pub(crate) fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Call { code, .. } if *code == sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as c_int)
     }

@@ -16,6 +16,8 @@ pub mod blas;
 #[cfg(feature = "cuda")]
 mod buffer;
 #[cfg(feature = "cuda")]
+pub mod calibrate;
+#[cfg(feature = "cuda")]
 mod cluster;
 #[cfg(feature = "cuda")]
 mod device;

@@ -2,6 +2,8 @@
 //!
 //! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
 
+#[cfg(feature = "cuda")]
+pub mod calibration;
 pub mod checkpoint;
 pub mod cpu;
 #[cfg(feature = "cuda")]

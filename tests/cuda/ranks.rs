@@ -3,10 +3,14 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
+use rankine::cuda::CudaModel;
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
 use rankine_cuda::Device;
+use rankine_embedding::{
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology,
+};
 use rankine_reader::Samples;
 
 use super::input::is_the_same_however_it_is_fed;
@@ -44,12 +48,42 @@ fn some_devices(words: &mut Words) -> Result<Vec<Arc<Device>>, Failed> {
     devices(2 + words.below(most - 1) as usize)
 }
 
-fn of_all_ranks(training: &Training, devices: &[Arc<Device>], precision: Precision) -> Result<Run, Failed> {
-    let mut model = training.over_ranks(devices, precision)?;
+/// Each table placed in one of some ways.
+fn random_plan(
+    words: &mut Words,
+    training: &Training,
+    ranks: usize,
+    placements: &[Placement],
+) -> Result<EmbeddingPlan, Failed> {
+    let all: Vec<_> = (0..ranks).collect();
+    let plan = |(table, _): (TableSpec, Optimizer)| match words.one_of(placements) {
+        Placement::Replicated => TablePlan::replicated(&table),
+        Placement::RowWise => TablePlan::row_wise(&table, Exchange::Rows),
+        Placement::TableWise => {
+            TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize)
+        }
+        Placement::ColumnWise => TablePlan::column_wise(&table, Exchange::Rows, &all),
+        Placement::Hybrid => {
+            let some = 1 + words.below(table.rows);
+            let frequent = FrequentRows::listed((0..some).map(|_| words.below(table.rows)).collect());
+            TablePlan::hybrid(&table, Exchange::Rows, frequent)
+        }
+    };
+    let tables = training.rules.all_tables(&training.spec).into_iter().map(plan).collect();
+    Ok(EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables })
+}
+
+fn of_all_ranks(
+    training: &Training,
+    devices: &[Arc<Device>],
+    precision: Precision,
+    plan: Option<&EmbeddingPlan>,
+) -> Result<Run, Failed> {
+    let mut model = training.over_ranks(devices, precision, plan)?;
     let losses = training.losses_on_gpu(&mut model)?;
     let diverged = model.diverged_ranks()?;
     if !diverged.is_empty() {
-        return Err(format!("ranks {diverged:?} have other dense parameters than the first one").into());
+        return Err(format!("ranks {diverged:?} have other replicas than the first one").into());
     }
     let mut logits = Vec::new();
     model.logits(&training.batches[0], &mut logits)?;
@@ -73,11 +107,28 @@ fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> 
     let mut alone = training.on_gpu(bench, Precision::Fp32)?;
     let expected = training.losses_on_gpu(&mut alone)?;
     let devices = some_devices(words)?;
-    let found = of_all_ranks(&training, &devices, Precision::Fp32)?;
-    for (step, (&loss, &expected)) in found.losses.iter().zip(&expected).enumerate() {
+    is_as_one(&training, (&expected, &mut alone), &devices, None)?;
+    for placement in Placement::ALL {
+        let plan = random_plan(words, &training, devices.len(), &[placement])?;
+        is_as_one(&training, (&expected, &mut alone), &devices, Some(&plan))
+            .map_err(|failed| format!("{placement:?}: {}", failed.message().unwrap_or_default()))?;
+    }
+    let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+    is_as_one(&training, (&expected, &mut alone), &devices, Some(&plan))
+}
+
+/// Trains over ranks, with tables placed by a plan, and compares it with what one GPU came to; then trains once more.
+fn is_as_one(
+    training: &Training,
+    (expected, alone): (&[f64], &mut CudaModel),
+    devices: &[Arc<Device>],
+    plan: Option<&EmbeddingPlan>,
+) -> Outcome {
+    let found = of_all_ranks(training, devices, Precision::Fp32, plan)?;
+    for (step, (&loss, &expected)) in found.losses.iter().zip(expected).enumerate() {
         close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
     }
-    let of_alone = weights(&alone)?;
+    let of_alone = weights(alone)?;
     if (found.losses.len(), found.weights.len()) != (expected.len(), of_alone.len()) {
         return Err(format!("{} losses and {} weights", found.losses.len(), found.weights.len()).into());
     }
@@ -92,7 +143,7 @@ fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> 
     for (number, (&logit, &expected)) in found.logits.iter().zip(&logits).enumerate() {
         close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
     }
-    let same = of_all_ranks(&training, &devices, Precision::Fp32)? == found;
+    let same = of_all_ranks(training, devices, Precision::Fp32, plan)? == found;
     if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
 }
 
@@ -100,11 +151,12 @@ fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outc
     let training = Training::random(words, Interaction::Dot, 200);
     let expected = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let devices = some_devices(words)?;
-    let found = of_all_ranks(&training, &devices, precision)?;
+    let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+    let found = of_all_ranks(&training, &devices, precision, Some(&plan))?;
     let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
     let (of_ranks, of_one) = (mean(&found.losses), mean(&expected));
     close("the mean of the last 50 losses", 0, of_ranks, of_one, 0.01 * of_one)?;
-    let same = of_all_ranks(&training, &devices, precision)? == found;
+    let same = of_all_ranks(&training, &devices, precision, Some(&plan))? == found;
     if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
 }
 
@@ -113,7 +165,7 @@ fn leave_out_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
     // Gradients of a loss of this size are within the range, times the scale at first they are not.
     training.spec.heads.iter_mut().for_each(|head| head.weight = 2e5);
     training.rules = TrainingRules::sgd(&training.spec, 1e-8);
-    let mut model = training.over_ranks(&some_devices(words)?, Precision::Fp16)?;
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Fp16, None)?;
     let mut before = weights(&model)?;
     let mut skipped = vec![0];
     for step in 0..24 {
@@ -135,7 +187,7 @@ fn leave_out_the_same_steps(_: &Bench, words: &mut Words) -> Outcome {
 
 fn write_nothing_after_a_wrong_loss(_: &Bench, words: &mut Words) -> Outcome {
     let mut training = Training::random(words, Interaction::Dot, 3);
-    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16)?;
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16, None)?;
     training.losses_on_gpu(&mut model)?;
     let before = weights(&model)?;
     // One sample of one rank.
@@ -154,7 +206,7 @@ fn write_nothing_after_a_wrong_loss(_: &Bench, words: &mut Words) -> Outcome {
 
 fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 20);
-    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16)?;
+    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16, None)?;
     training.losses_on_gpu(&mut model)?;
     let size = model.score_size();
     let batches: Vec<Samples> = (training.batches.iter())

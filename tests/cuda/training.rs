@@ -10,7 +10,7 @@ use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRule
 use rankine::saved::Weights;
 use rankine_cuda::Device;
 use rankine_cuda::blas::Algorithms;
-use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_embedding::{Dtype, EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::schema::Hotness;
 use rankine_reader::{Bags, Samples};
 
@@ -170,9 +170,13 @@ impl Training {
         Self { spec, rules, batch_size, seed: words.below(u64::MAX), hotness: hotness.into(), batches }
     }
 
+    fn shape(&self) -> BatchShape<'_> {
+        BatchShape { batch_size: self.batch_size, score_size: 100, hotness: &self.hotness, plan: None }
+    }
+
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
-        let Self { spec, rules, seed, batch_size, .. } = self;
-        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
+        let Self { spec, rules, seed, .. } = self;
+        let shape = self.shape();
         let compute = (precision, Algorithms::Known);
         Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
     }
@@ -181,9 +185,10 @@ impl Training {
         &self,
         devices: &[Arc<Device>],
         precision: Precision,
+        plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
-        let Self { spec, rules, seed, batch_size, .. } = self;
-        let shape = BatchShape { batch_size: *batch_size, score_size: 100, hotness: &self.hotness };
+        let Self { spec, rules, seed, .. } = self;
+        let shape = BatchShape { plan, ..self.shape() };
         let compute = (precision, Algorithms::Known);
         Ok(CudaModel::over_ranks(devices, spec.clone(), rules, compute, *seed, shape)?)
     }

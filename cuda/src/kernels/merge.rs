@@ -3,8 +3,8 @@
 use super::{Id, Kernel, KeySet, RANKS_MAX};
 use crate::buffer::Pointer;
 
-/// Copies the lists of rows that ranks look up at this owner, and adds them to a set. Grid: x over entries, any number
-/// of blocks, and y over ranks.
+/// Copies lists of rows, and adds them to a set: of each rank the rows that it looks up at this owner, then of each rank
+/// those that every rank has, where there are such. Grid: x over entries, any number of blocks, and y over lists.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Merge {
@@ -12,18 +12,22 @@ pub struct Merge {
     pub lists: [Pointer<u32>; RANKS_MAX],
     /// Of each rank: where the rows of each owner begin, and the end.
     pub starts: [Pointer<u32>; RANKS_MAX],
-    /// `[rank][capacity]`: rows of this owner, ascending.
+    /// `[rank][capacity]`: rows of this owner, ascending, and from `owned` on rows that every rank has.
     pub entries: Pointer<u32>,
-    /// Of each rank: the slot there of this owner's first row.
+    /// Of each list: the slot of its first row at the rank that it is of.
     pub firsts: Pointer<u32>,
-    /// Of each rank: the rows that it looks up here.
+    /// Of each list: its rows.
     pub counts: Pointer<u32>,
     /// Empty at first; of rows of this owner.
     pub set: KeySet,
     /// Entries that a rank can have.
     pub capacity: u32,
+    /// Entries that it can have of rows that this owner alone has.
+    pub owned: u32,
     /// This rank.
     pub rank: u32,
+    /// All ranks.
+    pub ranks: u32,
 }
 
 /// Says of each row of the union which entry of each rank it is. Grid: as for [`Merge`].
@@ -40,11 +44,15 @@ pub struct Link {
     pub sources: Pointer<u32>,
     /// Entries that a rank can have.
     pub capacity: u32,
+    /// Entries that it can have of rows that this owner alone has.
+    pub owned: u32,
     /// All ranks.
     pub ranks: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Merge>() == 184 && size_of::<Link>() == 56);
+const _: () = assert!(size_of::<Merge>() == 192 && size_of::<Link>() == 64);
 
 // SAFETY: `merge.cu` has the same struct.
 unsafe impl Kernel for Merge {

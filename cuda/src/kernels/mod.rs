@@ -80,7 +80,7 @@ pub use sparse_update::SparseUpdate;
 pub(crate) use stamp::Stamp;
 pub use totals::Totals;
 pub use unpack::{IdColumn, Index, Ring, Unpack, UnpackBags, UnpackFixed, UnpackSizes, UnpackValues};
-pub use update::Update;
+pub use update::{SharedSquares, Update};
 
 use crate::buffer::Pointer;
 
@@ -135,10 +135,11 @@ pub struct Feature {
     pub dtype: u32,
     /// Where the slots of its look-ups begin.
     pub slots: u32,
-    /// The rank that owns all of the shard's rows, or [`Feature::TURNS`].
+    /// The rank that owns all of the shard's rows, [`Feature::TURNS`], or the number behind the last rank where every
+    /// rank has them.
     pub owner: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The key of the table's first row in the set of rows that every rank has, or [`Feature::UNLISTED`].
+    pub frequent: u32,
 }
 
 impl Feature {
@@ -146,6 +147,8 @@ impl Feature {
     pub const FIXED: u32 = u32::MAX;
     /// In place of an owner: row `id` of the table belongs to rank `id % ranks`.
     pub const TURNS: u32 = u32::MAX;
+    /// In place of a key: no row of the table is one of several that every rank has.
+    pub const UNLISTED: u32 = u32::MAX;
 }
 
 const _: () = assert!(size_of::<Feature>() == 64);
@@ -340,7 +343,10 @@ kernels! {
         LeanUpdateF16By16x1 = c"lean_update_f16_16x1",
         LeanUpdateF16By32x1 = c"lean_update_f16_32x1";
     "update": UpdateBy4x1 = c"update_4x1", UpdateBy16x1 = c"update_16x1", UpdateBy32x1 = c"update_32x1",
-        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8";
+        UpdateBy32x2 = c"update_32x2", UpdateBy32x8 = c"update_32x8",
+        ShareSquaresBy4x1 = c"share_squares_4x1", ShareSquaresBy16x1 = c"share_squares_16x1",
+        ShareSquaresBy32x1 = c"share_squares_32x1", ShareSquaresBy32x2 = c"share_squares_32x2",
+        ShareSquaresBy32x8 = c"share_squares_32x8";
 }
 
 impl Kernels {

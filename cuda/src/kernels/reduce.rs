@@ -42,9 +42,13 @@ pub struct Reduce<T> {
     pub ranks: u32,
     /// What sums are stored as: [`Reduce::SUMS`].
     pub dtype: u32,
+    /// Ranks, and one more where there are rows that every rank has, whose sums go to all.
+    pub owners: u32,
+    /// Sums that a rank can have of rows that an owner alone has.
+    pub owned: u32,
 }
 
-const _: () = assert!(size_of::<Reduce<f32>>() == 152);
+const _: () = assert!(size_of::<Reduce<f32>>() == 160);
 
 impl<T> Reduce<T> {
     /// Elements of `parts`.

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use super::{Feature, Id, Kernel};
+use super::{Feature, Id, Kernel, KeySet};
 use crate::buffer::Pointer;
 
 /// A look-up's slot and bag.
@@ -94,9 +94,15 @@ pub struct Route {
     pub ranks: u32,
     /// Keys of an owner: its rows' keys are those from `owner * span` on.
     pub span: u32,
+    /// Rows that every rank has, of tables of which it has not all, by [`Feature::frequent`]; numbered.
+    pub frequent: KeySet,
+    /// The number of the first of them among the rows of each rank.
+    pub frequent_base: u32,
+    /// Ranks, and one more where there are rows that every rank has: their keys are those of that owner.
+    pub owners: u32,
 }
 
-const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 192);
+const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 224);
 
 impl Route {
     /// Look-ups of a tile, which one block sorts.

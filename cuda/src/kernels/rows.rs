@@ -13,11 +13,11 @@ pub struct Send<T> {
     pub storage: Pointer<f32>,
     /// In the order of their bases.
     pub shards: Pointer<Shard>,
-    /// `[rank][capacity]`: the rows wanted.
+    /// As [`super::Merge`] leaves them.
     pub entries: Pointer<u32>,
-    /// Of each rank: the slot there of this owner's first row.
+    /// As [`super::Merge`] leaves them.
     pub firsts: Pointer<u32>,
-    /// Of each rank: the rows that it looks up here.
+    /// As [`super::Merge`] leaves them.
     pub counts: Pointer<u32>,
     /// Of each rank: `[slot][width]`.
     pub landings: [Pointer<T>; RANKS_MAX],
@@ -31,14 +31,15 @@ pub struct Send<T> {
     pub ranks: u32,
     /// Elements from one slot to the next, a multiple of 8.
     pub width: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Entries that a rank can have of rows that this owner alone has.
+    pub owned: u32,
 }
 
 const _: () = assert!(size_of::<Send<f32>>() == 128);
 
 impl<T: Element> Send<T> {
-    /// Enqueues it. Grid: x over entries, any number of blocks, and y over ranks.
+    /// Enqueues it. Grid: x over entries, any number of blocks, and y over ranks; one more where there are rows that
+    /// every rank has.
     ///
     /// # Safety
     /// See [`Lane::launch`].

@@ -35,8 +35,10 @@ pub struct Shard {
     pub row: u32,
     /// How many rows of the table further on the next one is.
     pub step: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1 where others have further columns of the rows, and a row's rule takes what follows from all; else 0.
+    pub shares_squares: u32,
+    /// Null, or in place of `row` and `step` of each of its rows: which one of the table it is.
+    pub listed: Pointer<u32>,
 }
 
 /// What learning takes beside gradients.
@@ -59,4 +61,4 @@ pub struct Learning {
     pub storage: Pointer<f32>,
 }
 
-const _: () = assert!(size_of::<Shard>() == 88 && size_of::<Learning>() == 56);
+const _: () = assert!(size_of::<Shard>() == 96 && size_of::<Learning>() == 56);

@@ -1,10 +1,30 @@
 //! `update.cu`.
 
+use bytemuck::{Pod, Zeroable};
+
 use super::team::{THREADS, by_width};
-use super::{Id, Kernel, Learning};
+use super::{Id, Kernel, Learning, RANKS_MAX};
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
+
+/// Where the squares lie of the rows of a shard, where it shares them with others that have further columns.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct SharedSquares {
+    /// In each owner's memory: where those of the table begin.
+    pub begin: u32,
+    /// How far it is from one shard's to the next one's.
+    pub rows: u32,
+    /// How many shards there are.
+    pub shards: u32,
+    /// Which one this is.
+    pub number: u32,
+    /// The ranks that own them, a bit each.
+    pub owners: u32,
+    /// Elements of a row, over all shards.
+    pub dim: u32,
+}
 
 /// Adds up what ranks have summed for an owner's rows, in the order of ranks, and updates each row once.
 #[repr(C)]
@@ -20,6 +40,10 @@ pub struct Update {
     pub sources: Pointer<u32>,
     /// `[place][width]`
     pub sums: Pointer<u32>,
+    /// One a shard, where any has `shares_squares`; else null.
+    pub shared: Pointer<SharedSquares>,
+    /// Of each rank: squares, as `shared` says.
+    pub squares: [Pointer<f32>; RANKS_MAX],
     /// Shards.
     pub shards_count: u32,
     /// All ranks.
@@ -28,11 +52,40 @@ pub struct Update {
     pub width: u32,
     /// What sums are stored as: a [`super::Dtype`], fp32 or bf16.
     pub dtype: u32,
+    /// This rank.
+    pub rank: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Update>() == 104);
+const _: () = assert!(size_of::<SharedSquares>() == 24 && size_of::<Update>() == 184);
 
 impl Update {
+    /// Enqueues telling the other owners of a row's columns the squares of those here, on any number of blocks: all of
+    /// them must have done so before the update.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Panics
+    /// Where rows are wider than there are kernels for.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn share_squares(&self, lane: &Lane, vectors: u32, blocks: u32) -> Result<()> {
+        // SAFETY: as for `enqueue`.
+        unsafe { by_width!(vectors, self.share_squares_by(lane, blocks)) }
+    }
+
+    unsafe fn share_squares_by<const LANES: u32, const VECTORS: u32>(
+        &self,
+        lane: &Lane,
+        blocks: u32,
+    ) -> Result<()> {
+        // SAFETY: as for `enqueue`.
+        unsafe { lane.launch(&ShareSquares::<LANES, VECTORS>(*self), (blocks, 1)) }
+    }
+
     /// Enqueues the update on any number of blocks, where the widest row has so many `vectors` of four elements.
     ///
     /// # Safety
@@ -74,5 +127,24 @@ unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for UpdateRows<LANES, V
         _ => panic!("no such team"),
     };
     const NAME: &'static str = "update";
+    const THREADS: u32 = THREADS;
+}
+
+/// What comes before it where squares are shared.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct ShareSquares<const LANES: u32, const VECTORS: u32>(Update);
+
+// SAFETY: `update.cu` has the same struct.
+unsafe impl<const LANES: u32, const VECTORS: u32> Kernel for ShareSquares<LANES, VECTORS> {
+    const ID: Id = match (LANES, VECTORS) {
+        (4, 1) => Id::ShareSquaresBy4x1,
+        (16, 1) => Id::ShareSquaresBy16x1,
+        (32, 1) => Id::ShareSquaresBy32x1,
+        (32, 2) => Id::ShareSquaresBy32x2,
+        (32, 8) => Id::ShareSquaresBy32x8,
+        _ => panic!("no such team"),
+    };
+    const NAME: &'static str = "share_squares";
     const THREADS: u32 = THREADS;
 }

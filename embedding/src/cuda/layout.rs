@@ -1,14 +1,16 @@
 //! Who owns which row, and where ids and vectors lie.
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{GROUP_KEYS, RANKS_MAX, Route, SparseUpdate};
+use rankine_cuda::kernels::{GROUP_KEYS, LINE_KEYS, RANKS_MAX, Route, SparseUpdate};
 
 use super::error::{Error, Result};
 use super::numbering::bits_of;
+use super::parts::{Held, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
-use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard};
+use crate::placement::{EmbeddingPlan, FrequentRows};
 use crate::table::{Pooling, TableSpec};
+use crate::topology::Topology;
 
 /// Elements that rows are read by.
 pub(super) const VECTOR: usize = 4;
@@ -62,11 +64,14 @@ pub struct Ids {
 
 /// How tables and batches are laid out over the ranks of a node.
 ///
-/// A table is one shard or several, each some columns of all its rows ([`Shard`]). Unless [`Layout::with_plan`] says
-/// otherwise, it is one whose rows take turns among the ranks ([`Owner::EveryRank`]). Every owner numbers its rows
-/// shard by shard, and by row within a shard, and numbers begin with the same at all owners: where owners take turns,
-/// those of a shard have room for as many rows as the owner with most. Rows are filled up with zeros to a multiple of
-/// four elements.
+/// A table is one part or several: some columns of its rows, with an owner each, or rows that every rank has. Unless
+/// [`Layout::with_plan`] says otherwise, it is one whose rows take turns among the ranks
+/// ([`Owner::EveryRank`](crate::Owner::EveryRank)). Every rank numbers its rows part by part, and by row within a part,
+/// and numbers begin with the same at all ranks: where owners take turns, those of a part have room for as many rows as
+/// the owner with most. Rows are filled up with zeros to a multiple of four elements.
+///
+/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more owner,
+/// behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients to all.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub(super) ranks: usize,
@@ -77,11 +82,13 @@ pub struct Layout {
     pub(super) optimizers: Vec<Optimizer>,
     pub(super) columns: Vec<Hotness>,
     pub(super) features: Vec<Feature>,
-    /// Each with its table, in the order of tables.
-    pub(super) shards: Vec<(usize, Shard)>,
-    /// Every feature for each shard of its table, by number.
+    /// Those with owners first, in the order of tables.
+    pub(super) parts: Vec<Part>,
+    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an owner.
     pub(super) sharded: Vec<(usize, usize)>,
-    /// Where each shard's rows begin at every owner, and where the last one's end.
+    /// Of each table: the key of its first row in the set of rows that every rank has.
+    pub(super) listed_keys: Vec<Option<u32>>,
+    /// Where each part's rows begin at every rank, and where the last one's end.
     pub(super) bases: Vec<u64>,
     /// Keys of an owner: its rows, rounded up to whole groups.
     pub(super) span: usize,
@@ -115,9 +122,6 @@ impl Layout {
                 return Err(Error::NotByFour { what, have });
             }
         }
-        let whole = |(number, table): (usize, &TableSpec)| {
-            (number, Shard { columns: 0..table.dim, owner: Owner::EveryRank })
-        };
         let mut layout = Self {
             ranks,
             samples,
@@ -126,8 +130,9 @@ impl Layout {
             optimizers: vec![Optimizer::sgd(0.0); tables.len()],
             columns: columns.to_vec(),
             features: features.to_vec(),
-            shards: tables.iter().enumerate().map(whole).collect(),
+            parts: Part::in_turns(tables),
             sharded: Vec::new(),
+            listed_keys: Vec::new(),
             bases: Vec::new(),
             span: 0,
         };
@@ -135,34 +140,39 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Numbers the shards' rows and what looks them up.
+    /// Numbers the parts' rows and what looks them up.
     fn number(&mut self) -> Result<()> {
+        let is_listed = |part: &Part| part.listed(self.tables[part.table].rows).is_some();
         let of_table = |table: usize| {
-            let begin = self.shards.partition_point(|(other, _)| *other < table);
-            begin..self.shards.partition_point(|(other, _)| *other <= table)
+            let parts = self.parts.iter().enumerate();
+            let own = parts.filter(move |(_, part)| part.table == table && !is_listed(part));
+            own.map(|(number, _)| number)
         };
         let sharded = self.features.iter().enumerate();
         let sharded =
-            sharded.flat_map(|(number, feature)| of_table(feature.table).map(move |shard| (number, shard)));
+            sharded.flat_map(|(number, feature)| of_table(feature.table).map(move |part| (number, part)));
         self.sharded = sharded.collect();
         self.bases = vec![0];
-        for (table, shard) in &self.shards {
-            let rows = self.tables[*table].rows;
-            let room = match shard.owner {
-                Owner::EveryRank => rows.div_ceil(self.ranks.max(1) as u64),
-                Owner::Rank(_) => rows,
-            };
+        for part in &self.parts {
+            let room = part.room(self.tables[part.table].rows, self.topology());
             self.bases.push(self.bases[self.bases.len() - 1] + room);
         }
-        let span = self.bases[self.shards.len()].next_multiple_of(GROUP_KEYS as u64);
+        let mut keys = 0;
+        self.listed_keys = vec![None; self.tables.len()];
+        for table in self.listed().map(|(_, table, _)| table).collect::<Vec<_>>() {
+            self.listed_keys[table] = Some(keys as u32);
+            keys += self.tables[table].rows.next_multiple_of(LINE_KEYS as u64);
+        }
+        let span = self.bases[self.parts.len()].next_multiple_of(GROUP_KEYS as u64);
         self.span = span as usize;
         let features = self.sharded.len();
-        let widest = self.shards.iter().map(|(_, shard)| shard.columns.len()).max().unwrap_or(0);
+        let widest = self.parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
         let limits = [
             ("ranks", self.ranks as u64, RANKS_MAX as u64),
-            ("features, one for each shard of their tables", features as u64, Route::FEATURES_MAX as u64),
+            ("features, one for each part of their tables", features as u64, Route::FEATURES_MAX as u64),
             ("elements of a row", widest as u64, 4 * u64::from(SparseUpdate::<f32>::VECTORS_MAX)),
-            ("rows, rounded up over all owners", span * self.ranks as u64, u64::from(u32::MAX)),
+            ("rows, rounded up over all owners", span * self.owners() as u64, u64::from(u32::MAX)),
+            ("rows of tables with rows that every rank has", keys, u64::from(u32::MAX)),
             ("elements of a rank's vectors", self.elements() as u64, u64::from(u32::MAX)),
             ("bags of a rank's batch", (features as u64) << self.sample_bits(), u64::from(u32::MAX)),
             ("ids of a rank's batch", self.ids().max(self.look_ups()) as u64, Route::LOOK_UPS_MAX),
@@ -184,33 +194,20 @@ impl Layout {
         self
     }
 
-    /// The same with the shards of a plan.
+    /// The same with its tables placed by a plan.
     ///
     /// # Panics
     /// Where the plan is of other tables, or of other ranks.
     ///
     /// # Errors
-    /// Where the plan has what GPUs do not exchange, or shards cannot be numbered.
+    /// Where the plan has what GPUs do not exchange, or parts cannot be numbered.
     pub fn with_plan(mut self, plan: &EmbeddingPlan) -> Result<Self> {
         assert_eq!(
             (plan.tables.len(), plan.topology.ranks()),
             (self.tables.len(), self.ranks),
             "the plan of these"
         );
-        self.shards.clear();
-        for (number, (table, optimizer)) in plan.tables.iter().zip(&self.optimizers).enumerate() {
-            if !table.frequent.is_empty() {
-                return Err(Error::NotExchanged("replicated rows"));
-            }
-            if table.exchange != Exchange::Rows {
-                return Err(Error::NotExchanged("bags that owners have pooled"));
-            }
-            let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-            if rowwise && table.shards.len() > 1 {
-                return Err(Error::NotExchanged("the squares of rows whose columns several ranks have"));
-            }
-            self.shards.extend(table.shards.iter().map(|shard| (number, shard.clone())));
-        }
+        self.parts = Part::of_plan(plan, &self.tables, &self.optimizers)?;
         self.number()?;
         Ok(self)
     }
@@ -274,18 +271,53 @@ impl Layout {
         self.samples * self.stride
     }
 
-    /// The shards, each with its table, in the order of tables.
-    pub fn shards(&self) -> &[(usize, Shard)] {
-        &self.shards
+    /// What is looked up: each feature, by number, for each part of its table, by number.
+    pub fn looked_up(&self) -> &[(usize, usize)] {
+        &self.sharded
     }
 
-    /// The rank that owns a row of a shard, and the row's number there.
-    pub fn place(&self, shard: usize, row: u64) -> (usize, u64) {
-        let base = self.bases[shard];
-        match self.shards[shard].1.owner {
-            Owner::EveryRank => ((row % self.ranks as u64) as usize, base + row / self.ranks as u64),
-            Owner::Rank(rank) => (rank, base + row),
+    /// Owners of keys: the ranks, and where there are rows that every rank has, one more that stands for each of them.
+    pub fn owners(&self) -> usize {
+        self.ranks + usize::from(self.parts.iter().any(Part::is_everywhere))
+    }
+
+    /// Lists of rows that an owner reads: one of each rank, and where there are rows that every rank has, one of each
+    /// rank's of these.
+    pub(super) fn lists(&self) -> usize {
+        self.ranks * (1 + self.owners() - self.ranks)
+    }
+
+    /// The owner of a row that is looked up in a part, and the row's number there.
+    ///
+    /// # Panics
+    /// Where every rank has only some of the table's rows, and not this one, though the part is of such rows.
+    pub fn place(&self, part: usize, row: u64) -> (usize, u64) {
+        let everywhere = |part: usize, index| (self.ranks, self.bases[part] + index);
+        let Part { table, held, .. } = &self.parts[part];
+        let listed = self.listed().find(|(_, other, _)| other == table);
+        match (held, listed.and_then(|(number, _, frequent)| Some((number, frequent.index(row)?)))) {
+            (_, Some((number, index))) => everywhere(number, index),
+            (Held::Everywhere(frequent), None) => {
+                everywhere(part, frequent.index(row).expect("every rank has it"))
+            }
+            (Held::Owned(owner), None) => {
+                let topology = self.topology();
+                (owner.of(row, topology), self.bases[part] + owner.local(row, topology))
+            }
         }
+    }
+
+    /// The parts, by number, that every rank has of tables of which it has not all; with these tables and rows.
+    pub(super) fn listed(&self) -> impl Iterator<Item = (usize, usize, &FrequentRows)> {
+        let parts = self.parts.iter().enumerate();
+        parts.filter_map(|(number, part)| {
+            Some((number, part.table, part.listed(self.tables[part.table].rows)?))
+        })
+    }
+
+    /// The ranks, all on one node.
+    pub(super) fn topology(&self) -> Topology {
+        Topology::new(self.ranks.max(1), 1).expect("ranks of one node")
     }
 
     /// Bits of a bag that are the sample's; the feature's are above.
@@ -300,7 +332,7 @@ mod tests {
 
     use super::*;
     use crate::dtype::Dtype;
-    use crate::placement::TablePlan;
+    use crate::placement::{Exchange, TablePlan};
     use crate::topology::Topology;
 
     fn tables(rows: &[u64]) -> Vec<TableSpec> {
@@ -325,35 +357,40 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_a_shard_has_one_place() {
-        let tables = tables(&[5, 1, 70_000, 3]);
+    fn every_row_of_a_part_has_one_place() {
+        let tables = tables(&[5, 1, 70_000, 3, 6, 900]);
+        let features: Vec<_> = (0..tables.len()).map(|table| feature(table, 0)).collect();
         for ranks in 1..=4 {
-            let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(2, 0)]).unwrap();
+            let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
             let topology = Topology::new(ranks, 1).unwrap();
             let owners: Vec<_> = (0..ranks).collect();
             let plans = vec![
                 TablePlan::row_wise(&tables[0], Exchange::Rows),
                 TablePlan::table_wise(&tables[1], Exchange::Rows, ranks - 1),
                 TablePlan::column_wise(&tables[2], Exchange::Rows, &owners),
-                TablePlan::row_wise(&tables[3], Exchange::Rows),
+                TablePlan::hybrid(&tables[3], Exchange::Rows, FrequentRows::listed(vec![2, 0])),
+                TablePlan::replicated(&tables[4]),
+                TablePlan::hybrid(&tables[5], Exchange::Rows, FrequentRows::listed(vec![899, 3])),
             ];
             let planned = layout.clone().with_plan(&EmbeddingPlan { topology, tables: plans }).unwrap();
+            assert_eq!((layout.owners(), planned.owners()), (ranks, ranks + 1));
             for layout in [layout, planned] {
-                let mut seen = BTreeSet::new();
-                for (shard, (table, of_shard)) in layout.shards().iter().enumerate() {
-                    let mut owned = vec![0; ranks];
-                    for row in 0..tables[*table].rows {
-                        let (owner, number) = layout.place(shard, row);
-                        assert!(
-                            number < layout.bases[shard + 1]
-                                && layout.bases[shard] <= number
-                                && seen.insert((owner, number))
-                        );
-                        owned[owner] += 1;
+                let (mut seen, mut of_owners) = (BTreeSet::new(), vec![0; ranks + 1]);
+                for &(_, part) in layout.looked_up() {
+                    for row in 0..tables[layout.parts[part].table].rows {
+                        let (owner, number) = layout.place(part, row);
+                        assert!((number as usize) < layout.row_numbers() && seen.insert((owner, number)));
+                        of_owners[owner] += 1;
                     }
-                    let expected: Vec<_> =
-                        (0..ranks).map(|rank| layout.shard_rows(rank, *table, of_shard)).collect();
-                    assert_eq!(owned, expected);
+                }
+                for rank in 0..ranks {
+                    let rows: u64 = layout.parts.iter().map(|part| layout.part_rows(rank, part)).sum();
+                    // Owners have room for frequent rows, too.
+                    let listed = layout.listed().flat_map(|(.., frequent)| {
+                        (0..frequent.len()).map(|index| frequent.row(index) as usize % ranks)
+                    });
+                    let unused = listed.filter(|&owner| owner == rank).count() as u64;
+                    assert_eq!(of_owners[rank] + of_owners[ranks] + unused, rows);
                 }
                 assert!(layout.span >= layout.row_numbers());
             }
@@ -365,15 +402,12 @@ mod tests {
         let tables = tables(&[5]);
         let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(0, 0)]).unwrap();
         let topology = Topology::new(2, 1).unwrap();
-        let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: 0.0, epsilon: 0.1 };
-        let rowwise = Optimizer { rule: rowwise, ..Optimizer::sgd(0.1) };
-        for (optimizer, plan) in [
-            (Optimizer::sgd(0.1), TablePlan::replicated(&tables[0])),
-            (Optimizer::sgd(0.1), TablePlan::row_wise(&tables[0], Exchange::Pooled)),
-            (rowwise, TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1])),
+        let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1]);
+        for plan in [
+            TablePlan::row_wise(&tables[0], Exchange::Pooled),
+            TablePlan { frequent: FrequentRows::listed(vec![3]), ..by_columns },
         ] {
-            let layout = layout.clone().with_optimizers(&[optimizer]);
-            let refused = layout.with_plan(&EmbeddingPlan { topology, tables: vec![plan] });
+            let refused = layout.clone().with_plan(&EmbeddingPlan { topology, tables: vec![plan] });
             assert!(matches!(refused, Err(Error::NotExchanged(_))));
         }
     }

@@ -35,7 +35,7 @@ impl LocalTables {
     /// first-order terms do.
     ///
     /// # Panics
-    /// Where the layout is of several ranks, or of tables in several shards.
+    /// Where the layout is of several ranks, or of tables in several parts.
     ///
     /// # Errors
     /// Where the memory does not suffice.
@@ -46,7 +46,7 @@ impl LocalTables {
         seed: u64,
         drawn: usize,
     ) -> Result<Self> {
-        assert_eq!((layout.ranks, layout.shards.len()), (1, layout.tables.len()), "whole tables on one GPU");
+        assert_eq!((layout.ranks, layout.parts.len()), (1, layout.tables.len()), "whole tables on one GPU");
         let table = {
             let _tables = device.purpose("tables");
             Buffer::uninitialized(device, layout.rank_words(0))?
@@ -54,19 +54,23 @@ impl LocalTables {
         let _routes = device.purpose("routes");
         let parts = SparseUpdate::<f32>::parts_len(layout.look_ups(), layout.vectors());
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&layout.kernel_features(0));
+        let shards = layout.kernel_shards(0, Pointer::NULL);
         let tables = Self {
             table,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
             router: Router::new(device, &layout, 0)?,
             route: LocalRoute::new(device, &layout)?,
-            shards: Buffer::of(device, &layout.kernel_shards(0))?,
+            shards: Buffer::of(device, &shards)?,
             parts: Buffer::filled(device, parts, POISON)?,
             seed,
             layout,
         };
         // SAFETY: the table was just made with as many rows as the layout says.
-        unsafe { storage::initialize(device, lane, &tables.layout, 0, tables.table.pointer(), seed, drawn) }?;
+        unsafe {
+            let parts = (&tables.layout, shards.as_slice());
+            storage::initialize(device, lane, parts, tables.table.pointer(), seed, drawn)
+        }?;
         Ok(tables)
     }
 

@@ -16,17 +16,22 @@
 //! 4. [`NodeTables::meet`]: a barrier; gradients have arrived.
 //! 5. [`NodeTables::update`]: the owner adds up the sums of its rows in the order of ranks, and updates each row.
 //!
+//! Rows that every rank has go the same way. Each rank counts as their owner where it looks them up itself, so that no
+//! link is crossed; the sums of their gradients go to all ranks, each of which adds up the same and learns the same.
+//!
 //! One GPU alone needs none of this: [`LocalTables`] are looked up and updated where they lie.
 //!
 //! No sum depends on timing, so that a run has the same bits each time.
 
 mod error;
+mod frequent;
 mod layout;
 mod local;
 mod local_route;
 mod node;
 mod numbering;
 mod optimizer;
+mod parts;
 mod route;
 mod router;
 mod storage;

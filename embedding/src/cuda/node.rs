@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use rankine_cuda::kernels::{
-    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, Rate, Reduce, Send, Shard, Step,
-    Update,
+    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce, Send,
+    Shard, SharedSquares, Step, Update,
 };
 use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
 
@@ -13,7 +13,6 @@ use super::layout::{Ids, Layout};
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::{POISON, blocks, storage};
-use crate::placement::Owner;
 
 /// One rank's part of all tables.
 ///
@@ -32,6 +31,8 @@ pub struct NodeTables {
     /// The rank's rows, shard by shard.
     table: Buffer<f32>,
     shards: Buffer<Shard>,
+    /// Where several ranks have some columns of rows each whose rule takes squares of whole ones.
+    squares: Option<(Buffer<SharedSquares>, Shared<f32>)>,
     look_up_tasks: Buffer<LookUpTask>,
     /// How many are over rows of each type; all are over one.
     look_up_counts: [u32; 3],
@@ -92,12 +93,18 @@ impl NodeTables {
         let parts = Reduce::<T>::parts_len(layout.look_ups(), layout.vectors());
         let landing_features = layout.landing_features::<T>();
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
+        let router = Router::new(device, &layout, rank)?;
+        let shards = layout.kernel_shards(rank, router.listed());
+        let squares = layout
+            .shared_squares()
+            .map(|(shared, room)| Ok::<_, Error>((Buffer::of(device, &shared)?, peers.share(room, POISON)?)));
         let tables = Self {
             table,
-            shards: Buffer::of(device, &layout.kernel_shards(rank))?,
+            shards: Buffer::of(device, &shards)?,
+            squares: squares.transpose()?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
-            router: Router::new(device, &layout, rank)?,
+            router,
             landing_features: Buffer::of(device, &landing_features)?,
             landing,
             sums,
@@ -113,7 +120,8 @@ impl NodeTables {
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
-            storage::initialize(device, lane, &tables.layout, rank, tables.table.pointer(), seed, drawn)
+            let parts = (&tables.layout, shards.as_slice());
+            storage::initialize(device, lane, parts, tables.table.pointer(), seed, drawn)
         }?;
         Ok(tables)
     }
@@ -132,10 +140,10 @@ impl NodeTables {
         blocks(lane.device())
     }
 
-    /// Blocks along x where a grid has one layer a rank.
-    fn blocks_each_rank(&self, lane: &Lane) -> (u32, u32) {
-        let ranks = self.layout.ranks as u32;
-        (self.blocks(lane).div_ceil(ranks), ranks)
+    /// Blocks along x where a grid has one layer a list of rows.
+    fn blocks_each_list(&self, lane: &Lane) -> (u32, u32) {
+        let lists = self.layout.lists() as u32;
+        (self.blocks(lane).div_ceil(lists), lists)
     }
 
     /// Enqueues making the route of a batch in one of the places for routes: the distinct rows that this rank looks up,
@@ -184,10 +192,10 @@ impl NodeTables {
         // looks up no more than `entries_max` rows of an owner, and all together no more than `union_max`.
         unsafe {
             self.union.clear(lane)?;
-            lane.launch(&merge, self.blocks_each_rank(lane))?;
+            lane.launch(&merge, self.blocks_each_list(lane))?;
             lane.launch(&Groups(number), groups)?;
             lane.launch(&number, groups)?;
-            lane.launch(&link, self.blocks_each_rank(lane))?;
+            lane.launch(&link, self.blocks_each_list(lane))?;
         }
         Ok(())
     }
@@ -246,11 +254,11 @@ impl NodeTables {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
-            reserved: 0,
+            owned: layout.owned_max() as u32,
         };
         // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
-        let ranks = layout.ranks as u32;
-        let blocks = (4 * lane.device().multiprocessors() / ranks, ranks);
+        let owners = layout.owners() as u32;
+        let blocks = (4 * lane.device().multiprocessors() / owners, owners);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
         // slot; the caller vouches for the peers'.
         unsafe { send.enqueue(lane, blocks) }?;
@@ -332,6 +340,8 @@ impl NodeTables {
             rank: self.rank as u32,
             ranks: layout.ranks as u32,
             dtype: Reduce::<T>::SUMS as u32,
+            owners: layout.owners() as u32,
+            owned: layout.owned_max() as u32,
         };
         // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, of which
         // there is one for each row that a rank can look up at an owner; the caller vouches for the rest.
@@ -354,10 +364,12 @@ impl NodeTables {
 
     /// Enqueues the update of each of this rank's rows that any rank looked up in the batch whose route is at `place`,
     /// by its table's rule and from the sum of the ranks' sums, in the order of ranks; of none where `stop` is not 0.
-    /// `rates` is one a table; of the step its number counts, where weights are rounded at random.
+    /// `rates` is one a table; of the step its number counts, where weights are rounded at random. Where several ranks
+    /// have some columns of rows each whose rule takes squares of whole rows, they meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; `rates` must be one for each table; `scale` is null or what
+    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the same
+    /// at all ranks; `rates` must be one for each table; `scale` is null or what
     /// gradients are multiplied by; see [`Lane::launch`].
     ///
     /// # Errors
@@ -390,14 +402,28 @@ impl NodeTables {
             rows_count: route.union_starts.pointer().element(1),
             sources: route.sources.pointer(),
             sums: self.sums.pointer(),
+            shared: self.squares.as_ref().map_or(Pointer::NULL, |(shared, _)| shared.pointer()),
+            squares: self
+                .squares
+                .as_ref()
+                .map_or([Pointer::NULL; RANKS_MAX], |(_, squares)| squares.of_ranks()),
             shards_count: self.shards.len() as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
             dtype: dtype as u32,
+            rank: self.rank as u32,
+            reserved: 0,
         };
-        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says; the caller vouches
-        // for the rest.
-        unsafe { update.enqueue(lane, layout.vectors() as u32, self.blocks(lane)) }?;
+        let (vectors, blocks) = (layout.vectors() as u32, self.blocks(lane));
+        // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares, of
+        // which there is one for each row that ranks can look up and shard of it; the caller vouches for the rest.
+        unsafe {
+            if self.squares.is_some() {
+                update.share_squares(lane, vectors, blocks)?;
+                self.meet(lane)?;
+            }
+            update.enqueue(lane, vectors, blocks)
+        }?;
         Ok(())
     }
 
@@ -455,30 +481,47 @@ impl NodeTables {
     pub fn copy_rows(&self, lane: &Lane, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
         let (layout, dim) = (&self.layout, self.layout.tables[table].dim);
         assert_eq!(weights.len() as u64, (rows.end - rows.start) * dim as u64, "room for the rows");
-        for (number, (of, shard)) in layout.shards.iter().enumerate() {
-            let (first, step) = match shard.owner {
-                Owner::EveryRank => (self.rank as u64, layout.ranks as u64),
-                Owner::Rank(_) => (0, 1),
-            };
-            let owned = layout.shard_rows(self.rank, table, shard);
-            let local = |row: u64| row.saturating_sub(first).div_ceil(step).min(owned);
-            if *of != table || owned == 0 {
+        for (number, part) in layout.parts.iter().enumerate() {
+            // What every rank has, the first one tells.
+            if part.table != table || (part.is_everywhere() && self.rank > 0) {
                 continue;
             }
-            let mut row = local(rows.start) * step + first - rows.start;
+            let topology = layout.topology();
+            let numbers =
+                part.numbers_within(&rows, (self.rank, layout.part_rows(self.rank, part)), topology);
+            let mut next = numbers.start;
             storage::try_for_each_row(
                 layout,
                 (self.rank, number),
                 &self.table,
                 lane,
-                local(rows.start)..local(rows.end),
+                numbers,
                 |own| {
-                    weights[row as usize * dim..][shard.columns.clone()].copy_from_slice(own);
-                    row += step;
+                    let row = part.row(next, self.rank, topology) - rows.start;
+                    weights[row as usize * dim..][part.columns.clone()].copy_from_slice(own);
+                    next += 1;
                     Ok(())
                 },
                 |error: Error| error,
             )?;
+        }
+        Ok(())
+    }
+
+    /// Tells the weights of the rows that every rank has, part by part, once the lane has done all that was enqueued on
+    /// it: they are the same at all ranks.
+    ///
+    /// # Errors
+    /// Where the lane's work failed.
+    pub fn for_each_shared_row(&self, lane: &Lane, mut tell: impl FnMut(&[f32])) -> Result<()> {
+        let layout = &self.layout;
+        for (number, part) in layout.parts.iter().enumerate().filter(|(_, part)| part.is_everywhere()) {
+            let (at, rows) = ((self.rank, number), 0..layout.part_rows(self.rank, part));
+            let told = |row: &[f32]| {
+                tell(row);
+                Ok(())
+            };
+            storage::try_for_each_row(layout, at, &self.table, lane, rows, told, |error: Error| error)?;
         }
         Ok(())
     }

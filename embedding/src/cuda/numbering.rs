@@ -1,24 +1,27 @@
-//! What kernels have of a layout: shards and features by number, and how much room there must be.
+//! What kernels have of a layout: parts of tables and features by number, and how much room there must be.
 
-use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, Route, Segment};
+use rankine_cuda::Pointer;
+use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, Route, Segment, SharedSquares};
 
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Layout, VECTOR};
+use super::parts::{Held, Part};
 use super::router::tiles;
 use crate::dtype::Dtype;
-use crate::placement::{Owner, Shard};
+use crate::optimizer::UpdateRule;
+use crate::placement::Owner;
 use crate::table::TableSpec;
 
 /// Elements that rows on their way between ranks are filled up to: 16 bytes, of each type.
 const WIRE: usize = 8;
 
 impl Layout {
-    /// Every feature for each shard of its table: what look-ups, routes and sums are made of.
+    /// Every feature for each part of its table, by number: what look-ups, routes and sums are made of.
     pub(super) fn sharded_features(&self) -> impl Iterator<Item = (&Feature, usize)> {
-        self.sharded.iter().map(|&(feature, shard)| (&self.features[feature], shard))
+        self.sharded.iter().map(|&(feature, part)| (&self.features[feature], part))
     }
 
-    /// Look-ups of a rank's batch, at most: each feature's ids, for each shard.
+    /// Look-ups of a rank's batch, at most: each feature's ids, for each part of its table.
     pub fn look_ups(&self) -> usize {
         self.sharded_features().map(|(feature, _)| self.feature_look_ups(feature)).sum()
     }
@@ -28,100 +31,104 @@ impl Layout {
         self.samples * self.columns[feature.column].max()
     }
 
-    /// Look-ups of a shard, at most.
-    fn shard_look_ups(&self, shard: usize) -> usize {
-        let of_shard = self.sharded_features().filter(|(_, other)| *other == shard);
-        of_shard.map(|(feature, _)| self.feature_look_ups(feature)).sum()
+    /// Look-ups of a part of a table, at most.
+    fn part_look_ups(&self, part: &Part) -> usize {
+        let of_part = self.features.iter().filter(|feature| feature.table == part.table);
+        of_part.map(|feature| self.feature_look_ups(feature)).sum()
     }
 
-    /// Rows of a table's shard that a rank owns.
-    pub(super) fn shard_rows(&self, rank: usize, table: usize, shard: &Shard) -> u64 {
-        let (rows, ranks) = (self.tables[table].rows, self.ranks as u64);
-        match shard.owner {
-            Owner::EveryRank => (rows + ranks - 1 - rank as u64) / ranks,
-            Owner::Rank(owner) if owner == rank => rows,
-            Owner::Rank(_) => 0,
-        }
+    /// Rows of a part that a rank has.
+    pub(super) fn part_rows(&self, rank: usize, part: &Part) -> u64 {
+        part.rows_at(rank, self.tables[part.table].rows, self.topology())
     }
 
-    /// Numbers of rows at every owner.
+    /// Numbers of rows at every rank.
     pub(super) fn row_numbers(&self) -> usize {
-        self.bases[self.shards.len()] as usize
+        self.bases[self.parts.len()] as usize
     }
 
-    /// Where each shard begins in a rank's memory, in words of four bytes, and where the last one ends.
+    /// Where each part begins in a rank's memory, in words of four bytes, and where the last one ends.
     pub(super) fn words(&self, rank: usize) -> Vec<u64> {
         let mut words = vec![0];
-        for (number, (table, shard)) in self.shards.iter().enumerate() {
-            let rows = self.shard_rows(rank, *table, shard);
-            words.push(words[number] + rows * self.row_words(number) as u64);
+        for (number, part) in self.parts.iter().enumerate() {
+            words.push(words[number] + self.part_rows(rank, part) * self.row_words(number) as u64);
         }
         words
     }
 
     /// Words of four bytes that a rank's rows take.
     pub fn rank_words(&self, rank: usize) -> usize {
-        self.words(rank)[self.shards.len()] as usize
+        self.words(rank)[self.parts.len()] as usize
     }
 
-    /// Words of four bytes from one row of a shard to the next.
-    pub(super) fn row_words(&self, shard: usize) -> usize {
-        let rule = self.optimizers[self.shards[shard].0].rule;
-        self.weight_words(shard) + rule.state_elements(self.filled_dim(shard)).next_multiple_of(VECTOR)
+    /// Words of four bytes from one row of a part to the next.
+    pub(super) fn row_words(&self, part: usize) -> usize {
+        let rule = self.optimizers[self.parts[part].table].rule;
+        self.weight_words(part) + rule.state_elements(self.filled_dim(part)).next_multiple_of(VECTOR)
     }
 
     /// Words that a row's weights take: state begins where rows can be read by vectors of f32.
-    fn weight_words(&self, shard: usize) -> usize {
-        let table = &self.tables[self.shards[shard].0];
-        (self.filled_dim(shard) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
+    fn weight_words(&self, part: usize) -> usize {
+        let table = &self.tables[self.parts[part].table];
+        (self.filled_dim(part) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
     }
 
-    /// Elements of a shard's row, filled up to whole vectors.
-    fn filled_dim(&self, shard: usize) -> usize {
-        self.shards[shard].1.columns.len().next_multiple_of(VECTOR)
+    /// Elements of a part's row, filled up to whole vectors.
+    fn filled_dim(&self, part: usize) -> usize {
+        self.parts[part].columns.len().next_multiple_of(VECTOR)
     }
 
     /// Vectors of the widest row.
     pub(super) fn vectors(&self) -> usize {
-        (0..self.shards.len()).map(|shard| self.filled_dim(shard) / VECTOR).max().unwrap_or(0)
+        (0..self.parts.len()).map(|part| self.filled_dim(part) / VECTOR).max().unwrap_or(0)
     }
 
-    /// A rank's shards as the kernels have them.
-    pub(super) fn kernel_shards(&self, rank: usize) -> Vec<kernels::Shard> {
-        let words = self.words(rank);
-        let of = |(number, (table, shard)): (usize, &(usize, Shard))| {
-            let (row, step) = match shard.owner {
-                Owner::EveryRank => (rank, self.ranks),
-                Owner::Rank(_) => (0, 1),
+    /// A rank's parts as the kernels have them; `listed` says which rows those are, one part behind the other, that
+    /// every rank has of tables of which it has not all.
+    pub(super) fn kernel_shards(&self, rank: usize, listed: Pointer<u32>) -> Vec<kernels::Shard> {
+        let (words, mut listed_before) = (self.words(rank), 0);
+        let mut of = |(number, part): (usize, &Part)| {
+            let (row, step) = match &part.held {
+                Held::Owned(Owner::EveryRank) => (rank, self.ranks),
+                _ => (0, 1),
             };
             let weight_words = self.weight_words(number);
+            let listed = match part.listed(self.tables[part.table].rows) {
+                Some(frequent) => {
+                    let own = listed.element(listed_before);
+                    listed_before += frequent.len() as usize;
+                    own
+                }
+                None => Pointer::NULL,
+            };
             kernels::Shard {
                 words: words[number],
-                rule: (&self.optimizers[*table]).into(),
+                rule: (&self.optimizers[part.table]).into(),
                 base: self.bases[number] as u32,
-                rows: self.shard_rows(rank, *table, shard) as u32,
+                rows: self.part_rows(rank, part) as u32,
                 row_words: self.row_words(number) as u32,
-                dim: shard.columns.len() as u32,
+                dim: part.columns.len() as u32,
                 first: weight_words as u32,
                 second: (weight_words + self.filled_dim(number)) as u32,
-                dtype: kernel_dtype(&self.tables[*table]),
-                table: *table as u32,
-                column: shard.columns.start as u32,
+                dtype: kernel_dtype(&self.tables[part.table]),
+                table: part.table as u32,
+                column: part.columns.start as u32,
                 row: row as u32,
                 step: step as u32,
-                reserved: 0,
+                shares_squares: u32::from(self.shares_squares(part.table)),
+                listed,
             }
         };
-        self.shards.iter().enumerate().map(of).collect()
+        self.parts.iter().enumerate().map(&mut of).collect()
     }
 
-    /// Of each shard, how far from 0 its first weights lie; those of tables from number `drawn` on are zeros.
+    /// Of each part, how far from 0 its first weights lie; those of tables from number `drawn` on are zeros.
     pub(super) fn bounds(&self, drawn: usize) -> Vec<f32> {
-        let bound = |&(table, _): &(usize, Shard)| match table < drawn {
-            true => self.tables[table].initial_bound(),
+        let bound = |part: &Part| match part.table < drawn {
+            true => self.tables[part.table].initial_bound(),
             false => 0.0,
         };
-        self.shards.iter().map(bound).collect()
+        self.parts.iter().map(bound).collect()
     }
 
     /// Features as the kernels of a rank have them.
@@ -130,7 +137,7 @@ impl Layout {
         let of = |(feature, number): (&Feature, usize)| {
             let &Feature { column, table, place, pooling } = feature;
             let ragged = matches!(self.columns[column], Hotness::Ragged { .. });
-            let shard = &self.shards[number].1;
+            let part = &self.parts[number];
             let of_feature = kernels::Feature {
                 words: words[number],
                 ids: self.ids_begin(column) as u32,
@@ -141,15 +148,16 @@ impl Layout {
                 rows: self.tables[table].rows as u32,
                 row_words: self.row_words(number) as u32,
                 dim: self.filled_dim(number) as u32,
-                place: (place + shard.columns.start) as u32,
+                place: (place + part.columns.start) as u32,
                 shard: number as u32,
                 dtype: kernel_dtype(&self.tables[table]),
                 slots,
-                owner: match shard.owner {
-                    Owner::EveryRank => kernels::Feature::TURNS,
-                    Owner::Rank(rank) => rank as u32,
+                owner: match part.held {
+                    Held::Owned(Owner::EveryRank) => kernels::Feature::TURNS,
+                    Held::Owned(Owner::Rank(rank)) => rank as u32,
+                    Held::Everywhere(_) => self.ranks as u32,
                 },
-                reserved: 0,
+                frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
             };
             slots += self.feature_look_ups(feature) as u32;
             of_feature
@@ -163,14 +171,14 @@ impl Layout {
     /// The features' numbers in the order of segments.
     pub(super) fn segment_features(&self) -> Vec<u32> {
         let mut order: Vec<_> = (0u32..).zip(self.sharded_features()).collect();
-        order.sort_by_key(|(_, (_, shard))| self.segment(*shard));
+        order.sort_by_key(|(_, (_, part))| self.segment(*part));
         order.into_iter().map(|(number, _)| number).collect()
     }
 
-    /// What a shard's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by
-    /// owner first.
-    fn segment(&self, shard: usize) -> Option<usize> {
-        (self.ranks == 1).then_some(shard)
+    /// What a part's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by owner
+    /// first.
+    fn segment(&self, part: usize) -> Option<usize> {
+        (self.owners() == 1).then_some(part)
     }
 
     /// The segments, as the kernels have them that sort look-ups, each with the look-ups that it has at most.
@@ -181,8 +189,8 @@ impl Layout {
         let (mut first, mut tile) = (0, 0);
         let of = |features: &[(&Feature, usize)]| {
             let (base, keys) = match self.segment(features[0].1) {
-                Some(shard) => (self.bases[shard], self.bases[shard + 1] - self.bases[shard]),
-                None => (0, (self.span * self.ranks) as u64),
+                Some(part) => (self.bases[part], self.bases[part + 1] - self.bases[part]),
+                None => (0, (self.span * self.owners()) as u64),
             };
             let bits = bits_of(keys as usize).max(1);
             let passes = bits.div_ceil(Route::DIGIT_BITS);
@@ -264,24 +272,76 @@ impl Layout {
 
     /// Distinct rows that a rank can look up.
     pub(super) fn slots_max(&self) -> usize {
-        self.distinct_max(1, |(table, _)| self.tables[*table].rows)
+        // What is listed is of tables with an owned part, whose look-ups count there.
+        self.distinct_max(1, |part| {
+            let rows = self.tables[part.table].rows;
+            if part.listed(rows).is_some() { 0 } else { rows }
+        })
     }
 
-    /// Distinct rows that a rank can look up at one owner.
+    /// Distinct rows that a rank can look up at one owner and that this one alone has.
+    pub(super) fn owned_max(&self) -> usize {
+        let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(owner, part) };
+        (0..self.ranks).map(|owner| self.distinct_max(1, |part| owned(owner, part))).max().unwrap_or(0)
+    }
+
+    /// Distinct rows that a rank can look up at one owner, those among them that every rank has.
     pub(super) fn entries_max(&self) -> usize {
-        let at = |owner| self.distinct_max(1, |(table, shard)| self.shard_rows(owner, *table, shard));
-        (0..self.ranks).map(at).max().unwrap_or(0)
+        let everywhere = |part: &Part| if part.is_everywhere() { self.part_rows(0, part) } else { 0 };
+        self.owned_max() + self.distinct_max(1, everywhere)
     }
 
     /// Distinct rows of an owner that all ranks together can look up.
     pub(super) fn union_max(&self, owner: usize) -> usize {
-        self.distinct_max(self.ranks, |(table, shard)| self.shard_rows(owner, *table, shard))
+        self.distinct_max(self.ranks, |part| self.part_rows(owner, part))
     }
 
-    /// Distinct rows that so many ranks can look up, where there are so many of a shard.
-    fn distinct_max(&self, ranks: usize, rows: impl Fn(&(usize, Shard)) -> u64) -> usize {
-        let of_shard = |(number, shard)| rows(shard).min((ranks * self.shard_look_ups(number)) as u64);
-        self.shards.iter().enumerate().map(of_shard).sum::<u64>() as usize
+    /// Distinct rows that so many ranks can look up, where there are so many of a part.
+    fn distinct_max(&self, ranks: usize, rows: impl Fn(&Part) -> u64) -> usize {
+        let of_part = |part: &Part| rows(part).min((ranks * self.part_look_ups(part)) as u64);
+        self.parts.iter().map(of_part).sum::<u64>() as usize
+    }
+
+    /// Whether several ranks have some columns of a table's rows each, and its rule takes what follows from whole rows.
+    fn shares_squares(&self, table: usize) -> bool {
+        let rowwise = matches!(self.optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
+        rowwise && self.parts.iter().filter(|part| part.table == table).count() > 1 && !self.is_listed(table)
+    }
+
+    fn is_listed(&self, table: usize) -> bool {
+        self.listed_keys[table].is_some()
+    }
+
+    /// Of each part where the squares lie that it shares, and how many there can be at a rank; none where no part shares
+    /// any.
+    pub(super) fn shared_squares(&self) -> Option<(Vec<SharedSquares>, usize)> {
+        let mut end = 0;
+        let mut begins = vec![0; self.tables.len()];
+        let columns_of = |table: usize| self.parts.iter().filter(move |part| part.table == table);
+        let rows_of = |table: usize| {
+            let look_ups = columns_of(table).next().map_or(0, |part| self.part_look_ups(part));
+            (self.tables[table].rows).min((self.ranks * look_ups) as u64) as usize
+        };
+        for (table, begin) in begins.iter_mut().enumerate().filter(|(table, _)| self.shares_squares(*table)) {
+            *begin = end;
+            end += columns_of(table).count() * rows_of(table);
+        }
+        let of_part = |part: &Part| {
+            let table = part.table;
+            let owner = |part: &Part| match part.held {
+                Held::Owned(Owner::Rank(rank)) => 1 << rank,
+                _ => 0,
+            };
+            SharedSquares {
+                begin: begins[table] as u32,
+                rows: rows_of(table) as u32,
+                shards: columns_of(table).count() as u32,
+                number: columns_of(table).take_while(|other| other.columns != part.columns).count() as u32,
+                owners: columns_of(table).map(owner).fold(0, |owners, owner| owners | owner),
+                dim: self.tables[table].dim as u32,
+            }
+        };
+        (end > 0).then(|| (self.parts.iter().map(of_part).collect(), end))
     }
 }
 

@@ -14,8 +14,8 @@ use super::router::RoutePlaces;
 #[derive(Debug)]
 pub(super) struct NodeRoute {
     // As one that looks up:
-    /// The distinct rows that the rank looks up: by owner, and ascending within an owner. A row's place in this list is
-    /// its *slot*: rows land there. Owners read it.
+    /// The distinct rows that the rank looks up: by owner, and ascending within an owner, at last those that every rank
+    /// has. A row's place in this list is its *slot*: rows land there. Owners read it.
     pub(super) list: Shared<u32>,
     /// Where the rows of each owner begin in `list`, and how many there are. Owners read it.
     pub(super) starts: Shared<u32>,
@@ -27,11 +27,11 @@ pub(super) struct NodeRoute {
     pub(super) looked_up: Buffer<u32>,
 
     // As an owner:
-    /// `[rank][entries_max]`: the rows that each rank looks up here.
+    /// `[rank][entries_max]`: the rows that each rank looks up here, those that every rank has from `owned_max` on.
     pub(super) entries: Buffer<u32>,
-    /// Of each rank: the slot of the first of them there.
+    /// Of each rank the slot of the first of them there, and then of the first that every rank has.
     pub(super) firsts: Buffer<u32>,
-    /// Of each rank: how many they are.
+    /// Likewise, how many they are.
     pub(super) counts: Buffer<u32>,
     /// The rows that any rank looks up here, ascending.
     pub(super) union: Buffer<u32>,
@@ -47,13 +47,13 @@ impl NodeRoute {
         let words = |len| Buffer::filled(device, len, POISON);
         Ok(Self {
             list: peers.share(layout.slots_max(), POISON)?,
-            starts: peers.share(layout.ranks + 1, 0)?,
+            starts: peers.share(layout.owners() + 1, 0)?,
             slots: words(layout.look_ups())?,
             sorted: Buffer::filled(device, layout.look_ups(), POISON)?,
             looked_up: Buffer::filled(device, 2, 0)?,
             entries: words(layout.ranks * layout.entries_max())?,
-            firsts: Buffer::filled(device, layout.ranks, 0)?,
-            counts: Buffer::filled(device, layout.ranks, 0)?,
+            firsts: Buffer::filled(device, layout.lists(), 0)?,
+            counts: Buffer::filled(device, layout.lists(), 0)?,
             union: words(union)?,
             union_starts: Buffer::filled(device, 2, 0)?,
             sources: words(union * layout.ranks)?,
@@ -82,7 +82,9 @@ impl NodeRoute {
             counts: self.counts.pointer(),
             set,
             capacity: layout.entries_max() as u32,
+            owned: layout.owned_max() as u32,
             rank: rank as u32,
+            ranks: layout.ranks as u32,
         };
         let number = Number {
             set,
@@ -100,7 +102,9 @@ impl NodeRoute {
             set,
             sources: number.sources,
             capacity: merge.capacity,
-            ranks: layout.ranks as u32,
+            owned: merge.owned,
+            ranks: merge.ranks,
+            reserved: 0,
         };
         (merge, number, link)
     }
@@ -117,12 +121,14 @@ impl NodeRoute {
         };
         let union_count = self.union_starts.read(lane)?[1] as usize;
         let sources = self.sources.read_part(lane, 0, union_count * layout.ranks)?;
+        let (capacity, owned) = (layout.entries_max() as u32, layout.owned_max() as u32);
         let entry = |(rank, source): (usize, &u32)| {
-            Some(source.checked_sub(1)? - (rank * layout.entries_max()) as u32)
+            let entry = source.checked_sub(1)? - rank as u32 * capacity;
+            Some(entry.checked_sub(owned).unwrap_or(entry))
         };
         let sources = sources.chunks_exact(layout.ranks);
         Ok(Snapshot {
-            list: (0..layout.ranks).flat_map(of_owner).collect(),
+            list: (0..layout.owners()).flat_map(of_owner).collect(),
             slots: self.slots.read(lane)?,
             sorted: self.sorted.read_part(lane, 0, look_ups)?,
             union: self.union.read_part(lane, 0, union_count)?,
@@ -134,17 +140,17 @@ impl NodeRoute {
 /// A route in the host's memory, for whoever wants to look at one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The distinct rows that the rank looks up: a pair of owner and number there each, ascending. Their places are
-    /// slots.
+    /// The distinct rows that the rank looks up: a pair of owner and number there each, ascending; the owner of what
+    /// every rank has is behind the last rank. Their places are slots.
     pub list: Vec<(usize, u32)>,
     /// Of each look-up its slot, feature by feature and as ids lie in their columns; what lies where no look-up is
     /// means nothing.
     pub slots: Vec<u32>,
     /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
     pub sorted: Vec<Pair>,
-    /// As an owner: the rows that any rank looks up here, ascending.
+    /// As an owner: the rows that any rank looks up here, ascending, and of those that every rank has, at all.
     pub union: Vec<u32>,
-    /// Of each of these: its place among the rows that each rank looks up here.
+    /// Of each of these: its place among the rows that each rank looks up here, or of those that every rank has.
     pub sources: Vec<Vec<Option<u32>>>,
 }
 

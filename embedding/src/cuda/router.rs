@@ -8,6 +8,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
 use super::error::{Error, Result};
+use super::frequent::{self, Frequent};
 use super::layout::{Ids, Layout};
 
 /// Where a route goes.
@@ -39,6 +40,9 @@ pub(super) struct Router {
     zeros: Buffer<u32>,
     pairs: Buffer<Pair>,
     faults: Buffer<u32>,
+    frequent: Option<Frequent>,
+    /// The number of the first row in there.
+    frequent_base: u32,
     passes: u32,
     /// Tiles of all look-ups that there is room for.
     number_tiles: usize,
@@ -62,6 +66,8 @@ impl Router {
             zeros: Buffer::filled(device, zeros, POISON)?,
             pairs: Buffer::filled(device, layout.look_ups(), POISON)?,
             faults: Buffer::filled(device, 1, 0)?,
+            frequent: Frequent::of(device, layout)?,
+            frequent_base: layout.listed().next().map_or(0, |(part, ..)| layout.bases[part] as u32),
             passes,
             number_tiles,
         })
@@ -104,6 +110,9 @@ impl Router {
             place_bits: layout.place_bits(),
             ranks: layout.ranks as u32,
             span: layout.span as u32,
+            frequent: self.frequent.as_ref().map_or(frequent::NONE, Frequent::set),
+            frequent_base: self.frequent_base,
+            owners: layout.owners() as u32,
         };
         // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout; the
         // caller vouches for its own.
@@ -117,6 +126,11 @@ impl Router {
             lane.launch(&RouteNumber(route), (self.number_tiles as u32, 1))?;
         }
         Ok(())
+    }
+
+    /// Which rows those are that every rank has of tables of which it has not all.
+    pub(super) fn listed(&self) -> Pointer<u32> {
+        self.frequent.as_ref().map_or(Pointer::NULL, Frequent::listed)
     }
 
     /// Waits for the lane, and tells whether ids were out of range.

@@ -4,33 +4,32 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use rankine_cuda::kernels::{BeginState, Initialize};
+use rankine_cuda::kernels::{BeginState, Initialize, Shard};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::blocks;
 use super::error::{Error, Result};
 use super::layout::Layout;
+use super::parts::Part;
 use crate::dtype::Dtype;
 
 /// Bytes of rows that come to the host at a time.
 const READ_BYTES: usize = 64 << 20;
 
-/// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, those of
+/// Sets a rank's rows, of these parts, to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, those of
 /// tables from number `drawn` on to zeros, and all to the state that goes with them; then waits for the lane.
 ///
 /// # Safety
-/// There must be as many words behind `rows` as the layout says of the rank; see [`Lane::launch`].
+/// There must be as many words behind `rows` as the layout says of the rank whose parts they are; see [`Lane::launch`].
 pub(super) unsafe fn initialize(
     device: &Arc<Device>,
     lane: &Lane,
-    layout: &Layout,
-    rank: usize,
+    (layout, kernel_shards): (&Layout, &[Shard]),
     rows: Pointer<f32>,
     seed: u64,
     drawn: usize,
 ) -> Result<()> {
-    let kernel_shards = layout.kernel_shards(rank);
-    let (shards, bounds) = (Buffer::of(device, &kernel_shards)?, Buffer::of(device, &layout.bounds(drawn))?);
+    let (shards, bounds) = (Buffer::of(device, kernel_shards)?, Buffer::of(device, &layout.bounds(drawn))?);
     let weights = Initialize {
         rows,
         shards: shards.pointer(),
@@ -59,19 +58,19 @@ pub(super) unsafe fn initialize(
     Ok(lane.synchronize()?)
 }
 
-/// Tells the weights of some of the rows that a rank has of a shard, in the order of its own, once the lane has done
+/// Tells the weights of some of the rows that a rank has of a part, by their numbers there, once the lane has done
 /// all that was enqueued on it.
 pub(super) fn try_for_each_row<E>(
     layout: &Layout,
-    (rank, shard): (usize, usize),
+    (rank, part): (usize, usize),
     table: &Buffer<f32>,
     lane: &Lane,
     rows: Range<u64>,
     mut tell: impl FnMut(&[f32]) -> Result<(), E>,
     failed: impl Fn(Error) -> E,
 ) -> Result<(), E> {
-    let (words, begin) = (layout.row_words(shard), layout.words(rank)[shard] as usize);
-    let (number, columns) = (layout.shards[shard].0, &layout.shards[shard].1.columns);
+    let (words, begin) = (layout.row_words(part), layout.words(rank)[part] as usize);
+    let Part { table: number, columns, .. } = &layout.parts[part];
     let mut weights_of_row = vec![0.0; columns.len()];
     let at_once = (READ_BYTES / (4 * words)).max(1);
     for first in rows.clone().step_by(at_once) {
@@ -79,7 +78,7 @@ pub(super) fn try_for_each_row<E>(
         let weights = table.read_part(lane, begin + first as usize * words, count * words);
         let weights = weights.map_err(|error| failed(error.into()))?;
         for row in weights.chunks_exact(words) {
-            read_weights(layout.tables[number].dtype, row, &mut weights_of_row);
+            read_weights(layout.tables[*number].dtype, row, &mut weights_of_row);
             tell(&weights_of_row)?;
         }
     }

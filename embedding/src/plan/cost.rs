@@ -5,7 +5,7 @@
 
 use std::ops::{AddAssign, SubAssign};
 
-use super::{Machine, Rest, TableInput};
+use super::{FrequentSums, Machine, Rest, TableInput};
 use crate::cpu::Table;
 use crate::dtype::Dtype;
 use crate::optimizer::UpdateRule;
@@ -40,6 +40,13 @@ impl<'a> Context<'a> {
         let batch = batch_size as f64;
         let (of_node, of_rank) = (batch / topology.nodes() as f64, batch / topology.ranks() as f64);
         Self { topology, machine, rest, batch, of_node, of_rank }
+    }
+
+    /// Whether ranks send each other the summed gradients of those frequent rows alone that their samples name.
+    fn sends_frequent(&self) -> bool {
+        self.machine.frequent_sums == FrequentSums::Sent
+            && self.topology.nodes() == 1
+            && self.topology.ranks() > 1
     }
 }
 
@@ -241,7 +248,7 @@ impl<'a> TableCosts<'a> {
     /// The replica of the frequent rows: looked up and summed by each rank alone, and then over all ranks.
     fn add_frequent(&self, choice: &Choice, load: &mut Load) {
         let Context { machine, of_rank, topology, .. } = self.context;
-        let rows = self.frequent_rows(choice);
+        let (rows, others) = (self.frequent_rows(choice), (topology.ranks() - 1) as f64);
         if rows == 0 {
             return;
         }
@@ -253,11 +260,12 @@ impl<'a> TableCosts<'a> {
         let lookups = of_rank * of_frequent(&self.lookups);
         let (named, updated) = (of_frequent(&self.of_rank), of_frequent(&self.of_batch));
         let (table, vector) = (machine.table_element_bytes as f64, machine.vector_element_bytes as f64);
-        let elements = (rows * (dim as u64 + 1)) as f64;
+        let elements = self.reduced_elements(choice);
         let mut each = RankLoad {
             table_bytes: self.bytes(rows, dim, self.input.rule),
             // Read once from where it is and for each look-up from near; summed from the vectors' gradients; updated.
             memory_traffic: (2.0 * lookups * vector + named * table) * dim as f64
+                + lookups * machine.lookup_bytes
                 + updated * 2.0 * self.row_bytes(dim),
             ..RankLoad::default()
         };
@@ -265,7 +273,12 @@ impl<'a> TableCosts<'a> {
             each.buffer_bytes +=
                 rows as f64 * LISTED_ROW_BYTES + self.input.spec.rows as f64 * INDEXED_ROW_BYTES;
         }
-        if topology.ranks() > 1 {
+        if self.context.sends_frequent() {
+            let bytes = others * named * (KEY_BYTES as f64 + vector * dim as f64);
+            each.within += Flow { rows: others * named, asked: bytes, served: bytes };
+            // Written to all, and read of all.
+            each.memory_traffic += 2.0 * (others + 1.0) * named * (vector * dim as f64 + ROUTE_BYTES);
+        } else if topology.ranks() > 1 {
             let reduced = machine.reduction_element_bytes as f64 * elements;
             each.buffer_bytes += reduced;
             // Cleared, written where rows are named, read and written by the sum.
@@ -273,6 +286,14 @@ impl<'a> TableCosts<'a> {
             load.reduced_elements += elements;
         }
         load.ranks.iter_mut().for_each(|rank| *rank += each);
+    }
+
+    /// Elements of its frequent rows that are summed with the dense gradients: a vector and a mark each.
+    fn reduced_elements(&self, choice: &Choice) -> f64 {
+        if self.context.sends_frequent() {
+            return 0.0;
+        }
+        (self.frequent_rows(choice) * (self.input.spec.dim as u64 + 1)) as f64
     }
 
     /// What each rank owns of the rows behind a split.
@@ -328,7 +349,8 @@ impl<'a> TableCosts<'a> {
             // Vectors are added to their bags and bags' gradients to their rows; all that is sent is read, and all that
             // is received written.
             let moved = within + between + served_within + served_between;
-            load.memory_traffic += 2.0 * of_rank * lookups * vector + moved * (2.0 * vector + ROUTE_BYTES);
+            load.memory_traffic += of_rank * lookups * (2.0 * vector + machine.lookup_bytes)
+                + moved * (2.0 * vector + ROUTE_BYTES);
         }
     }
 
@@ -458,8 +480,7 @@ impl<'a> TableCosts<'a> {
             let load = self.uniform_load(&choice);
             let links = [(load.within, machine.within_nodes), (load.between, machine.between_nodes)];
             let exchanged: f64 = links.iter().map(|(flow, link)| flow.asked / link.bytes_per_s).sum();
-            let elements = (self.frequent_rows(&choice) * (self.input.spec.dim as u64 + 1)) as f64;
-            let reduced = Reduction::new(topology, machine, elements);
+            let reduced = Reduction::new(topology, machine, self.reduced_elements(&choice));
             load.memory_traffic / machine.memory_bytes_per_s + exchanged + reduced.seconds(machine)
         };
         let best = |splits: &mut dyn Iterator<Item = usize>| {

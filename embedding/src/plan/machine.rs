@@ -27,9 +27,24 @@ pub struct Machine {
     pub vector_element_bytes: u64,
     /// Bytes of an element of gradients that are summed over all ranks.
     pub reduction_element_bytes: u64,
+    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all else.
+    pub lookup_bytes: f64,
+    /// How the gradients of frequent rows are summed over the ranks of one node.
+    pub frequent_sums: FrequentSums,
+    /// Whether owners pool bags there, where a job does not say what crosses.
+    pub pools: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
     pub overlap: f64,
+}
+
+/// How the gradients of rows that every rank has are summed over ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrequentSums {
+    /// Of all of them, with the dense gradients: also of those that no sample names.
+    Reduced,
+    /// Of those that a rank's samples name: it sends its sums to all others, and each adds up what it gets.
+    Sent,
 }
 
 /// What a rank sends in a second, while it receives as much.
@@ -70,6 +85,9 @@ impl Machine {
             table_element_bytes: 4,
             vector_element_bytes: 4,
             reduction_element_bytes: 4,
+            lookup_bytes: 0.0,
+            frequent_sums: FrequentSums::Reduced,
+            pools: true,
             overlap: 0.0,
         }
     }
@@ -103,7 +121,10 @@ impl Machine {
             },
             table_element_bytes: 4,
             vector_element_bytes: 2,
-            reduction_element_bytes: 2,
+            reduction_element_bytes: 4,
+            lookup_bytes: 220.0,
+            frequent_sums: FrequentSums::Sent,
+            pools: false,
             overlap: 0.5,
         }
     }

@@ -21,7 +21,7 @@ use crate::placement::{EmbeddingPlan, Exchange, Placement};
 use crate::table::TableSpec;
 use crate::topology::Topology;
 
-pub use machine::{LinkSpeed, Machine};
+pub use machine::{FrequentSums, LinkSpeed, Machine};
 pub use report::{
     Alternative, Limit, MemoryReport, PlanReport, RankReport, ReductionReport, TableReport, TimeParts,
 };

@@ -13,7 +13,7 @@ use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology, UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
 };
 
 use super::local::{Column, DeviceIds};
@@ -92,21 +92,26 @@ impl Case {
         let (stride, tables) = (of_rank.stride, one.tables());
         let layout = Layout::new(ranks, one.samples(), stride, tables, one.columns(), one.features())?;
         let mut layout = layout.with_optimizers(&of_rank.optimizers);
-        if words.below(2) == 0 {
+        if words.below(4) > 0 {
             let topology = Topology::new(ranks, 1)?;
             let owners: Vec<_> = (0..ranks).collect();
-            let plan = |(table, optimizer): (&TableSpec, &Optimizer)| {
-                let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-                match words.below(if rowwise { 2 } else { 3 }) {
-                    0 => TablePlan::row_wise(table, Exchange::Rows),
-                    1 => {
-                        let owner = words.below(ranks as u64) as usize;
-                        TablePlan::table_wise(table, Exchange::Rows, owner)
-                    }
-                    _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
+            let plan = |table: &TableSpec| match words.below(6) {
+                0 => TablePlan::row_wise(table, Exchange::Rows),
+                1 => {
+                    let owner = words.below(ranks as u64) as usize;
+                    TablePlan::table_wise(table, Exchange::Rows, owner)
                 }
+                2 => TablePlan::replicated(table),
+                // None, some or all of the rows, those that are looked up most often among them.
+                3 => {
+                    let some = words.below(1 + table.rows.min(300));
+                    let frequent = (0..some).map(|_| (words.unit().powi(3) * table.rows as f64) as u64);
+                    let frequent = FrequentRows::listed(frequent.collect());
+                    TablePlan::hybrid(table, Exchange::Rows, frequent)
+                }
+                _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
             };
-            let tables = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
+            let tables = tables.iter().map(plan).collect();
             layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
         }
         let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
@@ -337,8 +342,12 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
             return Err(format!("rank {rank}: {have:?}, not {:?}", (list.len(), sorted.len())).into());
         }
         for (owner, union) in unions.iter_mut().enumerate() {
-            for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == owner).enumerate() {
-                union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] = Some(entry as u32);
+            // What every rank has is of each one's union.
+            for of in [owner, case.ranks()] {
+                for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
+                    union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] =
+                        Some(entry as u32);
+                }
             }
         }
     }
@@ -354,21 +363,18 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
 /// Of each distinct row, by owner and number: its look-ups in order, each with its bag and its place among slots.
 fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32, usize)>> {
     let (layout, mut rows) = (&case.layout, BTreeMap::<_, Vec<_>>::new());
-    let (mut number, mut first) = (0u32, 0);
-    for feature in layout.features() {
-        let of_table = layout.shards().iter().enumerate().filter(|(_, (table, _))| *table == feature.table);
-        for (shard, _) in of_table {
-            let Column { offsets, ids } = &columns[feature.column];
-            for (sample, bag) in offsets.windows(2).enumerate() {
-                for place in bag[0]..bag[1] {
-                    let (owner, row) = layout.place(shard, ids[place as usize]);
-                    let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
-                    rows.entry((owner, row as u32)).or_default().push(look_up);
-                }
+    let mut first = 0;
+    for (number, &(feature, part)) in (0u32..).zip(layout.looked_up()) {
+        let feature = &layout.features()[feature];
+        let Column { offsets, ids } = &columns[feature.column];
+        for (sample, bag) in offsets.windows(2).enumerate() {
+            for place in bag[0]..bag[1] {
+                let (owner, row) = layout.place(part, ids[place as usize]);
+                let look_up = (number << layout.sample_bits() | sample as u32, first + place as usize);
+                rows.entry((owner, row as u32)).or_default().push(look_up);
             }
-            number += 1;
-            first += layout.samples() * layout.columns()[feature.column].max();
         }
+        first += layout.samples() * layout.columns()[feature.column].max();
     }
     rows
 }
@@ -640,9 +646,8 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
 fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
     let mut batch = case.batch::<f32>(words, true);
     let feature = case.layout.features()[0];
-    let wrong = case.layout.features().iter().filter(|other| other.column == feature.column);
-    let shards = |table| case.layout.shards().iter().filter(move |(other, _)| *other == table).count();
-    let expected: usize = wrong.map(|feature| shards(feature.table)).sum();
+    let looked_up = case.layout.looked_up().iter().map(|&(feature, _)| case.layout.features()[feature]);
+    let expected = looked_up.filter(|other| other.column == feature.column).count();
     let Some(id) = batch.columns[0][feature.column].ids.last_mut() else { return Ok(()) };
     *id = u64::from(u32::MAX);
     let outcomes = case.on_ranks::<f32, _>(|rank| {

@@ -15,6 +15,7 @@ use super::{CommandError, Exit, launch, output};
 Examples:
   rankine doctor
   rankine doctor --json | jq .gpu
+  rankine doctor --bandwidth
   srun -N 2 --ntasks-per-node 1 rankine doctor --cluster")]
 pub(crate) struct Args {
     /// The folder that data will be read from: how it can be read depends on its file system
@@ -30,6 +31,10 @@ pub(crate) struct Args {
     #[arg(long)]
     cluster: bool,
 
+    /// Measure what the GPUs do in a second, keep it for planning, and tell that and nothing else
+    #[arg(long, conflicts_with = "cluster")]
+    bandwidth: bool,
+
     #[command(flatten)]
     launch: launch::Args,
 }
@@ -42,10 +47,43 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let words = "--rank, --ranks, --launcher and --meet are of several processes: they go with --cluster";
         return Err(CommandError::new(Exit::Usage, words));
     }
+    if args.bandwidth {
+        return bandwidth(args.json);
+    }
     let probe = |dir: &Path| {
         let rungs = rankine_reader::io::probe(dir).into_iter();
         rungs.map(|(rung, outcome)| (rung.to_string(), outcome)).collect()
     };
     let report = doctor::doctor(&doctor::Options { dir: &args.dir, read_probe: Some(&probe) });
     if args.json { output::json(&report) } else { output::text(report) }
+}
+
+/// Measures all GPUs together, and keeps that for as many.
+#[cfg(feature = "cuda")]
+fn bandwidth(json: bool) -> Result<(), CommandError> {
+    use rankine::calibration::{self, Gpus, Shown};
+    use rankine_cuda::{Device, Error};
+
+    #[derive(serde::Serialize)]
+    struct Told<'a> {
+        gpus: &'a Gpus,
+        figures: &'a rankine_cuda::calibrate::Figures,
+    }
+
+    let failed = |error: Error| CommandError::new(Exit::Failed, format!("GPUs cannot be measured: {error}"));
+    let all = Device::count().map_err(failed)?;
+    let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+    let gpus = Gpus::of(&opened).map_err(failed)?;
+    let figures = calibration::measure(&opened, &gpus).map_err(failed)?;
+    if json {
+        output::json(&Told { gpus: &gpus, figures: &figures })
+    } else {
+        output::text(Shown(&gpus, &figures))
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn bandwidth(_: bool) -> Result<(), CommandError> {
+    let words = "this build has no CUDA back end (the feature `cuda`), so no GPU can be measured";
+    Err(CommandError::new(Exit::Usage, words))
 }

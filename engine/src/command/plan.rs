@@ -1,11 +1,11 @@
 //! `rankine plan`: where would a job's tables lie among ranks, would they fit, and how long would an iteration take?
 //!
-//! Nothing is trained and no device is asked for: the answer comes from the job, from the frequencies of its rows and
-//! from what a machine is known to do in a second.
+//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from what
+//! a machine is known, or was measured, to do in a second.
 
 use std::fmt;
 
-use rankine::job::{Count, Job, NonNegative, RankCount};
+use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", value_parser = arguments::count)]
     batch: Option<Count>,
 
-    /// What the ranks are: cpu, h200, or the path of a machine's file [default: h200 where device.kind is cuda, else
-    /// cpu]
+    /// What the ranks are: cpu, h200, here (the GPUs of this machine, measured), or the path of a machine's file
+    /// [default: device.machine, else here where the GPUs of a node are, else h200 where device.kind is cuda, else cpu]
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
 
@@ -126,14 +126,47 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 
 /// What the ranks are.
 fn machine(args: &Args, job: &Job, topology: Topology) -> Result<Machine, CommandError> {
-    let by_kind = if job.device.kind == rankine::job::DeviceKind::Cuda { "h200" } else { "cpu" };
-    let name = args.machine.as_deref().unwrap_or(by_kind);
-    let machine = planning::read_machine(name, planning::memory_of_a_thread_rank(topology));
-    let mut machine = machine.map_err(|what| CommandError::new(Exit::Usage, what))?;
+    let usage = |what: String| CommandError::new(Exit::Usage, what);
+    let of_job = job.device.machine.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let name = args.machine.clone().or(of_job);
+    let here = match name.as_deref() {
+        Some("here") => Some(measured(job, topology).map_err(usage)?),
+        None if job.device.kind != DeviceKind::Cpu => measured(job, topology).ok(),
+        _ => None,
+    };
+    let mut machine = match here {
+        Some(machine) => machine,
+        None => {
+            let by_kind = if job.device.kind == DeviceKind::Cuda { "h200" } else { "cpu" };
+            let name = name.as_deref().unwrap_or(by_kind);
+            let cpu_memory = planning::memory_of_a_thread_rank(topology);
+            planning::read_machine(name, cpu_memory, job.device.precision).map_err(usage)?
+        }
+    };
     if let Some(bytes) = args.memory {
         (machine.memory_bytes, machine.memory_is_shared) = (bytes, false);
     }
     Ok(machine)
+}
+
+/// The GPUs of this machine, as a training over them takes them to be.
+#[cfg(feature = "cuda")]
+fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
+    use rankine_cuda::Device;
+
+    let per_node = topology.ranks_per_node();
+    if per_node == 1 {
+        return Err("the machine `here` is several GPUs, and there is one rank a node".into());
+    }
+    let opened = (0..per_node).map(Device::open).collect::<Result<Vec<_>, _>>();
+    let machine = opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, job.device.precision, true));
+    let machine = machine.map_err(|error| format!("the machine `here` is {per_node} GPUs, and {error}"))?;
+    Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn measured(_: &Job, _: Topology) -> Result<Machine, String> {
+    Err("the machine `here` is GPUs, and this build has no CUDA back end (the feature `cuda`)".into())
 }
 
 /// An error of the job against its columns, or any other.

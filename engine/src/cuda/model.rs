@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device, Moment, Peers};
-use rankine_embedding::{Optimizer, Topology};
+use rankine_embedding::{EmbeddingPlan, Optimizer, Topology};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
@@ -30,7 +30,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes of rows that come to the host at a time where they lie on several GPUs.
 const READ_BYTES: u64 = 64 << 20;
 
-/// What batches a model is made for.
+/// What batches a model is made for, and where its tables lie then.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchShape<'a> {
     /// Samples that a step takes at most, over all GPUs.
@@ -39,6 +39,9 @@ pub struct BatchShape<'a> {
     pub score_size: usize,
     /// Of each categorical column: how many ids a bag may hold.
     pub hotness: &'a [schema::Hotness],
+    /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of each
+    /// take turns.
+    pub plan: Option<&'a EmbeddingPlan>,
 }
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
@@ -117,10 +120,12 @@ impl CudaModel {
             return make();
         }
         let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
-        let Shape { samples, score_samples, .. } = shape_of(batches, devices.len());
+        let (plan, shape) = (batches.plan.cloned(), shape_of(batches, devices.len()));
+        let (samples, score_samples) = (shape.samples, shape.score_samples);
         let make = move |peers: Peers| {
             let peers = Arc::new(peers);
-            let (device, shape) = (peers.device(), Shape { samples, score_samples, hotness: &hotness });
+            let device = peers.device();
+            let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref() };
             let make = || {
                 let of = (device, Some(Arc::clone(&peers)));
                 make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
@@ -272,7 +277,7 @@ impl CudaModel {
         self.ask_first(|rank| rank.skipped_steps())
     }
 
-    /// The ranks whose dense parameters are not those of the first one, once all steps are done.
+    /// The ranks whose dense parameters and frequent rows are not those of the first one, once all steps are done.
     ///
     /// # Errors
     /// Where something of a GPU's failed.
@@ -479,9 +484,10 @@ fn make(
 }
 
 /// What each of so many ranks is made for.
-fn shape_of(BatchShape { batch_size, score_size, hotness }: BatchShape<'_>, ranks: usize) -> Shape<'_> {
+fn shape_of(batches: BatchShape<'_>, ranks: usize) -> Shape<'_> {
+    let BatchShape { batch_size, score_size, hotness, plan } = batches;
     let score_samples = score_size.min(batch_size).div_ceil(ranks);
-    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness }
+    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan }
 }
 
 impl Weights for CudaModel {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
+use rankine_embedding::EmbeddingPlan;
 use rankine_reader::schema;
 
 use super::batch::Batch;
@@ -91,4 +92,6 @@ pub(super) struct Shape<'a> {
     pub(super) score_samples: usize,
     /// Of each categorical column: how many ids a bag may hold.
     pub(super) hotness: &'a [schema::Hotness],
+    /// Where tables lie, unless their rows take turns.
+    pub(super) plan: Option<&'a EmbeddingPlan>,
 }

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Mlp, Places, hidden_layers};
-use crate::job::{Conflict, DenseUpdate, Exchange, Job, Placement, Precision};
+use crate::job::{Conflict, DenseUpdate, Exchange, Job, Precision};
 use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -38,29 +38,15 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
             refuse("device.precision".into(), why.into());
         }
-        let spread = |placement| matches!(placement, Placement::Auto | Placement::RowWise);
-        let whole = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
-        let row_wise = |placement: Placement| {
-            format!(
-                "over GPUs the rows of every table take turns so far, and none is placed {}: use \"auto\" or \
-                 \"row-wise\", or {on_cpu}",
-                placement.name()
-            )
-        };
-        let by_rows =
+        let by_rows = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
+        let pooled =
             format!("GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", or {on_cpu}");
-        if !spread(job.embedding.placement) {
-            refuse("embedding.placement".into(), row_wise(job.embedding.placement));
-        }
-        if !whole(job.embedding.exchange) {
-            refuse("embedding.exchange".into(), by_rows.clone());
+        if !by_rows(job.embedding.exchange) {
+            refuse("embedding.exchange".into(), pooled.clone());
         }
         for (number, table) in job.tables.iter().enumerate() {
-            if let Some(placement) = table.placement.filter(|&placement| !spread(placement)) {
-                refuse(format!("table.{number}.placement"), row_wise(placement));
-            }
-            if table.exchange.is_some_and(|exchange| !whole(exchange)) {
-                refuse(format!("table.{number}.exchange"), by_rows.clone());
+            if table.exchange.is_some_and(|exchange| !by_rows(exchange)) {
+                refuse(format!("table.{number}.exchange"), pooled.clone());
             }
         }
     }

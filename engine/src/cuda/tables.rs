@@ -9,7 +9,7 @@ use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables, NodeTa
 use rankine_reader::schema;
 
 use super::network::Places;
-use super::rank::SLOTS;
+use super::rank::{SLOTS, Shape};
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 use crate::saved::SavedModelError;
 
@@ -40,14 +40,17 @@ impl Tables {
         lane: &Lane,
         (spec, rules): (&ModelSpec, &TrainingRules),
         (places, seed): (&Places, u64),
-        (samples, hotness): (usize, &[schema::Hotness]),
+        Shape { samples, hotness, plan, .. }: Shape<'_>,
     ) -> Result<Self> {
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, places);
         let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
         let ranks = peers.map_or(1, Peers::ranks);
         let layout = Layout::new(ranks, samples, places.stride, &all, &columns, &features)?;
-        let layout = layout.with_optimizers(&optimizers);
+        let mut layout = layout.with_optimizers(&optimizers);
+        if let (Some(plan), Some(_)) = (plan, peers) {
+            layout = layout.with_plan(plan)?;
+        }
         // First-order terms begin with zeros.
         let drawn = spec.tables.len();
         Ok(match peers {
@@ -176,6 +179,18 @@ impl Tables {
                 tables.try_for_each_row(lane, tell, |error| SavedModelError::Gpu(error.to_string()))
             }
             Self::Node(_) => unreachable!("ranks are asked for their rows by `Tables::copy_rows`"),
+        }
+    }
+
+    /// Tells the weights of the rows that every rank has, once the lane has done all that was enqueued on it; none where
+    /// there is one rank.
+    pub(super) fn for_each_shared_row(&self, lane: &Lane, tell: impl FnMut(&[f32])) -> Result<()> {
+        match self {
+            Self::Local(_) => Ok(()),
+            Self::Node(tables) => {
+                lane.synchronize()?;
+                tables.for_each_shared_row(lane, tell)
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rankine_cuda::blas::{Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Budget, Device, Graph, Lane, Moment, Peers, Pinned};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
 use super::error::Result;
@@ -87,8 +88,9 @@ impl<T: Element> Trainer<T> {
         products: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
-        Shape { samples, score_samples, hotness }: Shape<'_>,
+        shape: Shape<'_>,
     ) -> Result<Self> {
+        let Shape { samples, score_samples, .. } = shape;
         let main = Lane::of_high_priority(device)?;
         let places = Places::new(spec);
         let tables = Tables::initialized::<T>(
@@ -96,7 +98,7 @@ impl<T: Element> Trainer<T> {
             &main,
             (spec, rules),
             (&places, seed),
-            (samples, hotness),
+            shape,
         )?;
         let (compute, parameters) = (products.compute, initial_parameters(spec, seed));
         let network =
@@ -446,7 +448,10 @@ impl<T: Element> Rank for Trainer<T> {
     }
 
     fn checksum(&self) -> Result<u64> {
-        Ok(self.network.checksum(&self.main)?)
+        let mut checksum = Xxh3Default::new();
+        checksum.update(bytemuck::cast_slice(&self.network.all_parameters(&self.main)?));
+        self.tables.for_each_shared_row(&self.main, |row| checksum.update(bytemuck::cast_slice(row)))?;
+        Ok(checksum.digest())
     }
 
     fn try_for_each_row(

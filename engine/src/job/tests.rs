@@ -938,6 +938,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             precision,
             tune: sharded,
             tuning: (!sharded).then(|| "runs/a \"b\"/tuning.json".into()),
+            machine: sharded.then(|| "runs/a \"b\"/machine.toml".into()),
             threads: threads.and_then(ThreadCount::new),
             ranks: RankCount::new(per_node * nodes).unwrap(),
             nodes: RankCount::new(nodes).unwrap(),

@@ -86,6 +86,9 @@ pub struct Device {
     /// A `tuning.json` of another training, whose algorithms are taken: with the same GPU and library, and otherwise
     /// the same job, results are the same to the bit.
     pub tuning: Option<PathBuf>,
+    /// What the ranks do in a second, for placing tables: a machine's file, such as the `machine.toml` in the folder of
+    /// another training on GPUs. Without it, on GPUs what was measured of them, and on the CPU what is known of one.
+    pub machine: Option<PathBuf>,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
     /// Ranks in all. Each takes its share of every batch and of the tables. On the CPU they are threads of one process;
@@ -106,6 +109,7 @@ impl Default for Device {
             precision: Precision::default(),
             tune: false,
             tuning: None,
+            machine: None,
             threads: None,
             ranks: one,
             nodes: one,

@@ -53,11 +53,13 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_checkpoint(out, checkpoint)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
-    let Device { kind, precision, tune, tuning, threads, ranks, nodes, dense_update } = device;
+    let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
     writeln!(out, "\n[device]\nkind = \"{}\"\nprecision = \"{}\"", kind.name(), precision.name())?;
     writeln!(out, "tune = {tune}")?;
     let tuning = tuning.as_ref().map(|path| quoted_path(path));
     write_option(out, "tuning", tuning.as_ref(), "no record of another training's algorithms")?;
+    let machine = machine.as_ref().map(|path| quoted_path(path));
+    write_option(out, "machine", machine.as_ref(), "what is measured or known of the device")?;
     write_option(out, "threads", threads.as_ref(), "all that the process may use")?;
     writeln!(out, "ranks = {ranks}\nnodes = {nodes}\ndense_update = \"{}\"", dense_update.name())
 }

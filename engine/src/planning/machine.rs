@@ -5,6 +5,8 @@ use std::path::Path;
 use rankine_embedding::plan::{LinkSpeed, Machine};
 use serde::Deserialize;
 
+use crate::job::Precision;
+
 /// A machine as its file says it. What is left out is that of the machine that it is based on.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,6 +25,7 @@ struct MachineFile {
     table_element_bytes: Option<u64>,
     vector_element_bytes: Option<u64>,
     reduction_element_bytes: Option<u64>,
+    lookup_bytes: Option<f64>,
     overlap: Option<f64>,
 }
 
@@ -38,12 +41,18 @@ struct LinkFile {
 /// The names of the machines that are known.
 const KNOWN: [&str; 2] = ["cpu", "h200"];
 
-/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given.
+/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute in
+/// a precision.
 ///
 /// # Errors
 /// What is wrong with the name or the file, with its place.
-pub fn read_machine(name_or_path: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
-    if let Some(machine) = known(name_or_path, cpu_memory_bytes) {
+pub fn read_machine(
+    name_or_path: &str,
+    cpu_memory_bytes: u64,
+    precision: Precision,
+) -> Result<Machine, String> {
+    let known = |name: &str| known(name, cpu_memory_bytes, precision);
+    if let Some(machine) = known(name_or_path) {
         return Ok(machine);
     }
     let path = Path::new(name_or_path);
@@ -55,20 +64,38 @@ pub fn read_machine(name_or_path: &str, cpu_memory_bytes: u64) -> Result<Machine
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("cannot read the machine's file {}: {error}", path.display()))?;
-    parse(&text, cpu_memory_bytes).map_err(|what| format!("{}: {what}", path.display()))
+    parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
 }
 
-fn known(name: &str, cpu_memory_bytes: u64) -> Option<Machine> {
+/// A machine as [`write_machine`] wrote it.
+///
+/// # Errors
+/// What is wrong with the text.
+#[cfg(feature = "cuda")]
+pub(crate) fn machine_of_text(text: &str, precision: Precision) -> Result<Machine, String> {
+    parse(text, |name| known(name, 0, precision)).map_err(|what| format!("the checkpoint's machine.toml: {what}"))
+}
+
+fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Machine> {
     match name {
         "cpu" => Some(Machine::cpu(cpu_memory_bytes)),
-        "h200" => Some(Machine::h200()),
+        "h200" => Some(in_precision(Machine::h200(), precision)),
         _ => None,
     }
 }
 
-fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+/// GPUs as they compute in a precision: vectors and activations are kept in it.
+pub(crate) fn in_precision(machine: Machine, precision: Precision) -> Machine {
+    let vector_element_bytes = match precision {
+        Precision::Fp32 | Precision::Tf32 => 4,
+        Precision::Bf16 | Precision::Fp16 | Precision::Fp8 => 2,
+    };
+    Machine { vector_element_bytes, ..machine }
+}
+
+fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine, String> {
     let file: MachineFile = toml::from_str(text).map_err(|error| error.to_string())?;
-    let base = known(&file.base, cpu_memory_bytes)
+    let base = known(&file.base)
         .ok_or_else(|| format!("`base` is `{}`, and must be {}", file.base, KNOWN.join(" or ")))?;
     let memory_bytes = match positive("memory_gib", file.memory_gib, f64::from(1 << 30))? {
         Some(bytes) => bytes as u64,
@@ -92,8 +119,49 @@ fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
             .unwrap_or(base.vector_element_bytes),
         reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
             .unwrap_or(base.reduction_element_bytes),
+        lookup_bytes: match file.lookup_bytes {
+            Some(bytes) if !(bytes.is_finite() && bytes >= 0.0) => {
+                return Err(format!("`lookup_bytes` is {bytes}, and must be a number of 0 or more"));
+            }
+            bytes => bytes.unwrap_or(base.lookup_bytes),
+        },
+        frequent_sums: base.frequent_sums,
+        pools: base.pools,
         overlap: share("overlap", file.overlap)?.unwrap_or(base.overlap),
     })
+}
+
+/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of a
+/// known one that has all that files do not say.
+pub fn write_machine(machine: &Machine, base: &str, precision: Precision) -> (String, Machine) {
+    // Memory is a number of bytes, and not rounded.
+    let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
+    let mut text = format!("base = {base:?}\nname = {:?}\nmemory_gib = {gib:?}\n", machine.name);
+    let mut line = |key: &str, value: f64| text.push_str(&format!("{key} = {:?}\n", to_four_digits(value)));
+    line("memory_gb_per_s", machine.memory_bytes_per_s / 1e9);
+    line("tflops", machine.flops / 1e12);
+    line("matmul_latency_us", machine.matmul_latency_s * 1e6);
+    line("shard_latency_us", machine.shard_latency_s * 1e6);
+    line("lookup_bytes", machine.lookup_bytes);
+    line("overlap", machine.overlap);
+    text.push_str(&format!("table_element_bytes = {}\n", machine.table_element_bytes));
+    text.push_str(&format!("vector_element_bytes = {}\n", machine.vector_element_bytes));
+    text.push_str(&format!("reduction_element_bytes = {}\n", machine.reduction_element_bytes));
+    for (name, link) in [("within_nodes", machine.within_nodes), ("between_nodes", machine.between_nodes)] {
+        text.push_str(&format!("\n[{name}]\n"));
+        let mut line =
+            |key: &str, value: f64| text.push_str(&format!("{key} = {:?}\n", to_four_digits(value)));
+        line("gb_per_s", link.bytes_per_s / 1e9);
+        line("latency_us", link.latency_s * 1e6);
+        line("reduction_efficiency", link.reduction_efficiency);
+        line("reduction_latency_us", link.reduction_latency_s * 1e6);
+    }
+    let read = parse(&text, |name| known(name, machine.memory_bytes, precision));
+    (text, read.expect("the file was just written"))
+}
+
+fn to_four_digits(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
 }
 
 fn link(name: &str, file: &LinkFile, base: LinkSpeed) -> Result<LinkSpeed, String> {
@@ -152,6 +220,14 @@ fn width(key: &str, value: Option<u64>) -> Result<Option<u64>, String> {
 mod tests {
     use super::*;
 
+    fn parse(text: &str, cpu_memory_bytes: u64) -> Result<Machine, String> {
+        super::parse(text, |name| known(name, cpu_memory_bytes, Precision::Bf16))
+    }
+
+    fn read_machine(name_or_path: &str) -> Result<Machine, String> {
+        super::read_machine(name_or_path, 0, Precision::Bf16)
+    }
+
     #[test]
     fn a_file_replaces_what_it_says() {
         let text = "base = \"h200\"\nname = \"h100\"\nmemory_gib = 80\nmemory_gb_per_s = 2700\n\
@@ -164,6 +240,20 @@ mod tests {
         assert_eq!((machine.between_nodes.bytes_per_s, machine.between_nodes.latency_s), (22.5e9, 30e-6));
         assert_eq!(machine.between_nodes.reduction_efficiency, base.between_nodes.reduction_efficiency);
         assert_eq!(parse("base = \"cpu\"", 5).unwrap(), Machine::cpu(5));
+    }
+
+    #[test]
+    fn a_machine_that_is_written_is_read_again() {
+        let machine = Machine {
+            name: "4 x \"GPUs\"".into(),
+            memory_bytes: 150_121_545_729,
+            memory_bytes_per_s: 3.712_345_678e12,
+            ..Machine::h200()
+        };
+        let (text, read) = write_machine(&machine, "h200", Precision::Bf16);
+        assert_eq!(read, Machine { memory_bytes_per_s: 3.712e12, ..machine });
+        assert_eq!(parse(&text, 0).unwrap(), read);
+        assert_eq!(write_machine(&read, "h200", Precision::Bf16), (text, read));
     }
 
     #[test]
@@ -181,11 +271,9 @@ mod tests {
             let error = parse(text, 0).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        assert!(read_machine("h20", 0).unwrap_err().contains("neither cpu nor h200 nor the path"));
+        assert!(read_machine("h20").unwrap_err().contains("neither cpu nor h200 nor the path"));
         assert!(
-            read_machine("no/such.toml", 0)
-                .unwrap_err()
-                .contains("cannot read the machine's file no/such.toml")
+            read_machine("no/such.toml").unwrap_err().contains("cannot read the machine's file no/such.toml")
         );
     }
 }

@@ -4,6 +4,8 @@
 //! second, `sweep` plans for several numbers of nodes. The planning itself is [`rankine_embedding::plan`]; here it is
 //! fed from jobs, models and datasets. The same job and dataset give the same plan.
 
+use std::path::Path;
+
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
 use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology};
@@ -19,7 +21,9 @@ mod rest;
 mod statistics;
 mod sweep;
 
-pub use machine::read_machine;
+#[cfg(feature = "cuda")]
+pub(crate) use machine::{in_precision, machine_of_text};
+pub use machine::{read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};
@@ -104,6 +108,7 @@ impl Planning {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let (placement, exchange) = self.wanted[number];
+            let exchange = exchange.or((!machine.pools).then_some(Exchange::Rows));
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -121,7 +126,17 @@ impl Planning {
     }
 }
 
-/// Plans where the tables of a training on the CPU lie: one entry a table of [`TrainingRules::all_tables`].
+/// The machine that a job names in `device.machine`.
+///
+/// # Errors
+/// [`TrainError::Device`] where there is no such file, or it is not sound.
+pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, TrainError> {
+    read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision)
+        .map_err(|error| TrainError::Device(format!("device.machine: {error}")))
+}
+
+/// Plans where the tables of a training lie over the ranks of a machine: one entry a table of
+/// [`TrainingRules::all_tables`].
 ///
 /// # Errors
 /// [`TrainError::Data`] where the dataset cannot be read, [`TrainError::Device`] where the ranks cannot be, or have too
@@ -131,6 +146,7 @@ pub fn plan(
     spec: &ModelSpec,
     rules: &TrainingRules,
     dataset: &Dataset,
+    machine: &Machine,
 ) -> Result<EmbeddingPlan, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     if topology.ranks() == 1 {
@@ -138,9 +154,8 @@ pub fn plan(
         return Ok(EmbeddingPlan::replicated(topology, &tables));
     }
     let statistics = statistics(job, &Source::Dataset(dataset))?;
-    let machine = Machine::cpu(memory_of_a_thread_rank(topology));
     let batch_size = u64::from(job.train.batch_size.get());
-    let planned = Planning::new(job, spec, rules, statistics).plan(topology, &machine, batch_size);
+    let planned = Planning::new(job, spec, rules, statistics).plan(topology, machine, batch_size);
     planned.map(|planned| planned.plan).map_err(|error| TrainError::Device(error.to_string()))
 }
 

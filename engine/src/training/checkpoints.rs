@@ -17,7 +17,7 @@ use rankine_reader::Dataset;
 use super::learner::Learner;
 use super::{Event, Observer, TrainError, identity};
 use crate::checkpoint::{
-    self, Base, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published, RankState,
+    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published, RankState,
     RuleState, ShardFiles, TableState, TrainState, write_shard,
 };
 use crate::job::{self, Job, OnFailure};
@@ -27,8 +27,29 @@ use crate::system;
 /// The share of the free memory that copies may take: training and the page cache want some, too.
 const MEMORY_SHARE: f64 = 0.8;
 /// The files beside the shards.
-pub(super) const JOB_NAME: &str = "job.toml";
-pub(super) const TUNING_NAME: &str = "tuning.json";
+const JOB_NAME: &str = "job.toml";
+const TUNING_NAME: &str = "tuning.json";
+const MACHINE_NAME: &str = "machine.toml";
+
+/// What was found out by timing, and decides how results are rounded: a training that goes on takes it as it was.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recorded {
+    /// The algorithms of products.
+    pub(super) tuning: Option<String>,
+    /// What GPUs were taken to do in a second when tables were placed.
+    pub(super) machine: Option<String>,
+}
+
+impl Recorded {
+    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are others.
+    pub(super) fn of(checkpoint: &Checkpoint, topology: Topology) -> Result<Self, CheckpointError> {
+        let manifest = checkpoint.manifest();
+        if (manifest.ranks, manifest.nodes) != (topology.ranks(), topology.nodes()) {
+            return Ok(Self::default());
+        }
+        Ok(Self { tuning: checkpoint.text(TUNING_NAME)?, machine: checkpoint.text(MACHINE_NAME)? })
+    }
+}
 
 /// The checkpoints of a run.
 pub(super) struct Checkpoints {
@@ -37,7 +58,7 @@ pub(super) struct Checkpoints {
     dir: PathBuf,
     /// What all manifests of the run have in common.
     frame: Manifest,
-    tuning: Option<String>,
+    recorded: Recorded,
     job: String,
     /// The step of the one that was begun last, and when that was.
     last_step: u64,
@@ -66,7 +87,7 @@ impl Checkpoints {
     pub(super) fn new(
         (job, dataset, topology): (&Job, &Dataset, Topology),
         (spec, rules): (&ModelSpec, &TrainingRules),
-        tuning: Option<String>,
+        recorded: Recorded,
         (files, dir): (Arc<dyn Files>, PathBuf),
         step: u64,
     ) -> Result<Self, TrainError> {
@@ -92,7 +113,7 @@ impl Checkpoints {
         let mut bases = BTreeMap::new();
         for (step, path) in checkpoint::list(&*files, &dir)? {
             // One that cannot be opened is an addition to nothing.
-            if let Ok(opened) = checkpoint::Checkpoint::open(&files, &path) {
+            if let Ok(opened) = Checkpoint::open(&files, &path) {
                 bases.extend(opened.base().map(|base| (step, base.manifest().train.step)));
             }
         }
@@ -101,7 +122,7 @@ impl Checkpoints {
             files,
             dir,
             frame,
-            tuning,
+            recorded,
             job: job.to_toml(),
             last_step: step,
             last_began: Instant::now(),
@@ -168,7 +189,7 @@ impl Checkpoints {
         let bytes: u64 = bytes.iter().sum();
         let manifest = Manifest { train, device: learner.device_state()?, base, ..self.frame.clone() };
         let (files, dir) = (Arc::clone(&self.files), self.dir.clone());
-        let beside = Beside { job: self.job.clone(), tuning: self.tuning.clone(), metrics };
+        let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
         if !self.has_room(bytes) {
             observer.observe(Event::CheckpointPauses { step, bytes });
             self.spare.clear();
@@ -290,7 +311,7 @@ enum Taken {
 /// What is written beside the shards.
 struct Beside {
     job: String,
-    tuning: Option<String>,
+    recorded: Recorded,
     metrics: File,
 }
 
@@ -337,7 +358,7 @@ fn publish(
     draft: Draft,
     manifest: &Manifest,
     written: Result<Vec<ShardFiles>, CheckpointError>,
-    Beside { job, tuning, metrics }: Beside,
+    Beside { job, recorded, metrics }: Beside,
 ) -> Result<Published, CheckpointError> {
     let shards = match written {
         Ok(shards) => shards,
@@ -352,7 +373,7 @@ fn publish(
         path: "metrics.jsonl".into(),
         source,
     })?;
-    let tuning = tuning.as_deref().map(|tuning| (TUNING_NAME, tuning));
-    let beside: Vec<_> = [(JOB_NAME, &*job)].into_iter().chain(tuning).collect();
+    let named = [(JOB_NAME, Some(job)), (TUNING_NAME, recorded.tuning), (MACHINE_NAME, recorded.machine)];
+    let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
     draft.publish(manifest.clone(), shards, &beside)
 }

@@ -11,7 +11,7 @@ use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
 use super::batches::Batches;
-use super::checkpoints::{Checkpoints, TUNING_NAME};
+use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_or_generate;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::learner::{Choice, Learner, Losses};
@@ -60,36 +60,35 @@ pub fn train(
                 .into(),
         ));
     }
-    let resumed = options.run_dir.filter(|_| options.resume);
-    if let Some(path) = resumed
+    if let Some(path) = options.run_dir.filter(|_| options.resume)
         && let Some(summary) = RunDir::finished(path)?
     {
         return Ok((summary, path.to_owned()));
     }
     let dataset = open_or_generate(job, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let choice = Choice::of(job, &dataset, &spec, &rules)?;
-    let mut run = match resumed {
-        Some(path) => RunDir::resume(path, job)?,
-        None => RunDir::create(options.run_dir, job)?,
-    };
+    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+    let (mut resumed, mut from) = (None, None);
+    if let Some(path) = options.run_dir.filter(|_| options.resume) {
+        let mut run = RunDir::resume(path, job)?;
+        from = pool.install(|| latest(&files, path, observer))?;
+        if let Some(checkpoint) = &from {
+            identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
+        }
+        run.go_on(from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step), job)?;
+        resumed = Some(run);
+    }
+    let recorded = from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
+    let choice = Choice::of(job, &dataset, (&spec, &rules), &recorded)?;
+    let run = resumed.map_or_else(|| RunDir::create(options.run_dir, job), Ok)?;
+    let machine = choice.machine().map(ToOwned::to_owned);
+    machine.iter().try_for_each(|machine| run.write_machine(machine))?;
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let mut from = None;
-        if resumed.is_some() {
-            from = latest(&files, run.path(), observer)?;
-            if let Some(checkpoint) = &from {
-                identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
-            }
-            let step = from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step);
-            run.go_on(step, job)?;
-        }
-        let algorithms = from.as_ref().map_or(Ok(None), |checkpoint| checkpoint.text(TUNING_NAME))?;
-        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, algorithms)?;
+        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &recorded)?;
         let tuning = learner.tuning()?;
         tuning.iter().try_for_each(|record| run.write_tuning(record))?;
         let from = from.map(|checkpoint| {
@@ -102,7 +101,7 @@ pub fn train(
         let checkpoints = Checkpoints::new(
             (job, &dataset, topology),
             (&spec, &rules),
-            tuning,
+            Recorded { tuning, machine },
             (files, RunDir::checkpoints_path(run.path())),
             train.step,
         )?;

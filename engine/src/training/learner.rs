@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::plan::Machine;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
+use super::checkpoints::Recorded;
 use super::evaluate::Scorer;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
@@ -42,9 +44,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each.
+    /// GPUs, a rank each; and where there are several, where tables lie.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -52,15 +54,19 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are measured"))]
     pub(super) fn of(
         job: &Job,
         dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+        recorded: &Recorded,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
         let why = match gpu::devices(job, spec)? {
-            Ok(devices) => return Ok(Self::Cuda(devices)),
+            Ok(devices) => {
+                let placed = gpu::place(&devices, (job, recorded), dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, placed));
+            }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
@@ -68,8 +74,17 @@ impl Choice {
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
-    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms of a
-    /// record, where it is one of such GPUs, as a training that goes on has it.
+    /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
+    pub(super) fn machine(&self) -> Option<&str> {
+        match self {
+            Self::Cpu(..) => None,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+        }
+    }
+
+    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms that were
+    /// recorded, where they are of such GPUs.
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
@@ -83,17 +98,21 @@ impl Choice {
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
         threads: usize,
-        algorithms: Option<String>,
+        recorded: &Recorded,
     ) -> Result<(Learner, String), TrainError> {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices) => match gpu::initialize(&devices, job, dataset, spec, rules)? {
-                Ok((model, name)) => {
-                    return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+            Self::Cuda(devices, placed) => {
+                let plan = placed.as_ref().map(|placed| &placed.plan);
+                let tuning = recorded.tuning.as_deref();
+                match gpu::initialize((&devices, plan), (job, tuning), dataset, spec, rules)? {
+                    Ok((model, name)) => {
+                        return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
+                    }
+                    Err(why) => (plan_for_cpu(job, dataset, spec, rules)?, why),
                 }
-                Err(why) => (plan_for_cpu(job, dataset, spec, rules)?, why),
-            },
+            }
         };
         let model = match plan {
             None => CpuModel::initialized(spec.clone(), rules, job.seed),
@@ -118,7 +137,13 @@ fn plan_for_cpu(
     rules: &TrainingRules,
 ) -> Result<Option<EmbeddingPlan>, TrainError> {
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
-    let plan = (topology.ranks() > 1).then(|| planning::plan(job, spec, rules, dataset)).transpose()?;
+    let memory = planning::memory_of_a_thread_rank(topology);
+    let machine = match &job.device.machine {
+        Some(path) => planning::machine_of_job(path, memory, job)?,
+        None => Machine::cpu(memory),
+    };
+    let plan = || planning::plan(job, spec, rules, dataset, &machine);
+    let plan = (topology.ranks() > 1).then(plan).transpose()?;
     check_memory(spec, rules, plan.as_ref())?;
     Ok(plan)
 }
@@ -491,6 +516,7 @@ mod gpu {
     use rankine_cuda::Error::{NoDevice, NoDriver};
     use rankine_cuda::blas::Algorithms;
     use rankine_cuda::{ActivityKind, Device, Trace};
+    use rankine_embedding::EmbeddingPlan;
     use rankine_embedding::cuda::Error as GpuError;
     use rankine_reader::Dataset;
     use rankine_reader::dataset::DatasetPart;
@@ -498,11 +524,14 @@ mod gpu {
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
+    use super::super::checkpoints::Recorded;
     use super::Activity;
+    use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
     use crate::evaluation::HeadMetrics;
     use crate::job::{DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::planning;
 
     /// What to do where a job is too large.
     const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
@@ -563,8 +592,8 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        devices: &[Arc<Device>],
-        job: &Job,
+        (devices, plan): (&[Arc<Device>], Option<&EmbeddingPlan>),
+        (job, recorded): (&Job, Option<&str>),
         dataset: &Dataset,
         spec: &ModelSpec,
         rules: &TrainingRules,
@@ -575,9 +604,21 @@ mod gpu {
             batch_size: job.train.batch_size.get() as usize,
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
+            plan,
         };
-        let products = (precision, algorithms(job)?);
-        let made = CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape);
+        let make = |algorithms| {
+            CudaModel::over_ranks(devices, spec.clone(), rules, (precision, algorithms), job.seed, shape)
+        };
+        let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
+        let made = match recorded.map(make) {
+            // Of another GPU, or another version of the library: what follows is rounded otherwise.
+            Some(Err(error)) if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) => {
+                tracing::warn!("products take other algorithms than before: {error}");
+                make(algorithms(job)?)
+            }
+            Some(made) => made,
+            None => make(algorithms(job)?),
+        };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {
             Ok(model) => {
@@ -600,6 +641,34 @@ mod gpu {
                 _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
             },
         }
+    }
+
+    /// Where tables lie over several GPUs.
+    pub(in super::super) struct Placed {
+        pub(super) plan: EmbeddingPlan,
+        /// What the GPUs were taken to do in a second, in the words of a machine's file.
+        pub(super) machine: String,
+    }
+
+    /// Places the tables of a job, where there are several GPUs.
+    pub(super) fn place(
+        devices: &[Arc<Device>],
+        (job, recorded): (&Job, &Recorded),
+        dataset: &Dataset,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+    ) -> Result<Option<Placed>, TrainError> {
+        if devices.len() == 1 {
+            return Ok(None);
+        }
+        let (precision, shared) = (job.device.precision, std::env::var_os(LOOPBACK).is_some());
+        let machine = match (&job.device.machine, &recorded.machine) {
+            (Some(path), _) => planning::machine_of_job(path, 0, job)?,
+            (None, Some(text)) => planning::machine_of_text(text, precision).map_err(TrainError::Device)?,
+            (None, None) => calibration::machine_of(devices, precision, !shared).map_err(Error::from)?,
+        };
+        let (machine, planned_with) = planning::write_machine(&machine, "h200", precision);
+        let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
+        Ok(Some(Placed { plan, machine }))
     }
 
     /// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first

@@ -170,6 +170,12 @@ impl RunDir {
         fs::write(&path, record).map_err(|source| TrainError::Write { path, source })
     }
 
+    /// Writes `machine.toml`: what the planner took GPUs to do in a second, with which `device.machine` plans alike.
+    pub(super) fn write_machine(&self, text: &str) -> Result<(), TrainError> {
+        let path = self.path.join("machine.toml");
+        fs::write(&path, text).map_err(|source| TrainError::Write { path, source })
+    }
+
     /// Writes `summary.json`, whole or not at all.
     pub(super) fn finish(&self, summary: &Summary) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";

@@ -21,7 +21,6 @@ use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
 use rankine_embedding::cuda::Result;
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::input::Input;
 use super::tables::{Routed, Tables};
@@ -177,9 +176,9 @@ impl<T: Element> Network<T> {
         tuning
     }
 
-    /// A checksum of the dense parameters, once the lane has done all that was enqueued on it.
-    pub(super) fn checksum(&self, lane: &Lane) -> Result<u64> {
-        Ok(xxh3_64(bytemuck::cast_slice(&self.shared.dense.parameters.read(lane)?)))
+    /// The dense parameters as they lie here, filled up, once the lane has done all that was enqueued on it.
+    pub(super) fn all_parameters(&self, lane: &Lane) -> Result<Vec<f32>> {
+        Ok(self.shared.dense.parameters.read(lane)?)
     }
 
     /// The dense parameters of the model, once the lane has done all that was enqueued on it.

@@ -1,0 +1,111 @@
+//! What GPUs send to each other.
+
+use half::bf16;
+
+use super::memory::scattered;
+use super::{Links, Rank, Sum};
+use crate::buffer::{Buffer, Pointer};
+use crate::error::Result;
+use crate::kernels::{self, Rule, RuleKind, Send, Shard};
+use crate::peers::{AllReduce, PeerBarrier, Shared};
+
+/// Rows that a GPU has, elements of a row, and rows that it sends another one.
+const ROWS: usize = 1 << 20;
+const DIM: usize = 128;
+const SENT: usize = 32_768;
+/// Bytes of sums.
+const SUMS: [usize; 5] = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20];
+
+pub(super) fn measure(rank: &Rank) -> Result<Links> {
+    let rows = Rows::new(rank)?;
+    let barrier = PeerBarrier::new(&rank.peers)?;
+    // SAFETY: the barriers of all ranks live until each rank has been waited for.
+    let barrier_s = rank.seconds(20, true, |lane| unsafe { barrier.enqueue(lane) })?;
+    barrier.check(&rank.lane)?;
+    let mut sums = Vec::new();
+    for bytes in SUMS {
+        let sum = AllReduce::new(&rank.peers, bytes / size_of::<f32>(), 0)?;
+        // SAFETY: as for the barrier.
+        let seconds = rank.seconds(10, true, |lane| unsafe { sum.enqueue(lane) })?;
+        sum.check_now()?;
+        sums.push(Sum { bytes: bytes as u64, seconds });
+        rank.peers.gather(0_u8)?;
+    }
+    let links = Links {
+        one_bytes_per_s: rows.bytes_per_s(rank, false)?,
+        all_bytes_per_s: rows.bytes_per_s(rank, true)?,
+        barrier_s,
+        sums,
+    };
+    // Nothing is given back while another rank may write there.
+    rank.peers.gather(0_u8)?;
+    Ok(links)
+}
+
+/// Rows that lie here, and room for those of others, as exchanges have them.
+struct Rows {
+    storage: Buffer<f32>,
+    shards: Buffer<Shard>,
+    entries: Buffer<u32>,
+    landing: Shared<bf16>,
+}
+
+impl Rows {
+    fn new(rank: &Rank) -> Result<Self> {
+        let (device, ranks) = (rank.device(), rank.peers.ranks());
+        let shard = Shard {
+            words: 0,
+            rule: Rule::of(RuleKind::Sgd),
+            base: 0,
+            rows: ROWS as u32,
+            row_words: DIM as u32,
+            dim: DIM as u32,
+            first: DIM as u32,
+            second: DIM as u32,
+            dtype: kernels::Dtype::Fp32 as u32,
+            table: 0,
+            column: 0,
+            row: 0,
+            step: 1,
+            shares_squares: 0,
+            listed: Pointer::NULL,
+        };
+        Ok(Self {
+            storage: Buffer::uninitialized(device, ROWS * DIM)?,
+            shards: Buffer::of(device, &[shard])?,
+            entries: Buffer::of(device, &scattered(ranks * SENT, ROWS))?,
+            landing: rank.peers.share(ranks * SENT * DIM, 0)?,
+        })
+    }
+
+    /// Bytes a second that the first rank alone sends to the next one, or each rank to all others.
+    fn bytes_per_s(&self, rank: &Rank, everyone: bool) -> Result<f64> {
+        let (device, ranks, own) = (rank.device(), rank.peers.ranks(), rank.peers.rank());
+        let receivers = if everyone { ranks - 1 } else { 1 };
+        let receives = |other: usize| (1..=receivers).any(|next| (own + next) % ranks == other);
+        let counts: Vec<_> = (0..ranks).map(|other| if receives(other) { SENT as u32 } else { 0 }).collect();
+        // Each rank has room for what every other one sends.
+        let (firsts, counts) =
+            (Buffer::of(device, &vec![(own * SENT) as u32; ranks])?, Buffer::of(device, &counts)?);
+        let send = Send::<bf16> {
+            storage: self.storage.pointer(),
+            shards: self.shards.pointer(),
+            entries: self.entries.pointer(),
+            firsts: firsts.pointer(),
+            counts: counts.pointer(),
+            landings: self.landing.of_ranks(),
+            shards_count: 1,
+            capacity: SENT as u32,
+            rank: own as u32,
+            ranks: ranks as u32,
+            width: DIM as u32,
+            owned: SENT as u32,
+        };
+        let blocks = (4 * device.multiprocessors() / ranks as u32, ranks as u32);
+        let takes_part = everyone || own == 0;
+        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all of
+        // it lives until each rank has been waited for.
+        let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue(lane, blocks) })?;
+        Ok((receivers * SENT * DIM * size_of::<bf16>()) as f64 / seconds)
+    }
+}
