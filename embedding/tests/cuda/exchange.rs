@@ -12,6 +12,7 @@ use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
+use rankine_embedding::rows::{RowPart, RowSet, Rows, gather};
 use rankine_embedding::{
     Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
 };
@@ -256,18 +257,29 @@ impl Rank<'_> {
         unsafe { self.tables.route(lane, batch.ids.ids(), place) }
     }
 
-    /// All rows that this rank has, `[row][dim]` of each table; poison elsewhere.
+    /// All rows that this rank speaks for, `[row][dim]` of each table; poison elsewhere.
     fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
-        let table = |(number, table): (usize, &TableSpec)| {
-            let mut weights = vec![f32::from_bits(u32::MAX); table.rows as usize * table.dim];
-            // In two pieces, as whoever saves tables reads them.
-            let middle = table.rows / 3;
-            let (low, high) = weights.split_at_mut(middle as usize * table.dim);
-            self.tables.copy_rows(&self.bench.lane, number, 0..middle, low)?;
-            self.tables.copy_rows(&self.bench.lane, number, middle..table.rows, high)?;
-            Ok(weights)
-        };
-        self.case.layout.tables().iter().enumerate().map(table).collect()
+        let rows = self.tables.rows(&self.bench.lane);
+        let tables = self.case.layout.tables();
+        let poison = |table: &TableSpec| vec![f32::from_bits(u32::MAX); table.rows as usize * table.dim];
+        let mut weights: Vec<_> = tables.iter().map(poison).collect();
+        let listed = |part: &&RowPart| matches!(part.rows, RowSet::Listed(_));
+        for (number, part) in rows.parts().iter().enumerate() {
+            // What is listed goes before what has holes there.
+            let others = rows.parts().iter().filter(listed).filter(|other| other.table == part.table);
+            let before: Vec<_> = others.filter(|_| !listed(&part)).collect();
+            let (mut scratch, layout) = (Vec::new(), part.layout);
+            let words = rows.read(number, part.own.clone(), &mut scratch)?;
+            for (position, words) in part.own.clone().zip(words.chunks_exact(layout.words)) {
+                let row = part.rows.row(position);
+                if before.iter().all(|other| other.rows.position(row).is_none()) {
+                    let dim = tables[part.table].dim;
+                    let to = &mut weights[part.table][row as usize * dim..][..dim];
+                    layout.read_weights(words, &mut to[part.columns.clone()]);
+                }
+            }
+        }
+        Ok(weights)
     }
 }
 
@@ -517,14 +529,11 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outco
         }
         rank.tables.check(lane)?;
         let mut rows = Vec::new();
-        local.try_for_each_row(
-            lane,
-            |row| {
-                rows.extend_from_slice(row);
-                Ok(())
-            },
-            Failed::from,
-        )?;
+        for (number, table) in case.layout.tables().iter().enumerate() {
+            let mut weights = vec![0.0; table.rows as usize * table.dim];
+            gather(&local.rows(lane), number, 0..table.rows, false, (table.dim, &mut weights))?;
+            rows.extend(weights);
+        }
         Ok((rank.weights()?.concat(), rows))
     })?;
     let (found, expected) = &found[0];

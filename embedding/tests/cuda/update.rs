@@ -9,6 +9,7 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
+use rankine_embedding::rows::gather;
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
 use super::local::{Column, DeviceIds};
@@ -192,14 +193,17 @@ impl<'a> OnGpu<'a> {
     /// All weights, table by table and row by row.
     fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
         let mut rows = Vec::new();
-        self.tables.try_for_each_row(
-            &self.bench.lane,
-            |row| {
-                rows.push(row.to_vec());
-                Ok(())
-            },
-            Failed::from,
-        )?;
+        for (number, table) in self.case.layout.tables().iter().enumerate() {
+            let mut weights = vec![0.0; table.rows as usize * table.dim];
+            gather(
+                &self.tables.rows(&self.bench.lane),
+                number,
+                0..table.rows,
+                false,
+                (table.dim, &mut weights),
+            )?;
+            rows.extend(weights.chunks_exact(table.dim).map(<[f32]>::to_vec));
+        }
         Ok(rows)
     }
 

@@ -16,6 +16,9 @@ pub enum Error {
         /// What failed.
         error: rankine_embedding::cuda::Error,
     },
+    /// Rows cannot be read, or set, where they lie.
+    #[error(transparent)]
+    State(#[from] rankine_embedding::rows::RowsError),
     /// The dataset cannot be read, or is not what its schema says.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
@@ -34,7 +37,7 @@ impl Error {
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
-            Self::Data(_) => None,
+            Self::State(_) | Self::Data(_) => None,
         }
     }
 }

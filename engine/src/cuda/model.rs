@@ -1,5 +1,6 @@
 //! A model in the memory of one GPU or several: training steps, and scores.
 
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,12 +9,13 @@ use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device, Moment, Peers};
+use rankine_embedding::rows::gather;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Topology};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::batch::{Whole, parts};
-use super::error::Result;
+use super::error::{Error, Result};
 use super::evaluation::Judgement;
 use super::feed::FedBatch;
 use super::network::Products;
@@ -21,14 +23,13 @@ use super::rank::{Rank, SLOTS, Shape};
 use super::trainer::Trainer;
 use super::work::PhaseTimes;
 use super::workers::Workers;
+use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, RankState};
 use crate::job::Precision;
 use crate::model::{ModelSpec, TrainingRules};
-use crate::saved::{SavedModelError, Weights};
+use crate::saved::{self, SavedModelError, Weights};
 
 /// How long a rank waits for another one before it gives up.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes of rows that come to the host at a time where they lie on several GPUs.
-const READ_BYTES: u64 = 64 << 20;
 
 /// What batches a model is made for, and where its tables lie then.
 #[derive(Debug, Clone, Copy)]
@@ -42,6 +43,8 @@ pub struct BatchShape<'a> {
     /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of each
     /// take turns.
     pub plan: Option<&'a EmbeddingPlan>,
+    /// Whether book is kept of the rows that are updated, for checkpoints that are additions.
+    pub keeps_book: bool,
 }
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
@@ -121,11 +124,11 @@ impl CudaModel {
         }
         let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
         let (plan, shape) = (batches.plan.cloned(), shape_of(batches, devices.len()));
-        let (samples, score_samples) = (shape.samples, shape.score_samples);
+        let (samples, score_samples, keeps_book) = (shape.samples, shape.score_samples, shape.keeps_book);
         let make = move |peers: Peers| {
             let peers = Arc::new(peers);
             let device = peers.device();
-            let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref() };
+            let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref(), keeps_book };
             let make = || {
                 let of = (device, Some(Arc::clone(&peers)));
                 make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
@@ -428,6 +431,98 @@ impl CudaModel {
         self.score_size
     }
 
+    /// Collects the weights of some rows of a table, `[row][dim]`, from all ranks.
+    fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) -> Result<()> {
+        let fill = |rank: &dyn Rank, rows: Range<u64>, listed, weights: &mut [f32]| {
+            gather(&*rank.rows(), table, rows, listed, (dim, weights)).map_err(Error::State)
+        };
+        for listed in [false, true] {
+            match &self.ranks {
+                Ranks::One(rank) => fill(&**rank, rows.clone(), listed, weights)?,
+                Ranks::Several { workers, .. } => {
+                    let mut passed = weights.to_vec();
+                    for rank in 0..self.topology.ranks() {
+                        let rows = rows.clone();
+                        passed = workers.ask(rank, move |rank| {
+                            fill(rank, rows, listed, &mut passed)?;
+                            Ok(passed)
+                        })?;
+                    }
+                    weights.copy_from_slice(&passed);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets `visit` see what each rank has, all at once, once all steps are done; returns what it returns, in the order
+    /// of ranks.
+    ///
+    /// # Errors
+    /// The first that `visit` returns; [`CheckpointError::State`] where something of a GPU's failed.
+    pub(crate) fn on_each_rank<V: Send + 'static>(
+        &self,
+        visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<V>, CheckpointError> {
+        let topology = self.topology;
+        let question = |number| {
+            let visit = visit.clone();
+            move |rank: &dyn Rank| {
+                let dense = rank.dense_state()?;
+                let own = topology.part(dense.parameters.len(), number);
+                let state = dense.state.iter().map(|kind| kind[own.clone()].to_vec()).collect();
+                let parameters = dense.parameters[own.clone()].to_vec();
+                let rows = rank.rows();
+                let dense = DenseState { first: own.start, parameters, state };
+                Ok(visit(number, RankState { dense, rows: &*rows }))
+            }
+        };
+        let found = match &self.ranks {
+            Ranks::One(rank) => question(0)(&**rank).map(|found| vec![found]),
+            Ranks::Several { workers, .. } => {
+                let questions = (0..topology.ranks()).map(question);
+                workers.ask_each(questions.map(|question| move |rank: &mut dyn Rank| question(rank)))
+            }
+        };
+        found.map_err(unreachable)?.into_iter().collect()
+    }
+
+    /// What is kept beside parameters, on the first GPU: all have the same.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`].
+    pub(crate) fn device_state(&self) -> Result<DeviceState, CheckpointError> {
+        self.ask_first(|rank| rank.device_state()).map_err(unreachable)
+    }
+
+    /// Keeps book, from now on, of which rows are updated.
+    ///
+    /// # Errors
+    /// [`CheckpointError::State`], also where the model was not made for it.
+    pub(crate) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
+        let begun = self.on_all(|rank| rank.rows().begin_tracking().map_err(Error::State));
+        begun.map(drop).map_err(unreachable)
+    }
+
+    /// Goes on where a checkpoint was, which has these dense parameters.
+    ///
+    /// # Errors
+    /// [`CheckpointError`]; the model is of no use then.
+    pub(crate) fn restore(
+        &mut self,
+        from: &Arc<Checkpoint>,
+        dense: &Arc<DenseState>,
+    ) -> Result<(), CheckpointError> {
+        self.steps = from.manifest().train.step;
+        let (from, dense) = (Arc::clone(from), Arc::clone(dense));
+        let loaded = self.on_all(move |rank| {
+            rank.restore(&dense, from.manifest().device.as_ref())?;
+            let mut rows = rank.rows();
+            Ok(from.load_rows(&mut *rows))
+        });
+        loaded.map_err(unreachable)?.into_iter().collect()
+    }
+
     /// Has all ranks do the same at once; what comes of it is in the order of ranks.
     fn on_all<V: Send + 'static>(
         &mut self,
@@ -483,11 +578,15 @@ fn make(
     })
 }
 
+fn unreachable(error: Error) -> CheckpointError {
+    CheckpointError::State(error.to_string())
+}
+
 /// What each of so many ranks is made for.
 fn shape_of(batches: BatchShape<'_>, ranks: usize) -> Shape<'_> {
-    let BatchShape { batch_size, score_size, hotness, plan } = batches;
+    let BatchShape { batch_size, score_size, hotness, plan, keeps_book } = batches;
     let score_samples = score_size.min(batch_size).div_ceil(ranks);
-    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan }
+    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan, keeps_book }
 }
 
 impl Weights for CudaModel {
@@ -501,27 +600,11 @@ impl Weights for CudaModel {
     ) -> Result<(), SavedModelError> {
         let failed = |error: super::Error| SavedModelError::Gpu(error.to_string());
         tell(&self.ask_first(|rank| rank.parameters()).map_err(failed)?)?;
-        let workers = match &self.ranks {
-            Ranks::One(rank) => return rank.try_for_each_row(tell),
-            Ranks::Several { workers, .. } => workers,
-        };
-        let mut weights = Vec::new();
         for (number, (table, _)) in self.rules.all_tables(&self.spec).into_iter().enumerate() {
-            let at_once = (READ_BYTES / (4 * table.dim as u64)).max(1);
-            for first in (0..table.rows).step_by(at_once as usize) {
-                let rows = first..table.rows.min(first + at_once);
-                weights.resize((rows.end - rows.start) as usize * table.dim, 0.0);
-                // Each rank fills in what it has.
-                for rank in 0..self.topology.ranks() {
-                    let (rows, mut passed) = (rows.clone(), std::mem::take(&mut weights));
-                    let filled = workers.ask(rank, move |rank| {
-                        rank.copy_rows(number, rows, &mut passed)?;
-                        Ok(passed)
-                    });
-                    weights = filled.map_err(failed)?;
-                }
-                tell(&weights)?;
-            }
+            saved::for_each_run(&table, |rows, weights| {
+                self.gather(number, rows, (table.dim, weights)).map_err(failed)?;
+                tell(weights)
+            })?;
         }
         Ok(())
     }

@@ -73,7 +73,8 @@ pub fn read_machine(
 /// What is wrong with the text.
 #[cfg(feature = "cuda")]
 pub(crate) fn machine_of_text(text: &str, precision: Precision) -> Result<Machine, String> {
-    parse(text, |name| known(name, 0, precision)).map_err(|what| format!("the checkpoint's machine.toml: {what}"))
+    parse(text, |name| known(name, 0, precision))
+        .map_err(|what| format!("the checkpoint's machine.toml: {what}"))
 }
 
 fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Machine> {

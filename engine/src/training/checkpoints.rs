@@ -17,8 +17,8 @@ use rankine_reader::Dataset;
 use super::learner::Learner;
 use super::{Event, Observer, TrainError, identity};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published, RankState,
-    RuleState, ShardFiles, TableState, TrainState, write_shard,
+    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published,
+    RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
 };
 use crate::job::{self, Job, OnFailure};
 use crate::model::{ModelSpec, TrainingRules};

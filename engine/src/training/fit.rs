@@ -81,7 +81,8 @@ pub fn train(
         run.go_on(from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step), job)?;
         resumed = Some(run);
     }
-    let recorded = from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
+    let recorded =
+        from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
     let choice = Choice::of(job, &dataset, (&spec, &rules), &recorded)?;
     let run = resumed.map_or_else(|| RunDir::create(options.run_dir, job), Ok)?;
     let machine = choice.machine().map(ToOwned::to_owned);

@@ -605,6 +605,7 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
             plan,
+            keeps_book: job.checkpoint.incremental,
         };
         let make = |algorithms| {
             CudaModel::over_ranks(devices, spec.clone(), rules, (precision, algorithms), job.seed, shape)
@@ -612,7 +613,9 @@ mod gpu {
         let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
         let made = match recorded.map(make) {
             // Of another GPU, or another version of the library: what follows is rounded otherwise.
-            Some(Err(error)) if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) => {
+            Some(Err(error))
+                if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) =>
+            {
                 tracing::warn!("products take other algorithms than before: {error}");
                 make(algorithms(job)?)
             }

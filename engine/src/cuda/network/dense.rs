@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
-use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{Optimizer, UpdateRule};
 
 use super::super::together::Gradients;
 use super::layers::Layers;
@@ -24,6 +24,8 @@ pub(super) struct Dense<T> {
     /// The first numbers of all parameters, then the second ones, as far as the rule keeps any.
     state: Buffer<f32>,
     rule: Rule,
+    /// The same, as it begins.
+    kept: UpdateRule,
     pub(super) squares: Buffer<f64>,
 }
 
@@ -48,9 +50,37 @@ impl<T: Element> Dense<T> {
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),
+            kept: optimizer.rule,
             squares: Buffer::filled(device, SQUARES_PARTS as usize, 0xff)?,
             layers,
         })
+    }
+
+    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done all
+    /// that was enqueued on it.
+    pub(super) fn read(&self, lane: &Lane) -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
+        let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
+        let kinds = state.chunks_exact(parameters.len()).map(|kind| self.layers.cut_out(kind));
+        Ok((self.layers.cut_out(&parameters), kinds.collect()))
+    }
+
+    /// Sets them, as [`Dense::read`] has them. What fills them up is as it begins.
+    pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
+        let layers = &self.layers;
+        let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));
+        let mut state = vec![0.0; self.kept.state_elements(filled.len())];
+        self.kept.initialize(&filled, &mut state);
+        for (own, kind) in state.chunks_exact_mut(filled.len()).zip(kinds) {
+            for ((own, value), &ours) in own.iter_mut().zip(layers.fill_up(kind)).zip(&ours) {
+                *own = if ours == 0.0 { *own } else { value };
+            }
+        }
+        self.parameters.write(lane, &filled)?;
+        self.state.write(lane, &state)?;
+        if let Some(copies) = &self.copies {
+            copies.write(lane, &filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>())?;
+        }
+        Ok(())
     }
 
     /// The parameters in the elements of activations.

@@ -163,6 +163,11 @@ impl Fp8Mlp {
         })
     }
 
+    /// How each tensor's values become numbers of fp8.
+    pub(super) fn scalings(&self) -> &Buffer<Fp8Scaling> {
+        &self.scalings
+    }
+
     /// The last layer's output.
     pub(super) fn output(&self) -> Both<bf16> {
         self.output.both()

@@ -14,6 +14,7 @@ mod layers;
 mod mlp;
 mod places;
 mod shared;
+mod state;
 
 use std::sync::Arc;
 

@@ -73,7 +73,8 @@ pub fn bench_train(
     let choice = Choice::of(job, &dataset, (&spec, &rules), &Recorded::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
+        let (mut learner, device) =
+            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
         if options.trace.is_some() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
                 "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
