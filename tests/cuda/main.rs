@@ -23,6 +23,7 @@ mod network;
 mod optimizers;
 mod products;
 mod ranks;
+mod resume;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         optimizers::BODIES,
         products::BODIES,
         ranks::BODIES,
+        resume::BODIES,
         training::BODIES,
     ]
     .concat();
