@@ -15,6 +15,7 @@ use rankine_embedding::random::philox4x32;
 
 mod auc;
 mod bench;
+mod calibration;
 mod dense;
 mod fp8;
 mod input;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     let bodies = [
         auc::BODIES,
         bench::BODIES,
+        calibration::BODIES,
         dense::BODIES,
         fp8::BODIES,
         input::BODIES,

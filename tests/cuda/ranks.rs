@@ -9,7 +9,7 @@ use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology, UpdateRule,
 };
 use rankine_reader::Samples;
 
@@ -56,13 +56,18 @@ fn random_plan(
     placements: &[Placement],
 ) -> Result<EmbeddingPlan, Failed> {
     let all: Vec<_> = (0..ranks).collect();
-    let plan = |(table, _): (TableSpec, Optimizer)| match words.one_of(placements) {
+    let plan = |(table, optimizer): (TableSpec, Optimizer)| match words.one_of(placements) {
         Placement::Replicated => TablePlan::replicated(&table),
-        Placement::RowWise => TablePlan::row_wise(&table, Exchange::Rows),
+        Placement::RowWise => TablePlan::row_wise(&table, words.one_of(&Exchange::ALL)),
         Placement::TableWise => {
-            TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize)
+            let exchange = words.one_of(&Exchange::ALL);
+            TablePlan::table_wise(&table, exchange, words.below(ranks as u64) as usize)
         }
-        Placement::ColumnWise => TablePlan::column_wise(&table, Exchange::Rows, &all),
+        Placement::ColumnWise => {
+            let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+            let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+            TablePlan::column_wise(&table, exchange, &all)
+        }
         Placement::Hybrid => {
             let some = 1 + words.below(table.rows);
             let frequent = FrequentRows::listed((0..some).map(|_| words.below(table.rows)).collect());

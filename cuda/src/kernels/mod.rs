@@ -33,6 +33,7 @@ mod matmul;
 mod merge;
 mod number;
 mod optimizer;
+mod pooled;
 mod reduce;
 mod route;
 mod rows;
@@ -74,6 +75,7 @@ pub(crate) use matmul::{
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
+pub use pooled::{Pooled, PooledFeature};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::Send;
@@ -283,6 +285,10 @@ kernels! {
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
+    "pooled": PooledCount = c"pooled_count", PooledScan = c"pooled_scan", PooledCut = c"pooled_cut",
+        PooledAddF32 = c"pooled_add_f32", PooledAddBf16 = c"pooled_add_bf16", PooledAddF16 = c"pooled_add_f16",
+        PooledSendF32 = c"pooled_send_f32", PooledSendBf16 = c"pooled_send_bf16",
+        PooledSendF16 = c"pooled_send_f16";
     "number": Groups = c"number_groups", Number = c"number";
     "reduce":
         ReduceF32By4x1 = c"reduce_f32_4x1",

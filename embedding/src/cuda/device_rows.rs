@@ -28,14 +28,29 @@ const GAP_WORDS: usize = 1 << 16;
 #[derive(Debug)]
 pub struct DeviceRows<'a> {
     parts: Vec<RowPart>,
-    /// Of each part the word that its first row begins with, and that row's number among all.
-    begins: Vec<(usize, usize)>,
+    /// Of each part where it lies.
+    places: Vec<Place<'a>>,
     /// The parts that all ranks have.
     everywhere: Vec<usize>,
-    table: &'a Buffer<f32>,
-    touched: Option<&'a Buffer<u32>>,
     lane: &'a Lane,
     stage: RefCell<Option<Stage>>,
+}
+
+/// Memory with rows, and a bit for each where book is kept.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Store<'a> {
+    pub(super) table: &'a Buffer<f32>,
+    pub(super) touched: Option<&'a Buffer<u32>>,
+}
+
+/// Where a part lies.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    store: Store<'a>,
+    /// The word that its first row begins with.
+    words: usize,
+    /// That row's number among all of the store.
+    base: usize,
 }
 
 /// Keeps book of the rows that are updated, where that is wanted.
@@ -63,23 +78,43 @@ pub(super) fn bits(device: &Arc<Device>, layout: &Layout) -> Result<Buffer<u32>>
 struct Stage([(Pinned<f32>, Moment); 2]);
 
 impl<'a> DeviceRows<'a> {
-    pub(super) fn new(
+    /// None.
+    pub(super) fn new(lane: &'a Lane) -> Self {
+        let (parts, places, everywhere) = Default::default();
+        Self { parts, places, everywhere, lane, stage: RefCell::default() }
+    }
+
+    /// With the parts of a layout that a rank has.
+    pub(super) fn with_parts(mut self, layout: &Layout, rank: usize, store: Store<'a>) -> Self {
+        let words = layout.words(rank);
+        for (number, part) in layout.parts.iter().enumerate() {
+            let place = Place { store, words: words[number] as usize, base: layout.bases[number] as usize };
+            self.push(layout, (part, layout.row_layout(number)), rank, place);
+        }
+        self
+    }
+
+    /// With the pooled parts of a layout: the rank's rows of each are a table of what it receives.
+    pub(super) fn with_pooled(
+        mut self,
         layout: &Layout,
         rank: usize,
-        table: &'a Buffer<f32>,
-        touched: Option<&'a Buffer<u32>>,
-        lane: &'a Lane,
+        (received, store): (&Layout, Store<'a>),
     ) -> Self {
-        let words = layout.words(rank);
-        let (mut parts, mut begins, mut everywhere) = (Vec::new(), Vec::new(), Vec::new());
-        for (number, part) in layout.parts.iter().enumerate() {
-            if let Some(own) = row_part(layout, (number, part), rank) {
-                everywhere.extend(part.is_everywhere().then_some(parts.len()));
-                parts.push(own);
-                begins.push((words[number] as usize, layout.bases[number] as usize));
-            }
+        let words = received.words(0);
+        for (number, part) in layout.pooled.iter().enumerate() {
+            let place = Place { store, words: words[number] as usize, base: received.bases[number] as usize };
+            self.push(layout, (part, received.row_layout(number)), rank, place);
         }
-        Self { parts, begins, everywhere, table, touched, lane, stage: RefCell::default() }
+        self
+    }
+
+    fn push(&mut self, layout: &Layout, (part, row): (&Part, RowLayout), rank: usize, place: Place<'a>) {
+        if let Some(own) = row_part(layout, (part, row), rank) {
+            self.everywhere.extend(part.is_everywhere().then_some(self.parts.len()));
+            self.parts.push(own);
+            self.places.push(place);
+        }
     }
 
     /// Tells the words of the rows that every rank has: they are the same at all ranks.
@@ -104,13 +139,13 @@ impl<'a> DeviceRows<'a> {
     fn words(&self, part: usize, positions: &Range<u64>) -> (usize, usize) {
         let words = self.parts[part].layout.words;
         let count = (positions.end - positions.start) as usize;
-        (self.begins[part].0 + positions.start as usize * words, count * words)
+        (self.places[part].words + positions.start as usize * words, count * words)
     }
 
     /// Copies words to the host by way of page-locked memory: several times as fast as to where they go.
-    fn copy_staged(&self, first: usize, to: &mut [f32]) -> Result<()> {
+    fn copy_staged(&self, table: &Buffer<f32>, first: usize, to: &mut [f32]) -> Result<()> {
         let mut stage = self.stage.borrow_mut();
-        let device = self.table.device();
+        let device = table.device();
         let half =
             || Ok::<_, rankine_cuda::Error>((Pinned::zeroed(device, STAGE_WORDS)?, Moment::new(device)?));
         let Stage(halves) = match &mut *stage {
@@ -124,7 +159,7 @@ impl<'a> DeviceRows<'a> {
             let next = pieces.next();
             if let Some((number, piece)) = &next {
                 let (memory, moment) = &mut halves[number % 2];
-                let from = self.table.pointer().element(first + number * STAGE_WORDS);
+                let from = table.pointer().element(first + number * STAGE_WORDS);
                 // SAFETY: the words are the table's; the memory was emptied before, and is read once the moment has
                 // passed.
                 unsafe { self.lane.download(from, memory, piece.len()) }?;
@@ -146,7 +181,7 @@ impl<'a> DeviceRows<'a> {
 }
 
 /// What a rank has of a part of the tables, if anything.
-fn row_part(layout: &Layout, (number, part): (usize, &Part), rank: usize) -> Option<RowPart> {
+fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: usize) -> Option<RowPart> {
     let count = layout.part_rows(rank, part);
     let rows = match &part.held {
         Held::Owned(Owner::EveryRank) => {
@@ -163,7 +198,6 @@ fn row_part(layout: &Layout, (number, part): (usize, &Part), rank: usize) -> Opt
             share.start as u64..share.end as u64
         }
     };
-    let row = layout.row_layout(number);
     (count > 0).then(|| RowPart { table: part.table, columns: part.columns.clone(), rows, own, layout: row })
 }
 
@@ -192,25 +226,24 @@ impl Rows for DeviceRows<'_> {
         positions: Range<u64>,
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        let (first, len) = self.words(part, &positions);
-        scratch.resize(len, 0.0);
+        scratch.resize(self.words(part, &positions).1, 0.0);
         self.copy(part, positions, scratch)?;
-        debug_assert!(first + len <= self.table.len());
         Ok(scratch)
     }
 
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
         let (first, len) = self.words(part, &positions);
         assert_eq!(to.len(), len, "room for the rows");
+        let table = self.places[part].store.table;
         if len > STAGE_WORDS {
-            return self.copy_staged(first, to).map_err(unreachable);
+            return self.copy_staged(table, first, to).map_err(unreachable);
         }
-        self.table.read_into(self.lane, first, to).map_err(unreachable)
+        table.read_into(self.lane, first, to).map_err(unreachable)
     }
 
     fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
-        let Some(bits) = self.touched else { return Ok(None) };
-        let (_, base) = self.begins[part];
+        let Place { store, base, .. } = self.places[part];
+        let Some(bits) = store.touched else { return Ok(None) };
         let rows = self.parts[part].rows.len();
         let words = bits.read_part(self.lane, base / 32, (base % 32 + rows as usize).div_ceil(32));
         let words = words.map_err(unreachable)?;
@@ -238,11 +271,12 @@ impl RowsMut for DeviceRows<'_> {
     ) -> Result<(), RowsError> {
         let (first, len) = self.words(part, &positions);
         let mut words = vec![0.0; len];
+        let table = self.places[part].store.table;
         if !whole {
-            self.table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
+            table.read_into(self.lane, first, &mut words).map_err(unreachable)?;
         }
         edit(&mut words);
-        self.table.write_part(self.lane, first, &words).map_err(unreachable)
+        table.write_part(self.lane, first, &words).map_err(unreachable)
     }
 
     fn gap_words(&self) -> usize {
@@ -250,10 +284,13 @@ impl RowsMut for DeviceRows<'_> {
     }
 
     fn begin_tracking(&mut self) -> Result<(), RowsError> {
-        let Some(bits) = self.touched else {
-            return Err(RowsError("the tables keep no book of the rows that are updated".into()));
-        };
-        // SAFETY: the words are this buffer's, and the lane is that of all that marks rows.
-        unsafe { self.lane.fill(bits.pointer(), 0, bits.len()) }.map_err(unreachable)
+        for Place { store, .. } in &self.places {
+            let Some(bits) = store.touched else {
+                return Err(RowsError("the tables keep no book of the rows that are updated".into()));
+            };
+            // SAFETY: the words are this buffer's, and the lane is that of all that marks rows.
+            unsafe { self.lane.fill(bits.pointer(), 0, bits.len()) }.map_err(unreachable)?;
+        }
+        Ok(())
     }
 }

@@ -37,3 +37,8 @@ pub enum Error {
 
 /// What operations return.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Tells whether ids were out of range.
+pub(super) fn check_ids(count: u32) -> Result<()> {
+    if count == 0 { Ok(()) } else { Err(Error::Ids { count }) }
+}

@@ -84,6 +84,8 @@ pub struct Layout {
     pub(super) features: Vec<Feature>,
     /// Those with owners first, in the order of tables.
     pub(super) parts: Vec<Part>,
+    /// Those whose owners pool: nothing else that is said here of rows and keys is of these.
+    pub(super) pooled: Vec<Part>,
     /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an owner.
     pub(super) sharded: Vec<(usize, usize)>,
     /// Of each table: the key of its first row in the set of rows that every rank has.
@@ -131,6 +133,7 @@ impl Layout {
             columns: columns.to_vec(),
             features: features.to_vec(),
             parts: Part::in_turns(tables),
+            pooled: Vec::new(),
             sharded: Vec::new(),
             listed_keys: Vec::new(),
             bases: Vec::new(),
@@ -207,7 +210,7 @@ impl Layout {
             (self.tables.len(), self.ranks),
             "the plan of these"
         );
-        self.parts = Part::of_plan(plan, &self.tables, &self.optimizers)?;
+        (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
         self.number()?;
         Ok(self)
     }
@@ -271,7 +274,12 @@ impl Layout {
         self.samples * self.stride
     }
 
-    /// What is looked up: each feature, by number, for each part of its table, by number.
+    /// The features, by number, of tables whose owners pool: each once for each part of its table.
+    pub fn pooled(&self) -> impl Iterator<Item = usize> {
+        self.pooled_features().into_iter().map(|(feature, _)| feature)
+    }
+
+    /// What is looked up by rows: each feature, by number, for each part of its table, by number.
     pub fn looked_up(&self) -> &[(usize, usize)] {
         &self.sharded
     }
@@ -404,7 +412,7 @@ mod tests {
         let topology = Topology::new(2, 1).unwrap();
         let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1]);
         for plan in [
-            TablePlan::row_wise(&tables[0], Exchange::Pooled),
+            TablePlan::hybrid(&tables[0], Exchange::Pooled, FrequentRows::listed(vec![3])),
             TablePlan { frequent: FrequentRows::listed(vec![3]), ..by_columns },
         ] {
             let refused = layout.clone().with_plan(&EmbeddingPlan { topology, tables: vec![plan] });

@@ -6,8 +6,8 @@ use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, 
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
-use super::device_rows::{self, DeviceRows};
-use super::error::Result;
+use super::device_rows::{self, DeviceRows, Store};
+use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
@@ -72,8 +72,9 @@ impl LocalTables {
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
-            let parts = (&tables.layout, shards.as_slice());
-            storage::initialize(device, lane, parts, tables.table.pointer(), seed, drawn)
+            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
     }
@@ -195,7 +196,8 @@ impl LocalTables {
 
     /// The rows of all tables, to be read and changed once the lane has done all that was enqueued on it.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        DeviceRows::new(&self.layout, 0, &self.table, self.touched.as_ref(), lane)
+        let store = Store { table: &self.table, touched: self.touched.as_ref() };
+        DeviceRows::new(lane).with_parts(&self.layout, 0, store)
     }
 
     /// The look-ups of the batch that was routed last, and the distinct rows among them.
@@ -212,6 +214,6 @@ impl LocalTables {
     /// # Errors
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
-        self.router.check(lane)
+        check_ids(self.router.faults(lane)?)
     }
 }

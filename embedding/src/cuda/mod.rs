@@ -19,6 +19,9 @@
 //! Rows that every rank has go the same way. Each rank counts as their owner where it looks them up itself, so that no
 //! link is crossed; the sums of their gradients go to all ranks, each of which adds up the same and learns the same.
 //!
+//! Of tables whose owners pool, ranks send ids in place of keys, owners parts of bags in place of rows, and ranks the
+//! gradients of bags in place of sums: at the same steps.
+//!
 //! One GPU alone needs none of this: [`LocalTables`] are looked up and updated where they lie.
 //!
 //! No sum depends on timing, so that a run has the same bits each time.
@@ -33,6 +36,7 @@ mod node;
 mod numbering;
 mod optimizer;
 mod parts;
+mod pooled;
 mod route;
 mod router;
 mod storage;

@@ -6,9 +6,10 @@ use rankine_cuda::kernels::{
 };
 use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
 
-use super::device_rows::{self, DeviceRows};
-use super::error::{Error, Result};
+use super::device_rows::{self, DeviceRows, Store};
+use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
+use super::pooled::Pooled;
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::{POISON, blocks, storage};
@@ -32,6 +33,8 @@ pub struct NodeTables {
     shards: Buffer<Shard>,
     /// Where several ranks have some columns of rows each whose rule takes squares of whole ones.
     squares: Option<(Buffer<SharedSquares>, Shared<f32>)>,
+    /// What owners pool.
+    pooled: Option<Pooled>,
     look_up_tasks: Buffer<LookUpTask>,
     /// How many are over rows of each type; all are over one.
     look_up_counts: [u32; 3],
@@ -103,6 +106,7 @@ impl NodeTables {
             table,
             shards: Buffer::of(device, &shards)?,
             squares: squares.transpose()?,
+            pooled: Pooled::initialized::<T>(peers, &layout, lane, (seed, drawn), routes)?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
             router,
@@ -122,8 +126,9 @@ impl NodeTables {
         };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
-            let parts = (&tables.layout, shards.as_slice());
-            storage::initialize(device, lane, parts, tables.table.pointer(), seed, drawn)
+            let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)
     }
@@ -177,7 +182,10 @@ impl NodeTables {
     /// Where the driver refuses.
     pub unsafe fn route_own(&self, lane: &Lane, ids: Ids, place: usize) -> Result<()> {
         // SAFETY: router and route were made for the layout; the caller vouches for the ids.
-        unsafe { self.router.route(lane, &self.layout, ids, self.routes[place].places()) }
+        unsafe {
+            self.router.route(lane, &self.layout, ids, self.routes[place].places())?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.cut(lane, ids, place))
+        }
     }
 
     /// The last part of [`NodeTables::route`], for whoever measures it alone: what owns.
@@ -198,8 +206,8 @@ impl NodeTables {
             lane.launch(&Groups(number), groups)?;
             lane.launch(&number, groups)?;
             lane.launch(&link, self.blocks_each_list(lane))?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.route(lane, place))
         }
-        Ok(())
     }
 
     /// Enqueues the look-up of the first `samples` samples of a batch that has a route: owners send rows; a barrier; of
@@ -263,8 +271,10 @@ impl NodeTables {
         let blocks = (4 * lane.device().multiprocessors() / owners, owners);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
         // slot; the caller vouches for the peers'.
-        unsafe { send.enqueue(lane, blocks) }?;
-        Ok(())
+        unsafe {
+            send.enqueue(lane, blocks)?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, place))
+        }
     }
 
     /// The last part of [`NodeTables::look_up`], for whoever measures it alone: vectors of what has landed.
@@ -298,8 +308,11 @@ impl NodeTables {
             stride: self.layout.stride as u32,
         };
         // SAFETY: landing, slots, features and tasks are this value's; the caller vouches for the rest.
-        unsafe { look_up.enqueue(lane, self.look_up_counts) }?;
-        Ok(())
+        unsafe {
+            look_up.enqueue(lane, self.look_up_counts)?;
+            let batch = (ids, place, self.layout.stride);
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.add(lane, batch, vectors))
+        }
     }
 
     /// Enqueues the sums of the gradients of each distinct row that this rank looked up, which go to the rows' owners:
@@ -347,8 +360,11 @@ impl NodeTables {
         };
         // SAFETY: the addresses are of this rank's buffers, whose lengths follow from the layout, and of sums, of which
         // there is one for each row that a rank can look up at an owner; the caller vouches for the rest.
-        unsafe { reduce.enqueue(lane, layout.look_ups() as u32) }?;
-        Ok(())
+        unsafe {
+            reduce.enqueue(lane, layout.look_ups() as u32)?;
+            let batch = (ids, place, layout.stride);
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send_gradients(lane, batch, gradients))
+        }
     }
 
     /// Enqueues a barrier: it waits, on the GPU, until all ranks have come as far on their lanes, and what they wrote
@@ -424,8 +440,9 @@ impl NodeTables {
                 update.share_squares(lane, vectors, blocks)?;
                 self.meet(lane)?;
             }
-            update.enqueue(lane, vectors, blocks)
-        }?;
+            update.enqueue(lane, vectors, blocks)?;
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))?;
+        }
         let count = route.union_starts.pointer().element(1);
         device_rows::mark(self.touched.as_ref(), lane, (route.union.pointer(), count), stop)
     }
@@ -436,13 +453,18 @@ impl NodeTables {
     /// Where the memory does not suffice.
     pub fn keep_book(&mut self) -> Result<()> {
         self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
-        Ok(())
+        self.pooled.as_mut().map_or(Ok(()), Pooled::keep_book)
     }
 
     /// The rows that this rank has, to be read and changed once the lane has done all that was enqueued on it. Of those
     /// that all ranks have, each speaks for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
-        DeviceRows::new(&self.layout, self.rank, &self.table, self.touched.as_ref(), lane)
+        let store = Store { table: &self.table, touched: self.touched.as_ref() };
+        let rows = DeviceRows::new(lane).with_parts(&self.layout, self.rank, store);
+        match &self.pooled {
+            None => rows,
+            Some(pooled) => rows.with_pooled(&self.layout, self.rank, (pooled.received(), pooled.store())),
+        }
     }
 
     /// # Panics
@@ -475,7 +497,8 @@ impl NodeTables {
     pub fn check(&self, lane: &Lane) -> Result<()> {
         self.barrier.check(lane)?;
         self.route_barrier.check(lane)?;
-        self.router.check(lane)
+        let of_pooled = self.pooled.as_ref().map_or(Ok(0), |pooled| pooled.faults(lane))?;
+        check_ids(self.router.faults(lane)? + of_pooled)
     }
 
     /// As [`NodeTables::check`], of what this rank's barriers have found by now; without waiting.
@@ -490,7 +513,8 @@ impl NodeTables {
     /// Checksums and sizes aside, bytes of this rank's memory that peers access.
     pub fn shared_bytes(&self) -> usize {
         let of_routes = self.routes.iter().map(|route| route.list.bytes() + route.starts.bytes());
-        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>()
+        let pooled = self.pooled.as_ref().map_or(0, Pooled::shared_bytes);
+        self.landing.bytes() + self.sums.bytes() + of_routes.sum::<usize>() + pooled
     }
 }
 

@@ -1,5 +1,7 @@
 //! What kernels have of a layout: parts of tables and features by number, and how much room there must be.
 
+use std::ops::Range;
+
 use rankine_cuda::Pointer;
 use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, Route, Segment, SharedSquares};
 
@@ -212,12 +214,21 @@ impl Layout {
 
     /// Blocks that look up all features' samples, by the types of their rows, and how many there are of each.
     pub(super) fn look_up_tasks(&self, features: &[kernels::Feature]) -> (Vec<LookUpTask>, [u32; 3]) {
+        self.look_up_tasks_of(features, 0..features.len())
+    }
+
+    /// The same of some of the features.
+    pub(super) fn look_up_tasks_of(
+        &self,
+        features: &[kernels::Feature],
+        some: Range<usize>,
+    ) -> (Vec<LookUpTask>, [u32; 3]) {
         let (mut tasks, mut counts) = (Vec::new(), [0; 3]);
         for (dtype, count) in (0..).zip(&mut counts) {
             let before = tasks.len();
-            for (number, feature) in (0..).zip(features).filter(|(_, feature)| feature.dtype == dtype) {
-                let samples = self.samples as u32;
-                tasks.extend(LookUpTask::of_feature(number, samples, feature.hotness, feature.dim));
+            for number in some.clone().filter(|&number| features[number].dtype == dtype) {
+                let (samples, feature) = (self.samples as u32, &features[number]);
+                tasks.extend(LookUpTask::of_feature(number as u32, samples, feature.hotness, feature.dim));
             }
             *count = (tasks.len() - before) as u32;
         }

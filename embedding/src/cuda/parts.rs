@@ -36,14 +36,15 @@ impl Part {
         tables.iter().enumerate().map(whole).collect()
     }
 
-    /// The parts that a plan makes of tables: those with owners in the order of tables; then what is listed of tables;
-    /// then tables that every rank has as a whole.
+    /// The parts that a plan makes of tables. First those of which rows are exchanged: those with owners in the order of
+    /// tables; then what is listed of tables; then tables that every rank has as a whole. Then those whose owners pool.
     pub(super) fn of_plan(
         plan: &EmbeddingPlan,
         tables: &[TableSpec],
         optimizers: &[Optimizer],
-    ) -> Result<Vec<Self>> {
+    ) -> Result<(Vec<Self>, Vec<Self>)> {
         let (mut owned, mut listed, mut whole) = (Vec::new(), Vec::new(), Vec::new());
+        let mut pooled = Vec::new();
         for (table, (planned, spec)) in plan.tables.iter().zip(tables).enumerate() {
             let everywhere =
                 |frequent| Self { table, columns: 0..spec.dim, held: Held::Everywhere(frequent) };
@@ -51,8 +52,9 @@ impl Part {
                 whole.push(everywhere(FrequentRows::all(spec.rows)));
                 continue;
             }
-            if planned.exchange != Exchange::Rows {
-                return Err(Error::NotExchanged("bags that owners have pooled"));
+            let pools = planned.exchange == Exchange::Pooled;
+            if pools && !planned.frequent.is_empty() {
+                return Err(Error::NotExchanged("pooled bags of tables with frequent rows"));
             }
             let one_of_many = |shard: &Shard| matches!(shard.owner, Owner::Rank(_));
             let by_columns = planned.shards.len() > 1;
@@ -63,7 +65,11 @@ impl Part {
             if by_columns && rowwise && !planned.shards.iter().all(one_of_many) {
                 return Err(Error::NotExchanged("squares of rows whose columns take turns"));
             }
-            owned.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {
+            if by_columns && rowwise && pools {
+                return Err(Error::NotExchanged("squares of rows whose columns several ranks have and pool"));
+            }
+            let to = if pools { &mut pooled } else { &mut owned };
+            to.extend(planned.shards.iter().map(|Shard { columns, owner }| Self {
                 table,
                 columns: columns.clone(),
                 held: Held::Owned(*owner),
@@ -72,7 +78,7 @@ impl Part {
                 listed.push(everywhere(planned.frequent.clone()));
             }
         }
-        Ok([owned, listed, whole].concat())
+        Ok(([owned, listed, whole].concat(), pooled))
     }
 
     /// What is frequent, where that is not the whole table of so many rows.

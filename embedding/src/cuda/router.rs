@@ -7,7 +7,7 @@ use rankine_cuda::kernels::{self, Feature, Pair, RouteBegin, RouteCount, RouteNu
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
-use super::error::{Error, Result};
+use super::error::Result;
 use super::frequent::{self, Frequent};
 use super::layout::{Ids, Layout};
 
@@ -133,12 +133,9 @@ impl Router {
         self.frequent.as_ref().map_or(Pointer::NULL, Frequent::listed)
     }
 
-    /// Waits for the lane, and tells whether ids were out of range.
-    pub(super) fn check(&self, lane: &Lane) -> Result<()> {
-        match self.faults.read(lane)?[0] {
-            0 => Ok(()),
-            count => Err(Error::Ids { count }),
-        }
+    /// Waits for the lane, and tells how many ids were out of range.
+    pub(super) fn faults(&self, lane: &Lane) -> Result<u32> {
+        Ok(self.faults.read(lane)?[0])
     }
 }
 

@@ -9,31 +9,40 @@ use super::blocks;
 use super::error::Result;
 use super::layout::Layout;
 
-/// Sets a rank's rows, of these parts, to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, those of
-/// tables from number `drawn` on to zeros, and all to the state that goes with them; then waits for the lane.
+/// Rows as they begin.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begin<'a> {
+    pub(super) shards: &'a [Shard],
+    /// Of each shard, how far from 0 its first weights lie.
+    pub(super) bounds: &'a [f32],
+    /// Rows that are numbered.
+    pub(super) rows: usize,
+}
+
+/// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, or to zeros
+/// where their bound is 0, and all to the state that goes with them; then waits for the lane.
 ///
 /// # Safety
-/// There must be as many words behind `rows` as the layout says of the rank whose parts they are; see [`Lane::launch`].
+/// There must be as many words behind `rows` as the shards say; see [`Lane::launch`].
 pub(super) unsafe fn initialize(
     device: &Arc<Device>,
     lane: &Lane,
-    (layout, kernel_shards): (&Layout, &[Shard]),
+    begin: Begin<'_>,
     rows: Pointer<f32>,
     seed: u64,
-    drawn: usize,
 ) -> Result<()> {
-    let (shards, bounds) = (Buffer::of(device, kernel_shards)?, Buffer::of(device, &layout.bounds(drawn))?);
+    let (shards, bounds) = (Buffer::of(device, begin.shards)?, Buffer::of(device, begin.bounds)?);
     let weights = Initialize {
         rows,
         shards: shards.pointer(),
         bounds: bounds.pointer(),
         seed,
         shards_count: shards.len() as u32,
-        rows_count: layout.row_numbers() as u32,
+        rows_count: begin.rows as u32,
     };
     // SAFETY: the caller vouches for the rows; the buffers live until the lane has been waited for.
     unsafe { lane.launch(&weights, (blocks(device), 1)) }?;
-    for shard in kernel_shards {
+    for shard in begin.shards {
         let begin = BeginState {
             rows: rows.element(shard.words as usize),
             rows_count: shard.rows.into(),

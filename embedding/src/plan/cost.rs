@@ -412,8 +412,9 @@ impl<'a> TableCosts<'a> {
             let moved = within + between + served_within + served_between;
             let keys = within_ids + between_ids + served_within_ids + served_between_ids;
             let pooled = batch * owned.lookups[rank];
-            load.memory_traffic +=
-                moved * 2.0 * vector + keys * 2.0 * key + pooled * (columns as f64 * table + vector);
+            load.memory_traffic += moved * 2.0 * vector
+                + keys * 2.0 * key
+                + pooled * (columns as f64 * table + vector + machine.lookup_bytes);
         }
     }
 

@@ -31,8 +31,9 @@ pub struct Machine {
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over the ranks of one node.
     pub frequent_sums: FrequentSums,
-    /// Whether owners pool bags there, where a job does not say what crosses.
-    pub pools: bool,
+    /// Whether owners also pool bags of which other rows are frequent, and of rows whose columns share squares. GPUs do
+    /// not.
+    pub pools_all: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
     pub overlap: f64,
@@ -87,7 +88,7 @@ impl Machine {
             reduction_element_bytes: 4,
             lookup_bytes: 0.0,
             frequent_sums: FrequentSums::Reduced,
-            pools: true,
+            pools_all: true,
             overlap: 0.0,
         }
     }
@@ -124,7 +125,7 @@ impl Machine {
             reduction_element_bytes: 4,
             lookup_bytes: 220.0,
             frequent_sums: FrequentSums::Sent,
-            pools: false,
+            pools_all: false,
             overlap: 0.5,
         }
     }

@@ -183,13 +183,21 @@ impl<'a> Search<'a> {
         let input = self.tables[table].input;
         let exchanges: Vec<_> =
             Exchange::ALL.into_iter().filter(|&one| exchange.is_none_or(|only| only == one)).collect();
+        // What a job demands of a machine that does not do it, whoever trains refuses.
+        let pools_all = self.context.machine.pools_all || input.exchange == Some(Exchange::Pooled);
+        let rowwise = matches!(input.rule, UpdateRule::RowwiseAdagrad { .. });
+        let possible = |pooled: bool| {
+            let kept = |exchange: &Exchange| pools_all || pooled || *exchange == Exchange::Rows;
+            let kept: Vec<_> = exchanges.iter().copied().filter(kept).collect();
+            if kept.is_empty() { vec![Exchange::Rows] } else { kept }
+        };
         let mut found = Vec::new();
         for one in Placement::ALL.into_iter().filter(|&one| placement.is_none_or(|only| only == one)) {
             match one {
                 Placement::Replicated => found.push(Choice::replicated()),
                 Placement::RowWise => found.extend(exchanges.iter().map(|&e| Choice::row_wise(e))),
                 Placement::Hybrid => {
-                    for &exchange in &exchanges {
+                    for exchange in possible(false) {
                         let splits = &self.splits[table][exchange as usize];
                         // Without frequent rows it is row-wise, unless it must be hybrid.
                         let splits = splits.iter().filter(|&&split| split > 0 || placement.is_some());
@@ -204,7 +212,8 @@ impl<'a> Search<'a> {
                 }
                 Placement::ColumnWise => {
                     for owners in self.column_owners(input.spec.dim, others) {
-                        found.extend(exchanges.iter().map(|&e| Choice::column_wise(e, owners.clone())));
+                        let exchanges = possible(!rowwise).into_iter();
+                        found.extend(exchanges.map(|e| Choice::column_wise(e, owners.clone())));
                     }
                 }
             }

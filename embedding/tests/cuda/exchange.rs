@@ -15,6 +15,7 @@ use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, Node
 use rankine_embedding::rows::{PlacedRows, RowPart, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
     Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
+    UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
@@ -98,11 +99,11 @@ impl Case {
         if words.below(4) > 0 {
             let topology = Topology::new(ranks, 1)?;
             let owners: Vec<_> = (0..ranks).collect();
-            let plan = |table: &TableSpec| match words.below(6) {
-                0 => TablePlan::row_wise(table, Exchange::Rows),
+            let plan = |(table, optimizer): (&TableSpec, &Optimizer)| match words.below(6) {
+                0 => TablePlan::row_wise(table, words.one_of(&Exchange::ALL)),
                 1 => {
                     let owner = words.below(ranks as u64) as usize;
-                    TablePlan::table_wise(table, Exchange::Rows, owner)
+                    TablePlan::table_wise(table, words.one_of(&Exchange::ALL), owner)
                 }
                 2 => TablePlan::replicated(table),
                 // None, some or all of the rows, those that are looked up most often among them.
@@ -112,9 +113,13 @@ impl Case {
                     let frequent = FrequentRows::listed(frequent.collect());
                     TablePlan::hybrid(table, Exchange::Rows, frequent)
                 }
-                _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
+                _ => {
+                    let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+                    let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
+                    TablePlan::column_wise(table, exchange, &owners)
+                }
             };
-            let tables = tables.iter().map(plan).collect();
+            let tables = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
             layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
         }
         let devices = (0..ranks).map(|rank| Arc::clone(&opened[rank % gpus])).collect();
@@ -420,6 +425,33 @@ fn expected_vectors<T: Element>(case: &Case, tables: &[Table], columns: &[Column
     vectors
 }
 
+/// By how much vectors may differ of tables whose owners pool: these round sums of their parts, in another order; 0 of
+/// all others.
+fn slack_of_pooled<T: Element>(case: &Case, tables: &[Table], columns: &[Column]) -> Vec<f64> {
+    let rounding = match T::KIND {
+        ElementKind::F32 => super::F32_ROUNDING,
+        ElementKind::Bf16 => super::BF16_ROUNDING,
+        ElementKind::F16 => 1.0 / 2048.0,
+    };
+    let mut slack = vec![0.0; case.layout.elements()];
+    for number in case.layout.pooled() {
+        let feature = case.layout.features()[number];
+        let (table, Column { offsets, ids }) = (&tables[feature.table], &columns[feature.column]);
+        for (sample, bag) in offsets.windows(2).enumerate() {
+            let bag = &ids[bag[0] as usize..bag[1] as usize];
+            let of_sample = &mut slack[sample * case.of_rank.stride + feature.place..];
+            for (column, slack) in of_sample[..table.spec().dim].iter_mut().enumerate() {
+                let size: f64 = bag.iter().map(|&id| f64::from(table.weights(id)[column]).abs()).sum();
+                // Each row is rounded where it is exchanged and not where it is pooled; each part, and their sum, once.
+                let roundings = (bag.len() + 2 * case.ranks() + 3) as f64;
+                *slack = size * (3.0 * rounding + roundings * super::F32_ROUNDING) * 1.1
+                    + f64::from(u8::from(T::KIND == ElementKind::F16)) * 1e-6;
+            }
+        }
+    }
+    slack
+}
+
 /// What sums of gradients travel as.
 fn travelled<T: Element>(sum: f32) -> f32 {
     if T::KIND == ElementKind::Bf16 { bf16::from_f32(sum).to_f32() } else { sum }
@@ -488,9 +520,13 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
     for (number, (batch, stop)) in with_stops.iter().enumerate() {
         for (rank, (vectors, _)) in found.iter().enumerate() {
             let expected = expected_vectors::<T>(case, &tables, &batch.columns[rank]);
-            let differs = |(a, b): (&u32, &u32)| a != b;
-            let (have, wanted) = (bits(&vectors[number]), bits(&expected));
-            if let Some(at) = have.iter().zip(&wanted).position(differs) {
+            let slack = slack_of_pooled::<T>(case, &tables, &batch.columns[rank]);
+            let differs = |(at, (a, b)): (usize, (&T, &T))| match slack[at] {
+                0.0 => a.value().to_bits() != b.value().to_bits(),
+                slack => f64::from(a.value() - b.value()).abs() > slack || a.value().is_nan(),
+            };
+            let mut both = vectors[number].iter().zip(&expected).enumerate();
+            if let Some(at) = both.position(differs) {
                 let (sample, element) = (at / case.of_rank.stride, at % case.of_rank.stride);
                 let (have, wanted) = (vectors[number][at], expected[at]);
                 let place = format!("step {number}, rank {rank}, sample {sample}, element {element}");
@@ -749,7 +785,8 @@ fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
     let mut batch = case.batch::<f32>(words, true);
     let feature = case.layout.features()[0];
     let looked_up = case.layout.looked_up().iter().map(|&(feature, _)| case.layout.features()[feature]);
-    let expected = looked_up.filter(|other| other.column == feature.column).count();
+    let pooled = case.layout.pooled().map(|number| case.layout.features()[number]);
+    let expected = looked_up.chain(pooled).filter(|other| other.column == feature.column).count();
     let Some(id) = batch.columns[0][feature.column].ids.last_mut() else { return Ok(()) };
     *id = u64::from(u32::MAX);
     let outcomes = case.on_ranks::<f32, _>(|rank| {

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Mlp, Places, hidden_layers};
-use crate::job::{Conflict, DenseUpdate, Exchange, Job, Precision};
+use crate::job::{Conflict, DenseUpdate, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -38,16 +38,12 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
             refuse("device.precision".into(), why.into());
         }
-        let by_rows = |exchange| matches!(exchange, Exchange::Auto | Exchange::Rows);
-        let pooled =
-            format!("GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", or {on_cpu}");
-        if !by_rows(job.embedding.exchange) {
-            refuse("embedding.exchange".into(), pooled.clone());
-        }
-        for (number, table) in job.tables.iter().enumerate() {
-            if table.exchange.is_some_and(|exchange| !by_rows(exchange)) {
-                refuse(format!("table.{number}.exchange"), pooled.clone());
-            }
+        for (key, table) in pooled_beyond(job, spec) {
+            let why = format!(
+                "GPUs do not pool bags of table {table}, of which frequent rows are on every rank or whose columns share \
+                 squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
+            );
+            refuse(key, why);
         }
     }
     let heads = spec.heads.len();
@@ -72,6 +68,30 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
             "model.embedding_dim".into(),
             format!("{vectors} vectors of {dim} elements are more than a GPU interacts so far: {on_cpu}"),
         );
+    }
+    found
+}
+
+/// The tables that a job has placed hybrid, or column-wise under row-wise Adagrad, and pooled: the key that says so, and
+/// what they are called.
+fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
+    let beyond = |placement: Placement, exchange: Exchange, rule: &Optimizer| {
+        let rowwise = matches!(rule, Optimizer::RowwiseAdagrad(_));
+        let by_columns = placement == Placement::ColumnWise && rowwise;
+        exchange == Exchange::Pooled && (placement == Placement::Hybrid || by_columns)
+    };
+    let (placement, exchange) = (job.embedding.placement, job.embedding.exchange);
+    let mut found = Vec::new();
+    if beyond(placement, exchange, &job.optimizer.sparse) && !spec.tables.is_empty() {
+        found.push(("embedding.exchange".into(), format!("`{}` and others", spec.tables[0].name)));
+    }
+    for (number, table) in job.tables.iter().enumerate() {
+        let own = (table.placement.unwrap_or(placement), table.exchange.unwrap_or(exchange));
+        let rule = table.optimizer.as_ref().unwrap_or(&job.optimizer.sparse);
+        let says = table.placement.is_some() || table.exchange.is_some() || table.optimizer.is_some();
+        if says && beyond(own.0, own.1, rule) {
+            found.push((format!("table.{number}.exchange"), format!("`{}`", table.columns.join(", "))));
+        }
     }
     found
 }

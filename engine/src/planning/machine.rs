@@ -127,7 +127,7 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
             bytes => bytes.unwrap_or(base.lookup_bytes),
         },
         frequent_sums: base.frequent_sums,
-        pools: base.pools,
+        pools_all: base.pools_all,
         overlap: share("overlap", file.overlap)?.unwrap_or(base.overlap),
     })
 }

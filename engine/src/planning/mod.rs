@@ -108,7 +108,6 @@ impl Planning {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
             let (placement, exchange) = self.wanted[number];
-            let exchange = exchange.or((!machine.pools).then_some(Exchange::Rows));
             TableInput {
                 spec,
                 rule: optimizer.rule,

@@ -1,0 +1,204 @@
+// Bags that owners pool: each rank's ids to the owners of their rows, and bags' vectors and gradients between them.
+//
+// A rank cuts each bag into parts, one an owner of some of its rows, in the order of the bag, and writes these into the
+// owners' memory, feature by feature as columns of ragged bags. So an owner has all ranks' parts as features of its own,
+// which it looks up and updates as tables on one GPU are. The vectors of parts come back and are added up in the order of
+// owners; gradients of bags go to each owner of a part.
+//
+// Reads an id three times and writes it once; reads and writes an element for each part and each bag.
+#include "dtype.cuh"
+
+// A feature of a rank's batch, of a table or some of its columns whose owners pool.
+struct PooledFeature {
+    // Where the column's ids begin, and its offsets or `FIXED`.
+    u32 ids;
+    u32 offsets;
+    u32 hotness;
+    u32 mean;
+    // Of the table: an id that is not below is taken for the last row.
+    u32 rows;
+    // The rank that owns all rows, or `TURNS`.
+    u32 owner;
+    // Elements, a multiple of VECTOR, and where they begin in a sample's vectors and among those of parts.
+    u32 dim;
+    u32 place;
+    u32 part_place;
+    // Where its ids begin at an owner, among those of this rank.
+    u32 part_ids;
+};
+static_assert(sizeof(PooledFeature) == 40);
+
+struct Pooled {
+    const PooledFeature* features;
+    const u32* ids;
+    const u32* offsets;
+    const u32* samples_count;
+    // [owner][feature][samples + 1]: where each sample's part begins, behind the beginning of the feature's ids there.
+    u32* starts;
+    // Of each owner, this rank's: [feature][samples + 1], and ids as numbers of rows there.
+    u32* their_starts[RANKS_MAX];
+    u32* their_ids[RANKS_MAX];
+    // [owner][sample][width]: vectors of parts.
+    const void* parts;
+    // Of each owner, this rank's: from one sample to the next `their_stride` elements.
+    void* their_gradients[RANKS_MAX];
+    // [sample][stride]
+    void* vectors;
+    const void* gradients;
+    // Counts the ids that are not below their table's rows.
+    u32* faults;
+    u32 features_count;
+    u32 samples;
+    u32 ranks;
+    u32 width;
+    u32 their_stride;
+    u32 stride;
+};
+static_assert(sizeof(Pooled) == 288);
+
+constexpr u32 POOLED_THREADS = 256;
+
+// The ids of a sample; none where there is no such sample.
+__device__ inline Bag bag_of(const Pooled& p, const PooledFeature& feature, u32 sample) {
+    if (sample >= *p.samples_count) return {0, 0};
+    if (feature.offsets == FIXED) return {feature.ids + sample * feature.hotness, feature.hotness};
+    const u32 *of_sample = p.offsets + feature.offsets + sample, begin = of_sample[0];
+    return {feature.ids + begin, of_sample[1] - begin};
+}
+
+__device__ inline u32 row_of(const Pooled& p, const PooledFeature& feature, u32 at) {
+    return min(__ldg(p.ids + at), feature.rows - 1);
+}
+
+__device__ inline u32 owner_of(const Pooled& p, const PooledFeature& feature, u32 row) {
+    return feature.owner == TURNS ? row % p.ranks : feature.owner;
+}
+
+__device__ inline u32* starts_of(const Pooled& p, u32 owner, u32 feature) {
+    return p.starts + (u64(owner) * p.features_count + feature) * (p.samples + 1);
+}
+
+// Counts each sample's ids of each owner, into the place behind it. Grid: x over samples, a thread each, and y over
+// features.
+extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_count(const __grid_constant__ Pooled p) {
+    const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
+    if (sample >= p.samples) return;
+    const PooledFeature feature = p.features[blockIdx.y];
+    const Bag bag = bag_of(p, feature, sample);
+    u32 counts[RANKS_MAX] = {}, faults = 0;
+    for (u32 i = 0; i < bag.size; i++) {
+        faults += __ldg(p.ids + bag.begin + i) >= feature.rows;
+        const u32 owner = owner_of(p, feature, row_of(p, feature, bag.begin + i));
+#pragma unroll
+        for (u32 rank = 0; rank < RANKS_MAX; rank++) counts[rank] += rank == owner;
+    }
+#pragma unroll
+    for (u32 rank = 0; rank < RANKS_MAX; rank++) {
+        if (rank < p.ranks) starts_of(p, rank, blockIdx.y)[sample + 1] = counts[rank];
+    }
+    if (faults != 0) atomicAdd(p.faults, faults);
+}
+
+constexpr u32 SCAN_THREADS = 1024;
+
+// From counts to where parts begin, here and at the owner. Grid: x over features, y over owners.
+extern "C" __global__ void __launch_bounds__(SCAN_THREADS) pooled_scan(const __grid_constant__ Pooled p) {
+    __shared__ u32 warps[SCAN_THREADS / WARP + 1];
+    u32* own = starts_of(p, blockIdx.y, blockIdx.x);
+    u32* theirs = p.their_starts[blockIdx.y] + u64(blockIdx.x) * (p.samples + 1);
+    u32 before = 0;
+    if (threadIdx.x == 0) own[0] = theirs[0] = 0;
+    for (u32 first = 0; first < p.samples; first += SCAN_THREADS) {
+        const u32 sample = first + threadIdx.x;
+        const u32 count = sample < p.samples ? own[sample + 1] : 0;
+        u32 all;
+        const u32 end = before + exclusive_sum<SCAN_THREADS>(count, warps, all) + count;
+        if (sample < p.samples) own[sample + 1] = theirs[sample + 1] = end;
+        before += all;
+    }
+}
+
+// Writes ids to the owners of their rows, as numbers there. Grid: x over samples, a thread each, and y over features.
+extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_cut(const __grid_constant__ Pooled p) {
+    const u32 sample = blockIdx.x * POOLED_THREADS + threadIdx.x;
+    if (sample >= p.samples) return;
+    const PooledFeature feature = p.features[blockIdx.y];
+    const Bag bag = bag_of(p, feature, sample);
+    u32 next[RANKS_MAX] = {};
+#pragma unroll
+    for (u32 rank = 0; rank < RANKS_MAX; rank++) {
+        if (rank < p.ranks) next[rank] = starts_of(p, rank, blockIdx.y)[sample];
+    }
+    for (u32 i = 0; i < bag.size; i++) {
+        const u32 row = row_of(p, feature, bag.begin + i), owner = owner_of(p, feature, row);
+        u32 place = 0;
+#pragma unroll
+        for (u32 rank = 0; rank < RANKS_MAX; rank++) {
+            if (rank == owner) place = next[rank]++;
+        }
+        p.their_ids[owner][feature.part_ids + place] = feature.owner == TURNS ? row / p.ranks : row;
+    }
+}
+
+// Whether an owner has a part of a sample's bag.
+__device__ inline bool has_part(const Pooled& p, u32 owner, u32 feature, u32 sample) {
+    const u32* starts = starts_of(p, owner, feature) + sample;
+    return starts[0] != starts[1];
+}
+
+// A warp takes a bag: x over samples, y over features.
+template <class T>
+__device__ inline void add_parts(const Pooled& p) {
+    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
+    const PooledFeature feature = p.features[blockIdx.y];
+    for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
+        const u32 size = bag_of(p, feature, sample).size;
+        const float scale = feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+        u32 owners = 0;
+        for (u32 owner = 0; owner < p.ranks; owner++) owners |= u32(has_part(p, owner, blockIdx.y, sample)) << owner;
+        for (u32 column = lane * VECTOR; column < feature.dim; column += WARP * VECTOR) {
+            float4 sum = make_float4(0, 0, 0, 0);
+            for (u32 owner = 0; owner < p.ranks; owner++) {
+                if ((owners >> owner & 1) == 0) continue;
+                const u64 at = (u64(owner) * p.samples + sample) * p.width + feature.part_place + column;
+                add(sum, load4(static_cast<const T*>(p.parts) + at));
+            }
+            if (scale != 1) sum = make_float4(sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale);
+            stream4(static_cast<T*>(p.vectors) + u64(sample) * p.stride + feature.place + column, sum);
+        }
+    }
+}
+
+// The same with gradients, which go to each owner of a part.
+template <class T>
+__device__ inline void send_gradients(const Pooled& p) {
+    const u32 lane = threadIdx.x % WARP, warps = gridDim.x * POOLED_THREADS / WARP;
+    const PooledFeature feature = p.features[blockIdx.y];
+    for (u32 sample = (blockIdx.x * POOLED_THREADS + threadIdx.x) / WARP; sample < p.samples; sample += warps) {
+        const u32 size = bag_of(p, feature, sample).size;
+        const float scale = feature.mean != 0 ? __frcp_rn(float(max(size, 1u))) : 1.0f;
+        u32 owners = 0;
+        for (u32 owner = 0; owner < p.ranks; owner++) owners |= u32(has_part(p, owner, blockIdx.y, sample)) << owner;
+        if (owners == 0) continue;
+        for (u32 column = lane * VECTOR; column < feature.dim; column += WARP * VECTOR) {
+            float4 value = load4(static_cast<const T*>(p.gradients) + u64(sample) * p.stride + feature.place + column);
+            if (scale != 1) value = make_float4(value.x * scale, value.y * scale, value.z * scale, value.w * scale);
+            const u64 at = u64(sample) * p.their_stride + feature.part_place + column;
+            for (u32 owner = 0; owner < p.ranks; owner++) {
+                if (owners >> owner & 1) store4(static_cast<T*>(p.their_gradients[owner]) + at, value);
+            }
+        }
+    }
+}
+
+#define KERNELS(NAME, T)                                                                                             \
+    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_add_##NAME(const __grid_constant__ Pooled p) {  \
+        add_parts<T>(p);                                                                                             \
+    }                                                                                                                \
+    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_send_##NAME(const __grid_constant__ Pooled p) { \
+        send_gradients<T>(p);                                                                                        \
+    }
+
+KERNELS(f32, float)
+KERNELS(bf16, bf16)
+KERNELS(f16, f16)

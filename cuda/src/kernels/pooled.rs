@@ -1,0 +1,176 @@
+//! `pooled.cu`.
+
+use bytemuck::{Pod, Zeroable};
+
+use super::{Element, Id, Kernel, RANKS_MAX};
+use crate::buffer::Pointer;
+use crate::error::Result;
+use crate::lane::Lane;
+
+/// A feature of a rank's batch, of a table or some of its columns whose owners pool.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+pub struct PooledFeature {
+    /// Where the column's ids begin.
+    pub ids: u32,
+    /// Where the column's offsets begin, or [`super::Feature::FIXED`].
+    pub offsets: u32,
+    /// Ids of a sample: as many, or where there are offsets at most as many.
+    pub hotness: u32,
+    /// 1 where a bag's vector is the mean of its rows, 0 where it is their sum.
+    pub mean: u32,
+    /// Rows of its table.
+    pub rows: u32,
+    /// The rank that owns all rows, or [`super::Feature::TURNS`].
+    pub owner: u32,
+    /// Elements, a multiple of 4.
+    pub dim: u32,
+    /// Where its vector begins in a sample's.
+    pub place: u32,
+    /// Where its part's vector begins in a sample's at an owner.
+    pub part_place: u32,
+    /// Where its ids begin at an owner, among those of this rank.
+    pub part_ids: u32,
+}
+
+/// What a rank does with bags that owners pool: cuts them into parts, one an owner, and adds up what owners have pooled.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Pooled {
+    /// All of them.
+    pub features: Pointer<PooledFeature>,
+    /// Where the features say.
+    pub ids: Pointer<u32>,
+    /// Where the features say.
+    pub offsets: Pointer<u32>,
+    /// How many samples there are; those behind have no ids, and vectors of zeros.
+    pub samples_count: Pointer<u32>,
+    /// `[owner][feature][samples + 1]`: where each part begins.
+    pub starts: Pointer<u32>,
+    /// Of each owner, this rank's: `[feature][samples + 1]`.
+    pub their_starts: [Pointer<u32>; RANKS_MAX],
+    /// Of each owner, this rank's: where the features say.
+    pub their_ids: [Pointer<u32>; RANKS_MAX],
+    /// `[owner][sample][width]`: vectors of parts.
+    pub parts: Pointer<u32>,
+    /// Of each owner, this rank's: `[sample][their_stride]`.
+    pub their_gradients: [Pointer<u32>; RANKS_MAX],
+    /// `[sample][stride]`
+    pub vectors: Pointer<u32>,
+    /// `[sample][stride]`
+    pub gradients: Pointer<u32>,
+    /// Counts ids that are not below their table's rows, which are taken for the last row.
+    pub faults: Pointer<u32>,
+    /// Features.
+    pub features_count: u32,
+    /// Samples that there is room for.
+    pub samples: u32,
+    /// All ranks.
+    pub ranks: u32,
+    /// Elements from one sample's parts to the next one's, a multiple of 4.
+    pub width: u32,
+    /// Elements from one sample's gradients to the next one's at an owner, a multiple of 4.
+    pub their_stride: u32,
+    /// Elements from one sample to the next, a multiple of 4.
+    pub stride: u32,
+}
+
+const _: () = assert!(size_of::<PooledFeature>() == 40 && size_of::<Pooled>() == 288);
+
+impl Pooled {
+    /// Enqueues cutting bags into parts and writing their ids to the owners of their rows.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn cut(&self, lane: &Lane) -> Result<()> {
+        let threads = (self.samples.div_ceil(PooledCut::THREADS), self.features_count);
+        // SAFETY: the caller vouches for the addresses.
+        unsafe {
+            lane.launch(&PooledCount(*self), threads)?;
+            lane.launch(&PooledScan(*self), (self.features_count, self.ranks))?;
+            lane.launch(&PooledCut(*self), threads)
+        }
+    }
+
+    /// Enqueues adding up the vectors of parts, on so many blocks a feature.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`]; the elements of all matrices must be `T`.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn add<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
+        // SAFETY: the caller vouches for the addresses.
+        unsafe { lane.launch(&PooledAdd::<T>(*self, Default::default()), (blocks, self.features_count)) }
+    }
+
+    /// Enqueues sending bags' gradients to each owner of a part, on so many blocks a feature.
+    ///
+    /// # Safety
+    /// As for [`Pooled::add`].
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn send<T: Element>(&self, lane: &Lane, blocks: u32) -> Result<()> {
+        // SAFETY: the caller vouches for the addresses.
+        unsafe { lane.launch(&PooledSend::<T>(*self, Default::default()), (blocks, self.features_count)) }
+    }
+}
+
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct PooledCount(Pooled);
+
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct PooledScan(Pooled);
+
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct PooledCut(Pooled);
+
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct PooledAdd<T>(Pooled, std::marker::PhantomData<T>);
+
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+struct PooledSend<T>(Pooled, std::marker::PhantomData<T>);
+
+// SAFETY: `pooled.cu` has the same struct.
+unsafe impl Kernel for PooledCount {
+    const ID: Id = Id::PooledCount;
+    const NAME: &'static str = "pooled_count";
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `pooled.cu` has the same struct.
+unsafe impl Kernel for PooledScan {
+    const ID: Id = Id::PooledScan;
+    const NAME: &'static str = "pooled_scan";
+    const THREADS: u32 = 1024;
+}
+
+// SAFETY: `pooled.cu` has the same struct.
+unsafe impl Kernel for PooledCut {
+    const ID: Id = Id::PooledCut;
+    const NAME: &'static str = "pooled_cut";
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `pooled.cu` has the same struct.
+unsafe impl<T: Element> Kernel for PooledAdd<T> {
+    const ID: Id = Id::of::<T>([Id::PooledAddF32, Id::PooledAddBf16, Id::PooledAddF16]);
+    const NAME: &'static str = "pooled_add";
+    const THREADS: u32 = 256;
+}
+
+// SAFETY: `pooled.cu` has the same struct.
+unsafe impl<T: Element> Kernel for PooledSend<T> {
+    const ID: Id = Id::of::<T>([Id::PooledSendF32, Id::PooledSendBf16, Id::PooledSendF16]);
+    const NAME: &'static str = "pooled_send";
+    const THREADS: u32 = 256;
+}
