@@ -89,7 +89,8 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
 }
 
 /// Removes all but the latest `keep` checkpoints, those of steps after `newest`, and those that kept ones are additions
-/// to. `base_of` tells of a step which one it is an addition to. Each is renamed first, so that none is ever half there.
+/// to. `base_of` tells of a step which one it is an addition to. Each is renamed first, so that none is ever half
+/// there.
 ///
 /// # Errors
 /// [`CheckpointError::Io`]; those that are to be kept are there then, too.

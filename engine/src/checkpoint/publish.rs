@@ -62,12 +62,12 @@ impl Draft {
         &self.partial
     }
 
-    /// Makes it a checkpoint, once all ranks' shards are durable: writes the files beside them, each with its name, then
-    /// the manifest, and renames the folder. `manifest` has everything but the lists of files.
+    /// Makes it a checkpoint, once all ranks' shards are durable: writes the files beside them, each with its name,
+    /// then the manifest, and renames the folder. `manifest` has everything but the lists of files.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`]. There is no checkpoint then, or where the folder had its name already, a whole one that a
-    /// failure of power might take away.
+    /// [`CheckpointError::Io`]. There is no checkpoint then, or where the folder had its name already, a whole one that
+    /// a failure of power might take away.
     pub fn publish(
         self,
         manifest: Manifest,

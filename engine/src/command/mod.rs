@@ -89,7 +89,8 @@ pub(crate) enum Exit {
     BadData = 3,
     /// The model does not fit into memory.
     DoesNotFit = 4,
-    /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to repeat.
+    /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
+    /// repeat.
     Resumable = 75,
 }
 

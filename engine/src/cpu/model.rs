@@ -135,8 +135,8 @@ impl CpuModel {
         gathered.expect("it is the host's memory");
     }
 
-    /// Takes over what was saved after so many steps: the dense parameters with their state, and rows, which `load` puts
-    /// where each rank has them, for all ranks at once.
+    /// Takes over what was saved after so many steps: the dense parameters with their state, and rows, which `load`
+    /// puts where each rank has them, for all ranks at once.
     ///
     /// # Errors
     /// The first that `load` returns; rows are then partly set.

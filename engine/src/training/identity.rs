@@ -42,8 +42,8 @@ pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError>
     Ok(of(dataset)? == manifest.data)
 }
 
-/// Refuses a checkpoint that a job cannot go on from. Ranks, nodes, placement, device and precision may be others, and so
-/// may learning rates, schedule, batch size, evaluation, logging, and where training ends.
+/// Refuses a checkpoint that a job cannot go on from. Ranks, nodes, placement, device and precision may be others, and
+/// so may learning rates, schedule, batch size, evaluation, logging, and where training ends.
 ///
 /// # Errors
 /// [`CheckpointError::Mismatch`] with the first difference.

@@ -1,7 +1,8 @@
 //! A file system in memory that forgets what was not made durable when its power fails.
 //!
-//! What was written and not synced may be there after that, or not, or cut short, or zeros; so may names that were made,
-//! changed or removed since their folder was synced, each by itself. That is more than any real one does to a program.
+//! What was written and not synced may be there after that, or not, or cut short, or zeros; so may names that were
+//! made, changed or removed since their folder was synced, each by itself. That is more than any real one does to a
+//! program.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
