@@ -5,7 +5,7 @@
 use std::net::TcpListener;
 use std::process::{Child, Stdio};
 
-use support::{FAILED, SUCCESS, USAGE, rankine};
+use support::{LOST, Place, SUCCESS, USAGE, generate, job, rankine};
 
 mod support;
 
@@ -74,7 +74,7 @@ fn who_does_not_come_is_named_by_all() {
     });
     for child in children {
         let (code, _, stderr) = ended(child);
-        assert_eq!(code, Some(FAILED), "{stderr}");
+        assert_eq!(code, Some(LOST), "{stderr}");
         assert!(stderr.contains("error: ranks 1, 3 did not come, after "), "{stderr}");
     }
 }
@@ -97,7 +97,7 @@ fn without_rank_0_the_address_is_named() {
     ]);
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(FAILED));
+    assert_eq!(output.status.code(), Some(LOST));
     assert!(stderr.contains(&format!("to reach rank 0 at {meet}: Connection refused")), "{stderr}");
 }
 
@@ -118,4 +118,50 @@ fn contradictions_are_refused() {
     let (code, stdout, stderr) = ended(start(&["--launcher", "none"], &variables));
     assert_eq!(code, Some(SUCCESS), "{stderr}");
     assert!(stdout.contains("1 process on 1 node; an exchange"), "{stdout}");
+}
+
+/// Two processes that train a job, each with more arguments.
+fn train_on_two(place: &Place, arguments: [&[&str]; 2]) -> [(Option<i32>, String, String); 2] {
+    let (job, meet) = (job(place), format!("127.0.0.1:{}", free_port()));
+    let children = [0, 1].map(|rank: usize| {
+        let (rank, run) = (rank.to_string(), place.word("run"));
+        let mut command = rankine();
+        command.args(["train", &job, "--run-dir", &run, "--rank", &rank, "--ranks", "2", "--meet", &meet]);
+        command.args(arguments[rank.parse::<usize>().unwrap()]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    });
+    children.map(ended)
+}
+
+#[test]
+fn processes_that_cannot_train_together_say_why() {
+    let place = Place::new();
+    generate(&place, support::SHAPE, 1000, 0);
+    let cases: [([&[&str]; 2], [&str; 2]); 3] = [
+        ([&["--set", "device.kind=cpu"]; 2], ["2 processes were launched, and device.kind is \"cpu\""; 2]),
+        ([&["--set", "device.ranks=3"]; 2], ["device.ranks is 3, and 2 processes were launched"; 2]),
+        // The first one has nothing to complain of, and ends for the other.
+        (
+            [&["--set", "device.ranks=2"], &["--set", "device.ranks=2", "--set", "seed=7"]],
+            ["", "rank 1 has another job than rank 0: `seed = 7` here, `seed = 1` there"],
+        ),
+    ];
+    for (arguments, words) in cases {
+        for (rank, (code, stdout, stderr)) in train_on_two(&place, arguments).into_iter().enumerate() {
+            assert_eq!(stdout, "");
+            if words[rank].is_empty() {
+                assert_ne!(code, Some(SUCCESS), "{stderr}");
+                continue;
+            }
+            assert_eq!(code, Some(USAGE), "{stderr}");
+            assert!(
+                stderr.contains(&format!("error (rank {rank}): ")) && stderr.contains(words[rank]),
+                "{stderr}"
+            );
+            // The source is told once.
+            let told = stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), meeting at 127.0.0.1:"));
+            assert_eq!(told, rank == 0, "{stderr}");
+        }
+        assert!(!place.path("run").exists());
+    }
 }

@@ -35,7 +35,7 @@ struct AllReduce {
     u32 numbers_count;
     u32 reserved;
 };
-static_assert(sizeof(AllReduce) == 320);
+static_assert(sizeof(AllReduce) == 328);
 
 // All threads of a block.
 __device__ inline void meet_all(const AllReduce& p, u64 epoch) {

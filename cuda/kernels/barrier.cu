@@ -7,7 +7,7 @@ struct Barrier {
     u64* epoch;
     Wait wait;
 };
-static_assert(sizeof(Barrier) == 96);
+static_assert(sizeof(Barrier) == 104);
 
 // One warp; a lane for each rank.
 extern "C" __global__ void barrier(const __grid_constant__ Barrier p) {

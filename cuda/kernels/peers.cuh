@@ -1,7 +1,7 @@
 // How ranks that write into each other's memory wait for each other. Epochs only grow, so that nothing is ever reset.
 //
 // A rank that waits looks at its abort word and at a deadline: a peer that is gone stops everybody within that time,
-// and later waits end at once.
+// and later waits end at once. Its host can have it give up before.
 #pragma once
 
 #include "common.cuh"
@@ -19,11 +19,13 @@ static_assert(sizeof(Flags) == 128);
 struct Wait {
     // Null, or memory of the host: what `aborted` is, once this rank has seen it.
     u64* told;
+    // Null, or memory of the host: not 0 where nobody shall wait any more.
+    const u64* give_up;
     u64 deadline_ns;
     u32 rank;
     u32 ranks;
 };
-static_assert(sizeof(Wait) == 24);
+static_assert(sizeof(Wait) == 32);
 
 __device__ inline u64 load_acquire(const u64* address) {
     u64 value;
@@ -43,6 +45,10 @@ __device__ inline u64 now_ns() {
 
 // Looks at a peer's flag between two at the abort word and the time: these would make each look take longer.
 constexpr u32 LOOKS = 64;
+// How long a rank waits before it looks at the host's word, too, each time: that is far away.
+constexpr u64 HOST_NS = 1000000;
+// In `told`: the rank gave up.
+constexpr u64 GAVE_UP = u64(1) << 63;
 
 // Tells `peer` that this rank has come to an epoch, and waits until `peer` has. There are as many flags a rank as there
 // are sequences of epochs, of which this is number `sequence`; what went wrong is told in the first ones.
@@ -61,6 +67,9 @@ __device__ inline void meet(Flags* const (&flags)[RANKS_MAX], u32 sequence, u64 
         if (verdict == 0 && now - begun > wait.deadline_ns) {
             verdict = u64(wait.rank + 1) << 32 | (peer + 1);
             for (u32 other = 0; other < wait.ranks; other++) store_release(&flags[other]->aborted, verdict);
+        }
+        if (verdict == 0 && now - begun > HOST_NS && wait.give_up != nullptr && load_acquire(wait.give_up) != 0) {
+            verdict = GAVE_UP | u64(wait.rank + 1) << 32 | (peer + 1);
         }
         if (verdict != 0) {
             if (wait.told != nullptr) *wait.told = verdict;

@@ -143,6 +143,15 @@ impl Device {
         result::device::get_name(self.handle).named("cuDeviceGetName")
     }
 
+    /// What it is known by to any process of the host.
+    ///
+    /// # Errors
+    /// Where the driver does not say.
+    pub fn uuid(&self) -> Result<[u8; 16]> {
+        let uuid = result::device::get_uuid(self.handle).named("cuDeviceGetUuid")?;
+        Ok(uuid.bytes.map(|byte| byte as u8))
+    }
+
     /// Bytes of its memory that nobody has. It must be the current one of this thread.
     ///
     /// # Errors

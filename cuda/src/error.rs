@@ -127,7 +127,7 @@ pub enum Error {
     },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(
-        "rank {waiting} waited {deadline_ms} ms for rank {missing} at a barrier: look at that rank's log for what \
+        "rank {waiting} waited {deadline_ms} ms for rank {missing} at {what}: look at that rank's log for what \
          stopped it"
     )]
     PeerBarrier {
@@ -135,8 +135,20 @@ pub enum Error {
         waiting: usize,
         /// The rank that did not come.
         missing: usize,
+        /// To what.
+        what: &'static str,
         /// How long.
         deadline_ms: u128,
+    },
+    /// A rank that was told to wait no more, since another one is lost.
+    #[error("rank {waiting} gave up waiting for rank {missing} at {what}")]
+    PeerGivenUp {
+        /// The rank that waited.
+        waiting: usize,
+        /// The rank that had not come.
+        missing: usize,
+        /// To what.
+        what: &'static str,
     },
     /// cuBLASLt is not here, or does not start.
     #[error("products of matrices need cuBLASLt: {0}; `rankine doctor` says what was looked for")]

@@ -67,6 +67,11 @@ impl<T: Pod> Pinned<T> {
         unsafe { std::slice::from_raw_parts_mut(self.elements, self.len) }
     }
 
+    /// The first of them, for whoever writes while others look.
+    pub(crate) fn first(&self) -> *mut T {
+        self.elements
+    }
+
     /// Their address for kernels of the device.
     ///
     /// # Errors

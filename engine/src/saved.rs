@@ -72,6 +72,9 @@ pub enum SavedModelError {
         /// The first tensor that has such weights.
         tensor: String,
     },
+    /// Processes that have some of the weights are gone.
+    #[error(transparent)]
+    Processes(#[from] crate::launch::MeetError),
     /// The weights cannot be had from where they are.
     #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
     Gpu(String),

@@ -3,6 +3,7 @@
 use std::fs;
 
 use rankine::job::JobFile;
+use rankine::launch::ProcessGroup;
 use rankine::training::{TrainBenchOptions, bench_train};
 
 use super::{Bench, Body, Outcome, Words};
@@ -46,10 +47,10 @@ fn a_benchmark_tells_where_the_time_goes(_: &Bench, _: &mut Words) -> Outcome {
     let job = JobFile::read(&path, &["seed=1"])?.job()?;
     let trace = place.path().join("trace.json");
     let options = TrainBenchOptions { warm_up: 20, steps: 200, resident: false, trace: Some(trace.clone()) };
-    let bench = match bench_train(&job, &options, &mut ()) {
+    let bench = match bench_train(&job, &options, &ProcessGroup::alone(), &mut ()) {
         // CUPTI is the toolkit's, and training needs no toolkit.
         Err(error) if error.to_string().contains("(libcupti.so.13)") => {
-            bench_train(&job, &TrainBenchOptions { trace: None, ..options }, &mut ())?
+            bench_train(&job, &TrainBenchOptions { trace: None, ..options }, &ProcessGroup::alone(), &mut ())?
         }
         outcome => outcome?,
     };

@@ -15,6 +15,7 @@ pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const FAILED: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
 pub(crate) const BAD_DATA: i32 = 3;
+pub(crate) const LOST: i32 = 5;
 pub(crate) const RESUMABLE: i32 = 75;
 
 /// The root of the repository.

@@ -62,6 +62,12 @@ impl ClusterSum {
         Ok(Self { of_node, rail: rail.cloned() })
     }
 
+    /// As [`AllReduce::named`].
+    #[must_use]
+    pub fn named(self, what: &'static str) -> Self {
+        Self { of_node: self.of_node.named(what), ..self }
+    }
+
     /// As [`AllReduce::values`].
     pub fn values(&self) -> &Buffer<f32> {
         self.of_node.values()

@@ -29,7 +29,7 @@ pub(crate) struct AllReduce {
     pub(crate) reserved: u32,
 }
 
-const _: () = assert!(size_of::<AllReduce>() == 320);
+const _: () = assert!(size_of::<AllReduce>() == 328);
 
 impl AllReduce {
     /// Threads of a block.

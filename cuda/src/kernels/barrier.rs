@@ -23,6 +23,8 @@ pub(crate) struct Flags {
 pub(crate) struct Wait {
     /// Null, or where [`Flags::aborted`] is copied to when this rank finds it: memory that the host reads.
     pub(crate) told: Pointer<u64>,
+    /// Null, or memory of the host: not 0 once this rank shall wait no more.
+    pub(crate) give_up: Pointer<u64>,
     /// How long to wait before all ranks are told to give up.
     pub(crate) deadline_ns: u64,
     /// This rank.
@@ -42,7 +44,10 @@ pub(crate) struct Barrier {
     pub(crate) wait: Wait,
 }
 
-const _: () = assert!(size_of::<Flags>() == 128 && size_of::<Wait>() == 24 && size_of::<Barrier>() == 96);
+/// In what [`Wait::told`] points to: this rank gave up by itself.
+pub(crate) const GAVE_UP: u64 = 1 << 63;
+
+const _: () = assert!(size_of::<Flags>() == 128 && size_of::<Wait>() == 32 && size_of::<Barrier>() == 104);
 
 // SAFETY: `barrier.cu` has the same struct, and takes one warp.
 unsafe impl Kernel for Barrier {

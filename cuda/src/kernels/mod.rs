@@ -49,7 +49,7 @@ pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
 };
 pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
-pub(crate) use barrier::{Barrier, Flags, Wait};
+pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
 pub use cross::{CROSS_LAYERS, Cross, CrossFirst, CrossGradient};

@@ -154,6 +154,13 @@ impl AllReduce {
         Ok(Self { way, watch, values, part, numbers, inboxes, calls, parameters, blocks })
     }
 
+    /// The same, by what it is for in errors: `the sum of ...`.
+    #[must_use]
+    pub fn named(mut self, what: &'static str) -> Self {
+        self.watch.name(what);
+        self
+    }
+
     /// This rank's values, which the sums replace: as many as were asked for, and up to 3 zeros behind them, which must
     /// stay zeros.
     pub fn values(&self) -> &Buffer<f32> {

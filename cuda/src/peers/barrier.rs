@@ -29,6 +29,13 @@ impl PeerBarrier {
         Ok(Self { watch, epoch: Buffer::filled(peers.device(), 1, 0)? })
     }
 
+    /// The same, by what it is for in errors: `the barrier of ...`.
+    #[must_use]
+    pub fn named(mut self, what: &'static str) -> Self {
+        self.watch.name(what);
+        self
+    }
+
     /// Waits, on the GPU, until all ranks have come as far on their lanes: what they wrote before can be read after.
     /// Ranks must enqueue, or replay, the barriers of a sequence in the same order.
     ///

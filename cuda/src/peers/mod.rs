@@ -2,6 +2,7 @@
 
 mod all_reduce;
 mod barrier;
+mod give_up;
 pub(crate) mod room;
 mod sockets;
 mod watch;
@@ -22,6 +23,7 @@ use crate::memory::Memory;
 
 pub use all_reduce::{AllReduce, AllReduceWay};
 pub use barrier::PeerBarrier;
+pub use give_up::GivingUp;
 use room::{Room, Value};
 pub use sockets::Gather;
 use sockets::{Handed, Sockets};
@@ -39,6 +41,7 @@ pub struct Peers {
     ranks: usize,
     device: Arc<Device>,
     deadline: Duration,
+    giving_up: Arc<GivingUp>,
     together: Together,
 }
 
@@ -68,14 +71,13 @@ impl Peers {
             }
         }
         let room = Arc::new(Room::new(devices.len(), deadline));
-        let of_rank = |(rank, device)| Self {
-            rank,
-            ranks: devices.len(),
-            device: Arc::clone(device),
-            deadline,
-            together: Together::Threads(Arc::clone(&room), devices.to_vec()),
+        let of_rank = |(rank, device)| {
+            let giving_up = Arc::new(GivingUp::new(device)?);
+            let together = Together::Threads(Arc::clone(&room), devices.to_vec());
+            let (ranks, device) = (devices.len(), Arc::clone(device));
+            Ok(Self { rank, ranks, device, deadline, giving_up, together })
         };
-        Ok(devices.iter().enumerate().map(of_rank).collect())
+        devices.iter().enumerate().map(of_rank).collect()
     }
 
     /// This process's rank among processes of one node, all of the same user, each of which sees all GPUs of the ranks.
@@ -99,7 +101,8 @@ impl Peers {
             return Err(Error::PeersSocket { rank, why });
         }
         let together = Together::Processes(Sockets::connect(rank, ranks, deadline, gather)?);
-        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, together })
+        let giving_up = Arc::new(GivingUp::new(device)?);
+        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, giving_up, together })
     }
 
     /// This rank.
@@ -115,6 +118,11 @@ impl Peers {
     /// This rank's GPU.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// What has this rank's GPU wait for others no more, from any thread.
+    pub fn giving_up(&self) -> &Arc<GivingUp> {
+        &self.giving_up
     }
 
     /// How long one waits for another.

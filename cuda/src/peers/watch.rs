@@ -4,7 +4,7 @@ use bytemuck::Pod;
 
 use super::{Peers, Shared};
 use crate::error::{Error, Result};
-use crate::kernels::{Flags, Wait};
+use crate::kernels::{Flags, GAVE_UP, Wait};
 use crate::lane::Lane;
 use crate::pinned::Pinned;
 
@@ -16,6 +16,8 @@ pub(super) struct Watch {
     told: Pinned<u64>,
     wait: Wait,
     deadline_ms: u128,
+    /// What is waited at, in errors.
+    what: &'static str,
 }
 
 impl Watch {
@@ -25,11 +27,17 @@ impl Watch {
         let told = Pinned::zeroed(peers.device(), 1)?;
         let wait = Wait {
             told: told.device_pointer()?,
+            give_up: peers.giving_up().pointer()?,
             deadline_ns: u64::try_from(peers.deadline().as_nanos()).unwrap_or(u64::MAX),
             rank: peers.rank() as u32,
             ranks: peers.ranks() as u32,
         };
-        Ok(Self { flags, told, wait, deadline_ms: peers.deadline().as_millis() })
+        Ok(Self { flags, told, wait, deadline_ms: peers.deadline().as_millis(), what: "a barrier" })
+    }
+
+    /// Says what is waited at.
+    pub(super) fn name(&mut self, what: &'static str) {
+        self.what = what;
     }
 
     pub(super) fn flags(&self) -> &Shared<Flags> {
@@ -42,7 +50,9 @@ impl Watch {
 
     /// Waits for the lane, and tells whether a rank waited in vain.
     pub(super) fn check(&self, lane: &Lane) -> Result<()> {
-        self.judge(self.flags.read_part(lane, 0, 1)?[0].aborted)
+        let aborted = self.flags.read_part(lane, 0, 1)?[0].aborted;
+        self.check_now()?;
+        self.judge(aborted)
     }
 
     /// As [`Watch::check`], of what this rank has found by now; without waiting.
@@ -54,8 +64,11 @@ impl Watch {
         if aborted == 0 {
             return Ok(());
         }
-        let (waiting, missing) = ((aborted >> 32) as usize - 1, (aborted as u32 - 1) as usize);
-        Err(Error::PeerBarrier { waiting, missing, deadline_ms: self.deadline_ms })
+        let (waiting, missing) = (((aborted & !GAVE_UP) >> 32) as usize - 1, (aborted as u32 - 1) as usize);
+        if aborted & GAVE_UP != 0 {
+            return Err(Error::PeerGivenUp { waiting, missing, what: self.what });
+        }
+        Err(Error::PeerBarrier { waiting, missing, what: self.what, deadline_ms: self.deadline_ms })
     }
 }
 

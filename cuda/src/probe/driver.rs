@@ -23,6 +23,8 @@ pub struct Driver {
 pub struct Device {
     /// The product's name.
     pub name: String,
+    /// What it is known by to any process of the host, as nvidia-smi writes it.
+    pub uuid: String,
     /// All of its memory.
     pub memory_bytes: u64,
     /// Compute capability, major and minor: 9 and 0 for Hopper.
@@ -55,14 +57,15 @@ struct Calls {
     device_get_count: unsafe extern "C" fn(*mut i32) -> Status,
     device_get: unsafe extern "C" fn(*mut i32, i32) -> Status,
     device_get_name: unsafe extern "C" fn(*mut c_char, i32, i32) -> Status,
+    device_get_uuid: unsafe extern "C" fn(*mut [u8; 16], i32) -> Status,
     device_total_mem: unsafe extern "C" fn(*mut usize, i32) -> Status,
     device_get_attribute: unsafe extern "C" fn(*mut i32, i32, i32) -> Status,
 }
 
 impl Calls {
     fn of(loaded: &Loaded) -> Result<Self, String> {
-        // SAFETY: each name has the type that cuda.h gives it, since CUDA 3.2 for `cuDeviceTotalMem_v2` and longer for
-        // the others; a name whose type changes gets a new suffix.
+        // SAFETY: each name has the type that cuda.h gives it, since CUDA 11.4 for `cuDeviceGetUuid_v2` and longer
+        // for the others; a name whose type changes gets a new suffix.
         unsafe {
             Ok(Self {
                 init: loaded.symbol(c"cuInit")?,
@@ -71,6 +74,7 @@ impl Calls {
                 device_get_count: loaded.symbol(c"cuDeviceGetCount")?,
                 device_get: loaded.symbol(c"cuDeviceGet")?,
                 device_get_name: loaded.symbol(c"cuDeviceGetName")?,
+                device_get_uuid: loaded.symbol(c"cuDeviceGetUuid_v2")?,
                 device_total_mem: loaded.symbol(c"cuDeviceTotalMem_v2")?,
                 device_get_attribute: loaded.symbol(c"cuDeviceGetAttribute")?,
             })
@@ -107,6 +111,10 @@ impl Calls {
         let name = name.map(|c| c as u8);
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
 
+        let mut uuid = [0; 16];
+        // SAFETY: the pointer is to 16 live bytes, which is what a CUuuid is.
+        self.check("cuDeviceGetUuid", unsafe { (self.device_get_uuid)(&mut uuid, device) })?;
+
         let mut memory_bytes = 0;
         // SAFETY: the pointer is to a live usize; `device` is a handle that the driver gave.
         let status = unsafe { (self.device_total_mem)(&mut memory_bytes, device) };
@@ -116,7 +124,7 @@ impl Calls {
             self.attribute(COMPUTE_CAPABILITY_MAJOR, device)?,
             self.attribute(COMPUTE_CAPABILITY_MINOR, device)?,
         );
-        Ok(Device { name, memory_bytes: memory_bytes as u64, compute_capability })
+        Ok(Device { name, uuid: shown(uuid), memory_bytes: memory_bytes as u64, compute_capability })
     }
 
     fn attribute(&self, attribute: i32, device: i32) -> Result<u32, String> {
@@ -144,5 +152,26 @@ impl Calls {
             unsafe { CStr::from_ptr(words) }.to_string_lossy()
         };
         Err(format!("{call}: {words} (error {status})"))
+    }
+}
+
+/// As nvidia-smi writes it: `GPU-` and the bytes in hexadecimal, in five groups.
+fn shown(uuid: [u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (place, byte) in uuid.into_iter().enumerate() {
+        if [0, 4, 6, 8, 10].contains(&place) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn uuids_are_written_as_elsewhere() {
+        let uuid = std::array::from_fn(|place| place as u8 * 17);
+        assert_eq!(super::shown(uuid), "GPU-00112233-4455-6677-8899-aabbccddeeff");
     }
 }

@@ -117,8 +117,8 @@ impl NodeTables {
             union: Bits::new(device, layout.span)?,
             parts: Buffer::filled(device, parts, POISON)?,
             touched: None,
-            route_barrier: PeerBarrier::new(peers)?,
-            barrier: PeerBarrier::new(peers)?,
+            route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
+            barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
             seed,
@@ -386,8 +386,8 @@ impl NodeTables {
     /// have some columns of rows each whose rule takes squares of whole rows, they meet in between.
     ///
     /// # Safety
-    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the same
-    /// at all ranks; `rates` must be one for each table; `scale` is null or what
+    /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the
+    /// same at all ranks; `rates` must be one for each table; `scale` is null or what
     /// gradients are multiplied by; see [`Lane::launch`].
     ///
     /// # Errors

@@ -817,7 +817,9 @@ fn waits_in_vain(tables: &NodeTables, lane: &Lane) -> Outcome {
     // SAFETY: the tables live until all ranks are done.
     (0..2).try_for_each(|_| unsafe { tables.meet(lane) })?;
     match tables.check(lane) {
-        Err(Error::Cuda(rankine_cuda::Error::PeerBarrier { waiting: 1, missing: 0, deadline_ms })) => {
+        Err(Error::Cuda(rankine_cuda::Error::PeerBarrier {
+            waiting: 1, missing: 0, deadline_ms, ..
+        })) => {
             assert_eq!(deadline_ms, PATIENCE.as_millis());
             Ok(())
         }

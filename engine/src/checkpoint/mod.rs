@@ -35,7 +35,7 @@ pub use manifest::{
     TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
-pub use publish::{Draft, Published};
+pub use publish::{Draft, Published, draft_path};
 pub use shard::{ShardFiles, write_shard};
 pub use stored::StoredRows;
 

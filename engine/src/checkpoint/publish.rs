@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
+use serde::{Deserialize, Serialize};
 
 use super::error::Doing;
 use super::files::Files;
@@ -12,6 +13,11 @@ use super::folder::{PARTIAL, step_name};
 use super::manifest::{self, Manifest};
 use super::shard::write_file;
 use super::{CheckpointError, ShardFiles};
+
+/// Where the draft of a step's checkpoint is made, below `dir`.
+pub fn draft_path(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("{}{PARTIAL}", step_name(step)))
+}
 
 /// A checkpoint's folder before it is complete: `step-N.partial`.
 #[derive(Debug)]
@@ -23,7 +29,7 @@ pub struct Draft {
 }
 
 /// A checkpoint that is there, and durable.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
     /// Its step.
     pub step: u64,
@@ -44,7 +50,7 @@ impl Draft {
     /// [`CheckpointError::Io`].
     pub fn begin(files: Arc<dyn Files>, dir: &Path, step: u64) -> Result<Self, CheckpointError> {
         let target = dir.join(step_name(step));
-        let partial = dir.join(format!("{}{PARTIAL}", step_name(step)));
+        let partial = draft_path(dir, step);
         files.create_dir(dir).doing("create", dir)?;
         // Its own name must outlast a failure of power, too.
         let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));

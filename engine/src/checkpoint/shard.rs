@@ -6,6 +6,7 @@ use rankine_embedding::rows::Choice;
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use safetensors::tensor::{Metadata, TensorInfo};
+use serde::{Deserialize, Serialize};
 
 use super::error::Doing;
 use super::files::{Files, Output};
@@ -19,7 +20,7 @@ pub(super) fn file_name(rank: usize) -> String {
 }
 
 /// What was written of a shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardFiles {
     /// Its index.
     pub index: FileManifest,

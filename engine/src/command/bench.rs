@@ -4,15 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Subcommand;
+use rankine::launch::Seat;
 use rankine::training::{
     self, Ceilings, Input, MemoryPart, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
-    TrainError,
 };
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
 
 use super::job::JobArgs;
-use super::{CommandError, arguments, output};
+use super::{CommandError, arguments, launch, output};
 
 /// Measure how fast this machine does one of the things that a training does
 #[derive(Debug, clap::Args)]
@@ -100,23 +100,39 @@ struct Train {
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    launch: launch::Args,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    match args.what {
-        What::Read(args) => run_read(args),
-        What::Train(args) => run_train(args),
+impl Args {
+    /// What is said of several processes, where there can be such.
+    pub(crate) fn launch(&self) -> Option<&launch::Args> {
+        match &self.what {
+            What::Read(_) => None,
+            What::Train(train) => Some(&train.launch),
+        }
     }
 }
 
-fn run_train(args: Train) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
+    match args.what {
+        What::Read(args) => run_read(args),
+        What::Train(args) => run_train(args, seat),
+    }
+}
+
+fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
+    let job = file.job()?;
+    let processes = args.launch.form(seat)?;
     let Train { warm_up, steps, resident, trace, json, .. } = args;
     let options = TrainBenchOptions { warm_up, steps, resident, trace };
-    let bench = training::bench_train(&file.job()?, &options, &mut ()).map_err(|error| match error {
-        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
-        error => CommandError::from(error),
-    })?;
+    let bench = training::bench_train(&job, &options, &processes, &mut ());
+    let bench = launch::outcome(&processes, &file, bench)?;
+    if !processes.is_first() {
+        return Ok(());
+    }
     if json { output::json(&bench) } else { output::text(Iteration(&bench)) }
 }
 

@@ -95,6 +95,7 @@ impl From<SavedModelError> for CommandError {
                 Self::new(Exit::Failed, error)
             }
             SavedModelError::Damaged { .. } | SavedModelError::Source(_) => Self::new(Exit::BadData, error),
+            SavedModelError::Processes(error) => error.into(),
             SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
         }
     }
@@ -123,6 +124,8 @@ impl From<TrainError> for CommandError {
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }
+            TrainError::Processes(error) => error.into(),
+            TrainError::Missed { .. } => Self::new(Exit::Lost, error),
             TrainError::Gpu(_)
             | TrainError::Write { .. }
             | TrainError::Diverged { .. }

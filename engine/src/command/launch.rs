@@ -3,9 +3,12 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use rankine::job::JobFile;
 use rankine::launch::{
-    Address, LaunchError, Launcher, MeetError, Meeting, Member, Node, Seat, Wanted, nodes,
+    Activity, Address, Failure, LaunchError, Launcher, MeetError, Meeting, Member, Node, ProcessGroup, Seat,
+    Wanted, nodes,
 };
+use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
 use serde::Serialize;
 
@@ -44,6 +47,78 @@ impl Args {
     pub(crate) fn any(&self) -> bool {
         self.launcher.is_some() || self.rank.is_some() || self.meet.is_some()
     }
+
+    /// Who this process is.
+    pub(crate) fn seat(&self) -> Result<Seat, LaunchError> {
+        let rank = self.rank.zip(self.ranks);
+        Seat::find(&Wanted { launcher: self.launcher, rank, meet: self.meet.clone() })
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.meet_timeout)
+    }
+
+    /// Meets the other processes. Where one of them is lost while this one cannot say so, this one ends.
+    pub(crate) fn form(&self, seat: &Seat) -> Result<ProcessGroup, CommandError> {
+        if seat.ranks == 1 {
+            if seat.launcher != Launcher::None {
+                tracing::info!("{seat}");
+            }
+            return Ok(ProcessGroup::alone());
+        }
+        let rank = seat.rank;
+        let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
+        let here = Member::here(seat, gpu_ids());
+        let processes = ProcessGroup::form(seat, here, self.timeout(), end)?;
+        let nodes = nodes(processes.members());
+        let hosts: Vec<_> = nodes.iter().map(|node| node.host.as_str()).collect();
+        tracing::info!("{seat}; {} processes are on {}", processes.size(), hosts.join(", "));
+        Ok(processes)
+    }
+}
+
+/// What the GPUs that this process sees are known by.
+fn gpu_ids() -> Vec<String> {
+    match probe().driver {
+        Presence::Found(driver) => driver
+            .devices
+            .map_or_else(|_| Vec::new(), |devices| devices.into_iter().map(|device| device.uuid).collect()),
+        Presence::Missing(_) => Vec::new(),
+    }
+}
+
+/// What a training has come to, once the other processes know of it.
+pub(crate) fn outcome<V>(
+    processes: &ProcessGroup,
+    file: &JobFile,
+    outcome: Result<V, TrainError>,
+) -> Result<V, CommandError> {
+    let error = match outcome {
+        Ok(value) => {
+            processes.finish();
+            return Ok(value);
+        }
+        Err(error) => error,
+    };
+    let misses_rank = error.misses_rank();
+    let error = match error {
+        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
+        error => CommandError::from(error),
+    };
+    match processes.fail(&error.to_string(), misses_rank) {
+        Some(failure) if misses_rank => {
+            Err(CommandError::new(Exit::Lost, format!("{failure}\n  what this process saw: {error}")))
+        }
+        _ => Err(error),
+    }
+}
+
+/// Ends this process, whose other threads may wait for what will never come.
+fn lost(rank: usize, failure: &Failure, activity: &Activity) {
+    super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(rank));
+    // Nothing of the GPU's is waited for, as it would be on the way out of `main`.
+    // SAFETY: the call has no precondition; what was written to files is in the system's hands already.
+    unsafe { libc::_exit(i32::from(Exit::Lost as u8)) }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -67,16 +142,11 @@ struct Cluster {
 
 /// Meets the other processes, and has rank 0 tell who they are.
 pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
-    let rank = args.rank.zip(args.ranks);
-    let seat = Seat::find(&Wanted { launcher: args.launcher, rank, meet: args.meet.clone() })?;
+    let seat = args.seat()?;
     tracing::info!("{seat}");
-    let timeout = Duration::from_secs_f64(args.meet_timeout);
+    let timeout = args.timeout();
     let mut meeting = Meeting::join(&seat, timeout)?;
-    let gpus = match probe().driver {
-        Presence::Found(driver) => driver.devices.map_or(0, |devices| devices.len()),
-        Presence::Missing(_) => 0,
-    };
-    let members = Member::here(&seat, gpus).introduce(&mut meeting)?;
+    let members = Member::here(&seat, gpu_ids()).introduce(&mut meeting)?;
     let begun = Instant::now();
     for _ in 0..EXCHANGES {
         meeting.gather(&[0; 128])?;
@@ -137,6 +207,13 @@ impl From<LaunchError> for CommandError {
 
 impl From<MeetError> for CommandError {
     fn from(error: MeetError) -> Self {
-        Self::new(Exit::Failed, error)
+        let exit =
+            if matches!(error, MeetError::Late { .. } | MeetError::Left { .. } | MeetError::Unreached { .. })
+            {
+                Exit::Lost
+            } else {
+                Exit::Failed
+            };
+        Self::new(exit, error)
     }
 }

@@ -1,7 +1,7 @@
 //! What is told on stderr while a command works.
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -10,8 +10,9 @@ use super::{CommandError, Exit};
 /// The variable that says how much is told.
 const VARIABLE: &str = "RANKINE_LOG";
 
-/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on.
-pub(crate) fn init(default: LevelFilter) -> Result<(), CommandError> {
+/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on; of one of
+/// several processes, with its rank.
+pub(crate) fn init(default: LevelFilter, rank: Option<usize>) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let level = level(asked.as_deref(), default)?;
     let no_color = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
@@ -20,9 +21,27 @@ pub(crate) fn init(default: LevelFilter) -> Result<(), CommandError> {
         .with_target(false)
         .with_max_level(level)
         .with_ansi(io::stderr().is_terminal() && !no_color)
-        .with_writer(io::stderr)
+        .with_writer(move || Lines { rank })
         .init();
     Ok(())
+}
+
+/// Stderr, where each line begins with the rank that it is of.
+struct Lines {
+    rank: Option<usize>,
+}
+
+impl Write for Lines {
+    /// Of a whole line at a time: lines of several processes shall not mix.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let prefix = self.rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
+        io::stderr().lock().write_all(&[prefix.as_bytes(), line].concat())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 fn level(text: Option<&str>, default: LevelFilter) -> Result<LevelFilter, CommandError> {

@@ -7,6 +7,7 @@ use std::fmt;
 use std::process;
 
 use clap::{Parser, Subcommand};
+use rankine::launch::Seat;
 use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;
@@ -57,6 +58,7 @@ Exit codes:
   2   bad usage, or a bad job file
   3   bad input data: a damaged dataset, or too many bad rows
   4   the model does not fit into the memory of the ranks it was planned for
+  5   of a job over several processes or GPUs, another rank failed, ended, hung or did not come
   75   a signal stopped training, and a checkpoint is there: with --resume it goes on";
 
 #[derive(Debug, Subcommand)]
@@ -89,6 +91,8 @@ pub(crate) enum Exit {
     BadData = 3,
     /// The model does not fit into memory.
     DoesNotFit = 4,
+    /// Another rank is lost.
+    Lost = 5,
     /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
     /// repeat.
     Resumable = 75,
@@ -103,10 +107,21 @@ impl From<Exit> for process::ExitCode {
 /// Runs the command that the process was called with.
 pub(crate) fn main() -> Exit {
     let cli = Cli::parse();
-    let quiet = matches!(&cli.command, Command::Train(args) if args.quiet);
+    let launch = match &cli.command {
+        Command::Train(args) => Some(&args.launch),
+        Command::Bench(args) => args.launch(),
+        _ => None,
+    };
+    let seat = match launch.map_or_else(|| Ok(Seat::alone()), launch::Args::seat) {
+        Ok(seat) => seat,
+        Err(error) => return failed(&error.into(), None),
+    };
+    let rank = (seat.ranks > 1).then_some(seat.rank);
+    let quiet =
+        matches!(&cli.command, Command::Train(args) if args.quiet) || rank.is_some_and(|rank| rank > 0);
     let level = if quiet { LevelFilter::WARN } else { LevelFilter::INFO };
-    let result = log::init(level).and_then(|()| match cli.command {
-        Command::Train(args) => train::run(args),
+    let result = log::init(level, rank).and_then(|()| match cli.command {
+        Command::Train(args) => train::run(args, &seat),
         Command::Eval(args) => eval::run(args),
         Command::Predict(args) => predict::run(args),
         Command::Init(args) => init::run(args),
@@ -116,23 +131,29 @@ pub(crate) fn main() -> Exit {
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Inspect(args) => inspect::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench::run(args, &seat),
         Command::Doctor(args) => doctor::run(args),
     });
     match result {
         Ok(()) => Exit::Success,
         // Whoever reads the output has enough: `rankine doctor | head -1` is no failure.
         Err(CommandError::OutputClosed) => Exit::Success,
-        Err(error) => {
-            print_error(&error);
-            error.exit()
-        }
+        Err(error) => failed(&error, rank),
     }
 }
 
+fn failed(error: &CommandError, rank: Option<usize>) -> Exit {
+    print_error(error, rank);
+    error.exit()
+}
+
+/// Prints an error; of one of several processes, with its rank.
 #[expect(clippy::print_stderr, reason = "the one place where errors meet the user")]
-fn print_error(error: &dyn fmt::Display) {
-    eprintln!("error: {error}");
+fn print_error(error: &dyn fmt::Display, rank: Option<usize>) {
+    match rank {
+        None => eprintln!("error: {error}"),
+        Some(rank) => eprintln!("error (rank {rank}): {error}"),
+    }
 }
 
 #[cfg(test)]
@@ -148,8 +169,15 @@ mod tests {
 
     #[test]
     fn the_help_documents_every_exit_code() {
-        let all =
-            [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData, Exit::DoesNotFit, Exit::Resumable];
+        let all = [
+            Exit::Success,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::BadData,
+            Exit::DoesNotFit,
+            Exit::Lost,
+            Exit::Resumable,
+        ];
         for exit in all {
             assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
         }

@@ -1,11 +1,11 @@
 //! `rankine plan`: where would a job's tables lie among ranks, would they fit, and how long would an iteration take?
 //!
-//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from what
-//! a machine is known, or was measured, to do in a second.
+//! Nothing is trained, and no GPU is needed: the answer comes from the job, from the frequencies of its rows and from
+//! what a machine is known, or was measured, to do in a second.
 
 use std::fmt;
 
-use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount};
+use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
 use rankine::training::{self, Prospect, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
@@ -81,8 +81,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let mut job = file.job()?;
-    job.device.ranks = args.ranks.unwrap_or(job.device.ranks);
-    job.device.nodes = args.nodes.unwrap_or(job.device.nodes);
+    job.device.ranks = args.ranks.map_or(job.device.ranks, Ranks::Count);
+    job.device.nodes = args.nodes.map_or(job.device.nodes, Ranks::Count);
+    if job.device.ranks == Ranks::Auto {
+        let what =
+            "device.ranks is \"auto\", which is known where the job is started: say how many with --ranks";
+        return Err(CommandError::new(Exit::Usage, what));
+    }
     job.embedding.sample_samples = args.sample.or(job.embedding.sample_samples);
     let topology = job.topology().map_err(|error| CommandError::new(Exit::Usage, error))?;
     let machine = machine(&args, &job, topology)?;

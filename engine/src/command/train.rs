@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
-use rankine::training::{self, Event, ExchangeSummary, Observer, TrainError, TrainOptions};
+use rankine::launch::Seat;
+use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
 
 use super::job::JobArgs;
 use super::metrics::MetricsText;
 use super::progress::Progress;
-use super::{CommandError, Exit, output, signals};
+use super::{CommandError, Exit, launch, output, signals};
 
 /// Train the model of a job file
 ///
@@ -25,7 +26,9 @@ Examples:
   rankine train configs/quickstart.toml
   rankine train job.toml --set train.max_steps=1000 --set eval.every_steps=200
   rankine train job.toml --set optimizer.sparse.learning_rate=0.05 --run-dir runs/rate-0.05
-  rankine train job.toml --set checkpoint.every_minutes=10 --run-dir runs/long --resume")]
+  rankine train job.toml --set checkpoint.every_minutes=10 --run-dir runs/long --resume
+  torchrun --no-python --nproc-per-node 8 rankine train job.toml --set device.ranks=auto
+  srun --ntasks-per-node=1 rankine train job.toml --set device.ranks=auto")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
@@ -42,27 +45,32 @@ pub(crate) struct Args {
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) launch: launch::Args,
 }
 
-pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
+    let processes = args.launch.form(seat)?;
     let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
     let stop = signals::stop()?;
     let files =
         Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
+    // The first process tells for all.
+    let observer: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
     let options = TrainOptions {
         run_dir: args.run_dir.as_deref(),
+        processes: Some(&processes),
         resume: args.resume,
         stop: Some(&stop),
         files: Some(&files),
     };
-    let outcome = training::train(&job, options, &mut watcher);
+    let outcome = training::train(&job, options, observer);
     drop(watcher);
-    let (summary, run) = outcome.map_err(|error| match error {
-        TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
-        error => CommandError::from(error),
-    })?;
+    let (summary, run) = launch::outcome(&processes, &file, outcome)?;
+    let Some(run) = run else { return Ok(()) };
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
     }

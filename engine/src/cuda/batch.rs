@@ -39,10 +39,13 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// All of it, for the only rank.
-    pub(super) fn only(self) -> Batch<'a> {
+    /// The share of the only rank here.
+    pub(super) fn only(self, topology: Topology, rank: usize) -> Batch<'a> {
         match self {
-            Self::Unpacked(batch, samples) => Batch::Unpacked(Cow::Borrowed(batch), samples),
+            Self::Unpacked(batch, samples) => {
+                let share = topology.share(samples.len(), rank);
+                Batch::Unpacked(Cow::Borrowed(batch), samples.start + share.start..samples.start + share.end)
+            }
             Self::Packed(batch) => match batch.parts() {
                 [part] => Batch::Packed(Arc::clone(part)),
                 parts => panic!("a batch for {} GPUs, and there is one", parts.len()),
@@ -50,8 +53,8 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// Each rank's.
-    pub(super) fn shares(&self, topology: Topology) -> Vec<Batch<'static>> {
+    /// Those of some ranks, each its share.
+    pub(super) fn shares(&self, topology: Topology, ranks: Range<usize>) -> Vec<Batch<'static>> {
         match self {
             Self::Unpacked(batch, samples) => {
                 let of_rank = |rank| {
@@ -59,11 +62,11 @@ impl<'a> Whole<'a> {
                     let own = batch.slice(samples.start + share.start..samples.start + share.end);
                     Batch::Unpacked(Cow::Owned(own), 0..share.len())
                 };
-                (0..topology.ranks()).into_par_iter().map(of_rank).collect()
+                ranks.into_par_iter().map(of_rank).collect()
             }
             Self::Packed(batch) => {
                 let parts = batch.parts();
-                assert_eq!(parts.len(), topology.ranks(), "a part a GPU");
+                assert_eq!(parts.len(), ranks.len(), "a part a GPU");
                 parts.iter().map(|part| Batch::Packed(Arc::clone(part))).collect()
             }
         }

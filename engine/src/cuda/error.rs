@@ -19,6 +19,9 @@ pub enum Error {
     /// Rows cannot be read, or set, where they lie.
     #[error(transparent)]
     State(#[from] rankine_embedding::rows::RowsError),
+    /// What processes hand each other did not come.
+    #[error(transparent)]
+    Processes(#[from] crate::launch::MeetError),
     /// The dataset cannot be read, or is not what its schema says.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
@@ -33,11 +36,27 @@ impl Error {
         }
     }
 
+    /// Whether it is only that a rank did not come to what all ranks do together.
+    pub fn misses_rank(&self) -> bool {
+        use rankine_cuda::Error as Cuda;
+        let Some(rankine_embedding::cuda::Error::Cuda(error)) = self.gpu() else { return false };
+        matches!(
+            error,
+            Cuda::PeersLate { .. }
+                | Cuda::PeersLeft { .. }
+                | Cuda::PeersStray { .. }
+                | Cuda::PeerBarrier { .. }
+                | Cuda::PeerGivenUp { .. }
+                | Cuda::RailLate { .. }
+                | Cuda::NcclLate { .. }
+        )
+    }
+
     /// What failed of a GPU's; none where it is the data.
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
-            Self::State(_) | Self::Data(_) => None,
+            Self::State(_) | Self::Processes(_) | Self::Data(_) => None,
         }
     }
 }

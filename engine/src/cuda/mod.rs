@@ -22,6 +22,7 @@ mod input;
 mod iteration;
 mod model;
 mod network;
+mod pieces;
 mod rank;
 mod refusal;
 mod tables;

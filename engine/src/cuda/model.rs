@@ -1,10 +1,13 @@
 //! A model in the memory of one GPU or several: training steps, and scores.
 
+mod state;
+
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytemuck::Pod;
 use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
@@ -19,12 +22,13 @@ use super::error::{Error, Result};
 use super::evaluation::Judgement;
 use super::feed::FedBatch;
 use super::network::Products;
+use super::pieces::{MISSING, pack, unpack};
 use super::rank::{Rank, SLOTS, Shape};
 use super::trainer::Trainer;
 use super::work::PhaseTimes;
 use super::workers::Workers;
-use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, RankState};
 use crate::job::Precision;
+use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::saved::{self, SavedModelError, Weights};
 
@@ -40,8 +44,8 @@ pub struct BatchShape<'a> {
     pub score_size: usize,
     /// Of each categorical column: how many ids a bag may hold.
     pub hotness: &'a [schema::Hotness],
-    /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of each
-    /// take turns.
+    /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of
+    /// each take turns.
     pub plan: Option<&'a EmbeddingPlan>,
     /// Whether book is kept of the rows that are updated, for checkpoints that are additions.
     pub keeps_book: bool,
@@ -52,6 +56,9 @@ pub struct BatchShape<'a> {
 /// On one GPU all is done by the calling thread. Over several each has a thread, its *rank*, which has a replica of the
 /// dense parts and its part of the tables, and takes a run of the samples of every batch. What training comes to is the
 /// same but for the rounding of sums over samples, which are taken rank by rank.
+///
+/// Ranks may be spread over processes, of which each has some. All of them are told the same steps, with the whole of
+/// each batch; each takes the shares of its own ranks.
 #[derive(Debug)]
 pub struct CudaModel {
     spec: ModelSpec,
@@ -59,6 +66,11 @@ pub struct CudaModel {
     /// Of each table, those of first-order terms behind the others.
     optimizers: Vec<Optimizer>,
     topology: Topology,
+    /// The ranks that are here.
+    here: Range<usize>,
+    /// Those that have the other ranks.
+    processes: Option<ProcessGroup>,
+    /// Of the ranks that are here.
     devices: Vec<Arc<Device>>,
     batch_size: usize,
     score_size: usize,
@@ -72,7 +84,7 @@ enum Ranks {
     One(Box<dyn Rank>),
     Several {
         workers: Workers,
-        /// Of the first rank: all have the same.
+        /// Of the first rank here: all have the same.
         losses: (Sender<f64>, Mutex<Receiver<f64>>),
     },
 }
@@ -94,7 +106,40 @@ impl CudaModel {
         device.bind()?;
         let shape = shape_of(batches, 1);
         let rank = make((device, None), (precision, algorithms), (&spec, rules), seed, shape)?;
-        Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, Ranks::One(rank)))
+        let ranks = (Topology::ONE, 0, None, Ranks::One(rank));
+        Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
+    }
+
+    /// This process's rank of the same over processes of a node, each with a GPU. They all call this.
+    ///
+    /// # Errors
+    /// As [`CudaModel::over_ranks`], and where a process does not come.
+    pub fn of_processes(
+        device: &Arc<Device>,
+        processes: &ProcessGroup,
+        spec: ModelSpec,
+        rules: &TrainingRules,
+        (precision, algorithms): (Precision, Algorithms),
+        seed: u64,
+        batches: BatchShape<'_>,
+    ) -> Result<Self> {
+        device.bind()?;
+        let (rank, count) = (processes.rank(), processes.size());
+        let shape = shape_of(batches, count);
+        let mut gather = |own: &[u8]| {
+            processes.gather("the sockets by which memory is shared", own).map_err(|error| error.to_string())
+        };
+        let peers = Arc::new(Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?);
+        let giving_up = Arc::clone(peers.giving_up());
+        processes.when_lost(move || giving_up.give_up());
+        let make = || {
+            let of = (device, Some(Arc::clone(&peers)));
+            make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
+        };
+        device.measure(make)?;
+        let topology = Topology::new(count, 1).expect("there is a process");
+        let ranks = (topology, rank, Some(processes.clone()), Ranks::One(make()?));
+        Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
 
     /// The same over GPUs that access each other's memory, a rank each. Each is measured before anything of it is
@@ -139,21 +184,24 @@ impl CudaModel {
         let workers = Workers::start(Peers::in_process(devices, DEADLINE)?, make)?;
         let (sender, losses) = channel();
         let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
-        Ok(Self::over((spec, rules), devices, batches, ranks))
+        let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
+        Ok(Self::over((spec, rules), devices, batches, (topology, 0, None, ranks)))
     }
 
     fn over(
         (spec, rules): (ModelSpec, &TrainingRules),
         devices: &[Arc<Device>],
         BatchShape { batch_size, score_size, .. }: BatchShape<'_>,
-        ranks: Ranks,
+        (topology, first, processes, ranks): (Topology, usize, Option<ProcessGroup>, Ranks),
     ) -> Self {
         let optimizers = rules.all_tables(&spec).into_iter().map(|(_, optimizer)| optimizer).collect();
         Self {
             spec,
             rules: rules.clone(),
             optimizers,
-            topology: Topology::new(devices.len(), 1).expect("there is a GPU"),
+            topology,
+            here: first..first + devices.len(),
+            processes,
             devices: devices.to_vec(),
             batch_size,
             score_size: score_size.min(batch_size),
@@ -175,9 +223,14 @@ impl CudaModel {
         &self.spec
     }
 
-    /// The GPUs that it lies on, in the order of ranks.
+    /// The GPUs here that it lies on, in the order of ranks.
     pub fn devices(&self) -> &[Arc<Device>] {
         &self.devices
+    }
+
+    /// The GPUs here, among how many ranks they are, and the first of theirs: whose shares of a batch come to them.
+    pub fn shares(&self) -> (&[Arc<Device>], Topology, usize) {
+        (&self.devices, self.topology, self.here.start)
     }
 
     /// What its memory is for, on the GPU where it takes most.
@@ -217,15 +270,15 @@ impl CudaModel {
             (1..=self.batch_size).contains(&batch.len()),
             "a batch has samples, and no more than there is room for"
         );
-        let Self { rules, optimizers, topology, ranks, .. } = self;
+        let Self { rules, optimizers, topology, here, ranks, .. } = self;
         let number = self.steps + 1;
         let step = rankine_embedding::Step { number, rate_factor };
         let rates: Vec<_> = optimizers.iter().map(|optimizer| optimizer.at(step).into()).collect();
         let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
         match ranks {
-            Ranks::One(rank) => rank.step(batch.only(), step, &rates)?,
+            Ranks::One(rank) => rank.step(batch.only(*topology, here.start), step, &rates)?,
             Ranks::Several { workers, losses: (losses, _) } => {
-                for (rank, batch) in batch.shares(*topology).into_iter().enumerate() {
+                for (rank, batch) in batch.shares(*topology, here.clone()).into_iter().enumerate() {
                     let (rates, losses) = (rates.clone(), (rank == 0).then(|| losses.clone()));
                     workers.tell(rank, move |rank| {
                         rank.step(batch, step, &rates)?;
@@ -249,7 +302,7 @@ impl CudaModel {
     /// # Errors
     /// Where something of a GPU's failed, and where ids of the batches were out of range.
     pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
-        let ranks = self.topology.ranks();
+        let ranks = self.here.len();
         match &mut self.ranks {
             Ranks::One(rank) => {
                 if all {
@@ -286,6 +339,7 @@ impl CudaModel {
     /// Where something of a GPU's failed.
     pub fn diverged_ranks(&self) -> Result<Vec<usize>> {
         let sums = self.ask_all(|rank| rank.checksum())?;
+        let sums = self.of_all_processes("the checksums of replicas", sums)?.concat();
         Ok((1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect())
     }
 
@@ -341,11 +395,14 @@ impl CudaModel {
         self.take_losses(false, drop)?;
         let slots = batches.len();
         let of_ranks = self.on_all(move |rank| rank.time_steps(slots, count))?;
+        let of_processes =
+            of_ranks.into_iter().map(|times| self.of_all_processes("the times of steps", times));
+        let of_ranks = of_processes.collect::<Result<Vec<_>>>()?.concat();
         let longest = |step| of_ranks.iter().map(|times| times[step]).fold(0.0, f64::max);
         Ok((0..count).map(longest).collect())
     }
 
-    /// Appends the logits of each sample, one a head.
+    /// Appends the logits of each sample that comes to a rank here, one a head.
     ///
     /// # Panics
     /// Where the columns are not the model's.
@@ -356,9 +413,11 @@ impl CudaModel {
         for samples in parts(batch, self.score_size) {
             let batch = Whole::Unpacked(batch, samples);
             match &mut self.ranks {
-                Ranks::One(rank) => out.extend(rank.logits(batch.only())?),
+                Ranks::One(rank) => {
+                    out.extend(rank.logits(batch.only(self.topology, self.here.start))?);
+                }
                 Ranks::Several { workers, .. } => {
-                    let shares = batch.shares(self.topology).into_iter();
+                    let shares = batch.shares(self.topology, self.here.clone()).into_iter();
                     let of_ranks = workers
                         .ask_each(shares.map(|batch| move |rank: &mut dyn Rank| rank.logits(batch)))?;
                     of_ranks.iter().for_each(|logits| out.extend(logits));
@@ -410,15 +469,15 @@ impl CudaModel {
     fn judge_whole(&mut self, batch: Whole<'_>) -> Result<()> {
         assert!(batch.len() <= self.score_size, "as many samples as are scored at a time");
         match &mut self.ranks {
-            Ranks::One(rank) => rank.judge(batch.only()),
+            Ranks::One(rank) => rank.judge(batch.only(self.topology, self.here.start)),
             Ranks::Several { workers, .. } => {
-                let mut shares = batch.shares(self.topology).into_iter().enumerate();
+                let mut shares = batch.shares(self.topology, self.here.clone()).into_iter().enumerate();
                 shares.try_for_each(|(rank, batch)| workers.tell(rank, move |rank| rank.judge(batch)))
             }
         }
     }
 
-    /// What an evaluation has come to.
+    /// What an evaluation has come to. Over processes only the first one tells AUCs.
     ///
     /// # Errors
     /// As [`CudaModel::train_fed`], and where ids were out of range.
@@ -431,110 +490,25 @@ impl CudaModel {
         self.score_size
     }
 
-    /// Collects the weights of some rows of a table, `[row][dim]`, from all ranks.
-    fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) -> Result<()> {
-        let fill = |rank: &dyn Rank, rows: Range<u64>, listed, weights: &mut [f32]| {
-            gather(&*rank.rows(), table, rows, listed, (dim, weights)).map_err(Error::State)
-        };
-        for listed in [false, true] {
-            match &self.ranks {
-                Ranks::One(rank) => fill(&**rank, rows.clone(), listed, weights)?,
-                Ranks::Several { workers, .. } => {
-                    let mut passed = weights.to_vec();
-                    for rank in 0..self.topology.ranks() {
-                        let rows = rows.clone();
-                        passed = workers.ask(rank, move |rank| {
-                            fill(rank, rows, listed, &mut passed)?;
-                            Ok(passed)
-                        })?;
-                    }
-                    weights.copy_from_slice(&passed);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets `visit` see what each rank has, all at once, once all steps are done; returns what it returns, in the order
-    /// of ranks.
-    ///
-    /// # Errors
-    /// The first that `visit` returns; [`CheckpointError::State`] where something of a GPU's failed.
-    pub(crate) fn on_each_rank<V: Send + 'static>(
-        &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + Sync + 'static,
-    ) -> Result<Vec<V>, CheckpointError> {
-        let topology = self.topology;
-        let question = |number| {
-            let visit = visit.clone();
-            move |rank: &dyn Rank| {
-                let dense = rank.dense_state()?;
-                let own = topology.part(dense.parameters.len(), number);
-                let state = dense.state.iter().map(|kind| kind[own.clone()].to_vec()).collect();
-                let parameters = dense.parameters[own.clone()].to_vec();
-                let rows = rank.rows();
-                let dense = DenseState { first: own.start, parameters, state };
-                Ok(visit(number, RankState { dense, rows: &*rows }))
-            }
-        };
-        let found = match &self.ranks {
-            Ranks::One(rank) => question(0)(&**rank).map(|found| vec![found]),
-            Ranks::Several { workers, .. } => {
-                let questions = (0..topology.ranks()).map(question);
-                workers.ask_each(questions.map(|question| move |rank: &mut dyn Rank| question(rank)))
-            }
-        };
-        found.map_err(unreachable)?.into_iter().collect()
-    }
-
-    /// What is kept beside parameters, on the first GPU: all have the same.
-    ///
-    /// # Errors
-    /// [`CheckpointError::State`].
-    pub(crate) fn device_state(&self) -> Result<DeviceState, CheckpointError> {
-        self.ask_first(|rank| rank.device_state()).map_err(unreachable)
-    }
-
-    /// Keeps book, from now on, of which rows are updated.
-    ///
-    /// # Errors
-    /// [`CheckpointError::State`], also where the model was not made for it.
-    pub(crate) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
-        let begun = self.on_all(|rank| rank.rows().begin_tracking().map_err(Error::State));
-        begun.map(drop).map_err(unreachable)
-    }
-
-    /// Goes on where a checkpoint was, which has these dense parameters.
-    ///
-    /// # Errors
-    /// [`CheckpointError`]; the model is of no use then.
-    pub(crate) fn restore(
-        &mut self,
-        from: &Arc<Checkpoint>,
-        dense: &Arc<DenseState>,
-    ) -> Result<(), CheckpointError> {
-        self.steps = from.manifest().train.step;
-        let (from, dense) = (Arc::clone(from), Arc::clone(dense));
-        let loaded = self.on_all(move |rank| {
-            rank.restore(&dense, from.manifest().device.as_ref())?;
-            let mut rows = rank.rows();
-            Ok(from.load_rows(&mut *rows))
-        });
-        loaded.map_err(unreachable)?.into_iter().collect()
-    }
-
-    /// Has all ranks do the same at once; what comes of it is in the order of ranks.
+    /// Has all ranks here do the same at once; what comes of it is in the order of ranks.
     fn on_all<V: Send + 'static>(
         &mut self,
         question: impl Fn(&mut dyn Rank) -> Result<V> + Clone + Send + 'static,
     ) -> Result<Vec<V>> {
         match &mut self.ranks {
             Ranks::One(rank) => Ok(vec![question(&mut **rank)?]),
-            Ranks::Several { workers, .. } => workers.ask_each(vec![question; self.topology.ranks()]),
+            Ranks::Several { workers, .. } => workers.ask_each(vec![question; self.here.len()]),
         }
     }
 
-    /// Asks all ranks the same.
+    /// Values of all processes, in their order, beside those of this one.
+    fn of_all_processes<V: Pod>(&self, what: &str, values: Vec<V>) -> Result<Vec<Vec<V>>> {
+        let Some(processes) = &self.processes else { return Ok(vec![values]) };
+        let all = processes.gather(what, bytemuck::cast_slice(&values))?;
+        Ok(all.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect())
+    }
+
+    /// Asks all ranks here the same.
     fn ask_all<V: Send + 'static>(
         &self,
         question: impl Fn(&dyn Rank) -> Result<V> + Clone + Send + 'static,
@@ -542,12 +516,12 @@ impl CudaModel {
         match &self.ranks {
             Ranks::One(rank) => Ok(vec![question(&**rank)?]),
             Ranks::Several { workers, .. } => {
-                workers.ask_each(vec![move |rank: &mut dyn Rank| question(rank); self.topology.ranks()])
+                workers.ask_each(vec![move |rank: &mut dyn Rank| question(rank); self.here.len()])
             }
         }
     }
 
-    /// Asks the first rank.
+    /// Asks the first rank here.
     fn ask_first<V: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Rank) -> Result<V> + Send + 'static,
@@ -578,10 +552,6 @@ fn make(
     })
 }
 
-fn unreachable(error: Error) -> CheckpointError {
-    CheckpointError::State(error.to_string())
-}
-
 /// What each of so many ranks is made for.
 fn shape_of(batches: BatchShape<'_>, ranks: usize) -> Shape<'_> {
     let BatchShape { batch_size, score_size, hotness, plan, keeps_book } = batches;
@@ -589,6 +559,8 @@ fn shape_of(batches: BatchShape<'_>, ranks: usize) -> Shape<'_> {
     Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan, keeps_book }
 }
 
+/// Over processes, all of them call [`Weights::try_for_each_run`]. The first one is told the weights, to which the
+/// others hand what they have; these are told nothing.
 impl Weights for CudaModel {
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -598,14 +570,66 @@ impl Weights for CudaModel {
         &self,
         tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
-        let failed = |error: super::Error| SavedModelError::Gpu(error.to_string());
-        tell(&self.ask_first(|rank| rank.parameters()).map_err(failed)?)?;
+        let is_first = self.processes.as_ref().is_none_or(ProcessGroup::is_first);
+        if is_first {
+            tell(&self.ask_first(|rank| rank.parameters()).map_err(of_gpu)?)?;
+        }
         for (number, (table, _)) in self.rules.all_tables(&self.spec).into_iter().enumerate() {
             saved::for_each_run(&table, |rows, weights| {
-                self.gather(number, rows, (table.dim, weights)).map_err(failed)?;
-                tell(weights)
+                weights.fill(MISSING);
+                self.fill((number, rows.clone(), false), (table.dim, weights)).map_err(of_gpu)?;
+                if let Some(processes) = &self.processes {
+                    hand_in(processes, weights)?;
+                    processes.does(Phase::Saving, self.steps);
+                }
+                // What is listed every process has, and it goes before what others have in its place.
+                self.fill((number, rows, true), (table.dim, weights)).map_err(of_gpu)?;
+                if is_first { tell(weights) } else { Ok(()) }
             })?;
         }
         Ok(())
     }
+}
+
+impl CudaModel {
+    /// Fills in what the ranks here have of some rows of a table, `[row][dim]`: of parts whose rows are listed, or of
+    /// all others.
+    fn fill(
+        &self,
+        (table, rows, listed): (usize, Range<u64>, bool),
+        (dim, weights): (usize, &mut [f32]),
+    ) -> Result<()> {
+        let fill = move |rank: &dyn Rank, weights: &mut [f32]| {
+            gather(&*rank.rows(), table, rows.clone(), listed, (dim, weights)).map_err(Error::State)
+        };
+        let workers = match &self.ranks {
+            Ranks::One(rank) => return fill(&**rank, weights),
+            Ranks::Several { workers, .. } => workers,
+        };
+        let mut passed = weights.to_vec();
+        for rank in 0..self.here.len() {
+            let fill = fill.clone();
+            passed = workers.ask(rank, move |rank| {
+                fill(rank, &mut passed)?;
+                Ok(passed)
+            })?;
+        }
+        weights.copy_from_slice(&passed);
+        Ok(())
+    }
+}
+
+fn of_gpu(error: super::Error) -> SavedModelError {
+    SavedModelError::Gpu(error.to_string())
+}
+
+/// Hands the weights that are here to the first process, and fills in the others' there.
+fn hand_in(processes: &ProcessGroup, weights: &mut [f32]) -> Result<(), SavedModelError> {
+    let own = if processes.is_first() { Vec::new() } else { pack(weights) };
+    for (place, piece) in processes.collect("the rows of tables", &own)?.iter().enumerate() {
+        unpack(piece, weights).ok_or_else(|| {
+            SavedModelError::Gpu(format!("rank {} hands in rows of another table", place + 1))
+        })?;
+    }
+    Ok(())
 }

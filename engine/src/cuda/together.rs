@@ -3,10 +3,16 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers, Pointer, Shared};
 use rankine_embedding::cuda::Result;
+
+/// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
+const ATTENTION: Duration = Duration::from_micros(200);
+const NAP: Duration = Duration::from_micros(50);
 
 /// A rank among those of a model.
 #[derive(Debug)]
@@ -19,7 +25,7 @@ pub(super) struct Together {
 impl Together {
     /// A collective call.
     pub(super) fn new(peers: Arc<Peers>, heads: usize) -> Result<Self> {
-        let weights = AllReduce::new(&peers, 0, heads)?;
+        let weights = AllReduce::new(&peers, 0, heads)?.named("the sum of the weights of samples");
         Ok(Self { peers, weights })
     }
 
@@ -51,6 +57,24 @@ impl Together {
     /// Tells whether a rank waited in vain for another, as far as is known now.
     pub(super) fn check_now(&self) -> Result<()> {
         Ok(self.weights.check_now()?)
+    }
+
+    /// Waits until a moment has passed behind what ranks do together, or until one of them has waited in vain, as
+    /// `check` tells. Then the GPU waits for nobody any more: there is nothing to wait for behind that.
+    pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let has_passed = moment.has_passed()?;
+            if let Err(error) = check() {
+                self.peers.giving_up().give_up();
+                return Err(error);
+            }
+            match begun.elapsed() {
+                _ if has_passed => return Ok(()),
+                waited if waited < ATTENTION => thread::yield_now(),
+                _ => thread::sleep(NAP),
+            }
+        }
     }
 }
 
@@ -87,9 +111,12 @@ impl Gradients {
         let values = Arc::new(peers.share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| AllReduce::of_part(peers, &values, part, numbers);
         let sums = Box::new(Sums {
-            top: sum(interaction..len, 0)?,
-            interaction: (interaction > bottom).then(|| sum(bottom..interaction, 0)).transpose()?,
-            bottom: sum(0..bottom, Tally::numbers(heads))?,
+            top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
+            interaction: (interaction > bottom)
+                .then(|| sum(bottom..interaction, 0))
+                .transpose()?
+                .map(|sum| sum.named("the sum of the interaction's gradients")),
+            bottom: sum(0..bottom, Tally::numbers(heads))?.named("the sum of the bottom MLP's gradients"),
         });
         Ok(Self::Together { values, sums })
     }

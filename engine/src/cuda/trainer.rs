@@ -200,7 +200,8 @@ impl<T: Element> Trainer<T> {
     /// Whether any GPU has several ranks.
     fn shares_gpu(&self) -> Result<bool> {
         let Some(together) = &self.together else { return Ok(false) };
-        let of_ranks = together.peers().gather(self.main.device().ordinal() as u64)?;
+        // Processes may number the same GPUs differently.
+        let of_ranks = together.peers().gather(self.main.device().uuid()?)?;
         Ok((1..of_ranks.len()).any(|rank| of_ranks[..rank].contains(&of_ranks[rank])))
     }
 
@@ -259,11 +260,14 @@ impl<T: Element> Trainer<T> {
     /// Waits for the first of the steps under way.
     fn finish_first(&mut self) -> Result<()> {
         let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
-        self.slots[place].done.synchronize()?;
-        if let Some(together) = &self.together {
-            together.check_now()?;
-            self.network.check_now()?;
-            self.tables.check_now()?;
+        let done = &self.slots[place].done;
+        match &self.together {
+            None => done.synchronize()?,
+            Some(together) => together.wait_for(done, || {
+                together.check_now()?;
+                self.network.check_now()?;
+                self.tables.check_now()
+            })?,
         }
         if let Some(batch) = fed
             && self.faults.elements()[place] != 0

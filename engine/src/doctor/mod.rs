@@ -190,7 +190,7 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
                 Ok(devices) if devices.is_empty() => line(f, "", format_args!("it shows no GPU"))?,
                 Ok(devices) => {
                     for (i, device) in devices.iter().enumerate() {
-                        let Device { name, memory_bytes, compute_capability: (major, minor) } = device;
+                        let Device { name, memory_bytes, compute_capability: (major, minor), .. } = device;
                         let memory = size(*memory_bytes);
                         line(
                             f,

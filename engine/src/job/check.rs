@@ -20,7 +20,8 @@ impl Job {
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
         self.check_schedule(&mut found);
-        if let Err(error) = self.topology() {
+        let counted = [self.device.ranks, self.device.nodes].iter().all(|ranks| ranks.count().is_some());
+        if let (true, Err(error)) = (counted, self.topology()) {
             found.push(Conflict::new("device.nodes", error.to_string()));
         }
         if self.device.tune && self.device.tuning.is_some() {
@@ -39,10 +40,11 @@ impl Job {
         found
     }
 
-    /// The ranks.
+    /// The ranks, and one where the job leaves them to be counted.
     ///
     /// # Errors
-    /// [`TopologyError`] where they cannot be spread evenly over the nodes; a job that was loaded has none.
+    /// [`TopologyError`] where they cannot be spread evenly over the nodes; a job that was loaded has none, if it says
+    /// how many of both there are.
     pub fn topology(&self) -> Result<Topology, TopologyError> {
         Topology::new(self.device.ranks.get() as usize, self.device.nodes.get() as usize)
     }

@@ -246,6 +246,9 @@ fn words(property: &Value) -> String {
     if let Some(names) = property["enum"].as_array() {
         return quoted(&names.iter().filter_map(Value::as_str).collect::<Vec<_>>());
     }
+    if let Some(choices) = property["oneOf"].as_array() {
+        return choices.iter().map(words).collect::<Vec<_>>().join(", or ");
+    }
     let noun = match property["type"].as_str() {
         Some("integer") => "whole number",
         Some("number") => "number",

@@ -611,7 +611,12 @@ fn ranks_and_placements_are_refused_with_their_place() {
         &["device.nodes=2"],
         "--set device.nodes=2: 2 nodes cannot have equal parts of 1 rank,",
     );
-    assert_refused("[device]\nranks = 0\n", &[], "expected a whole number from 1 to 4096, found 0");
+    assert_refused(
+        "[device]\nranks = 0\n",
+        &[],
+        "expected a whole number from 1 to 4096, or \"auto\", found 0",
+    );
+    assert_refused("", &["device.ranks=all"], "from 1 to 4096, or \"auto\", found the string \"all\"");
     assert_refused(
         "[embedding]\nplacement = \"rowwise\"\n",
         &[],
@@ -940,8 +945,8 @@ fn any_job() -> impl Strategy<Value = Job> {
             tuning: (!sharded).then(|| "runs/a \"b\"/tuning.json".into()),
             machine: sharded.then(|| "runs/a \"b\"/machine.toml".into()),
             threads: threads.and_then(ThreadCount::new),
-            ranks: RankCount::new(per_node * nodes).unwrap(),
-            nodes: RankCount::new(nodes).unwrap(),
+            ranks: RankCount::new(per_node * nodes).map_or(Ranks::Auto, Ranks::Count),
+            nodes: if sharded { Ranks::Auto } else { Ranks::Count(RankCount::new(nodes).unwrap()) },
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
         },
     );

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::values::{AucTarget, BatchSize, Count, RankCount, ThreadCount, WindowBlocks};
+use super::values::{AucTarget, BatchSize, Count, Ranks, ThreadCount, WindowBlocks};
 
 /// `[train]`: batches, their order and their number.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -91,19 +91,19 @@ pub struct Device {
     pub machine: Option<PathBuf>,
     /// CPU threads. Without it, all that this process may use. The result does not depend on it.
     pub threads: Option<ThreadCount>,
-    /// Ranks in all. Each takes its share of every batch and of the tables. On the CPU they are threads of one process;
-    /// on GPUs each has a GPU to itself, and those must access each other's memory.
-    pub ranks: RankCount,
+    /// Ranks in all, those of all processes together. Each takes its share of every batch and of the tables. On the CPU
+    /// they are threads of one process; on GPUs each has a GPU to itself, and those of a node must access each other's
+    /// memory. `"auto"` is all GPUs that the job's processes see, and 1 on the CPU.
+    pub ranks: Ranks,
     /// Nodes that the ranks are spread over, as many on each. What goes from one node to another goes between ranks
-    /// with the same place in their nodes.
-    pub nodes: RankCount,
+    /// with the same place in their nodes. `"auto"` is the hosts that the job's processes are on.
+    pub nodes: Ranks,
     /// How ranks update the parameters of the MLPs.
     pub dense_update: DenseUpdate,
 }
 
 impl Default for Device {
     fn default() -> Self {
-        let one = RankCount::new(1).expect("a constant in range");
         Self {
             kind: DeviceKind::default(),
             precision: Precision::default(),
@@ -111,8 +111,8 @@ impl Default for Device {
             tuning: None,
             machine: None,
             threads: None,
-            ranks: one,
-            nodes: one,
+            ranks: Ranks::ONE,
+            nodes: Ranks::Auto,
             dense_update: DenseUpdate::default(),
         }
     }

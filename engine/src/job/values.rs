@@ -143,6 +143,100 @@ impl Default for NonNegative {
     }
 }
 
+/// How many ranks, or nodes of them: a number, or as many as there turn out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ranks {
+    /// As many as there are, when training starts.
+    Auto,
+    /// So many.
+    Count(RankCount),
+}
+
+impl Ranks {
+    /// One.
+    pub const ONE: Self = Self::Count(RankCount(1));
+
+    /// How many; one where nobody has counted yet.
+    pub fn get(self) -> u32 {
+        self.count().map_or(1, RankCount::get)
+    }
+
+    /// How many, where that is said.
+    pub fn count(self) -> Option<RankCount> {
+        match self {
+            Self::Auto => None,
+            Self::Count(count) => Some(count),
+        }
+    }
+}
+
+impl fmt::Display for Ranks {
+    /// As a job file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("\"auto\""),
+            Self::Count(count) => count.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+impl serde::Serialize for Ranks {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Count(count) => count.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+schema!(Ranks {
+    "oneOf": [
+        { "type": "integer", "minimum": 1, "maximum": 4096 },
+        { "type": "string", "enum": ["auto"] }
+    ]
+});
+
+impl<'de> Deserialize<'de> for Ranks {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct RanksVisitor;
+
+        impl RanksVisitor {
+            const EXPECTED: &'static str = "a whole number from 1 to 4096, or \"auto\"";
+        }
+
+        impl Visitor<'_> for RanksVisitor {
+            type Value = Ranks;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(Self::EXPECTED)
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<Ranks, E> {
+                match value {
+                    "auto" => Ok(Ranks::Auto),
+                    _ => Err(E::invalid_value(Unexpected::Str(value), &self)),
+                }
+            }
+
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Ranks, E> {
+                let count = u32::try_from(value).ok().and_then(RankCount::new).map(Ranks::Count);
+                count.ok_or_else(|| E::invalid_value(Unexpected::Unsigned(value), &self))
+            }
+
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Ranks, E> {
+                match u64::try_from(value) {
+                    Ok(value) => self.visit_u64(value),
+                    Err(_) => Err(E::invalid_value(Unexpected::Signed(value), &self)),
+                }
+            }
+        }
+
+        deserializer.deserialize_any(RanksVisitor)
+    }
+}
+
 struct WholeVisitor<F> {
     expected: &'static str,
     make: F,

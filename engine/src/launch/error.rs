@@ -113,6 +113,13 @@ pub enum MeetError {
     Stray(String),
 }
 
+impl MeetError {
+    /// Of whatever comes after an error.
+    pub(super) fn after_failure() -> Self {
+        Self::Stray("what the processes did together before has failed".into())
+    }
+}
+
 /// `rank 3 ended`, or `ranks 1, 2 ended`.
 fn missing(ranks: &[usize], what: &str) -> String {
     let numbers: Vec<_> = ranks.iter().map(usize::to_string).collect();

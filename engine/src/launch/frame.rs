@@ -7,23 +7,39 @@ use std::net::TcpStream;
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
 
 /// What a process says first.
-pub(super) const HELLO_BYTES: usize = 16;
-const MAGIC: &[u8; 8] = b"rankine1";
+pub(super) const HELLO_BYTES: usize = 20;
+const MAGIC: &[u8; 8] = b"rankine2";
 
-/// Who comes, and among how many.
-pub(super) fn hello(rank: usize, ranks: usize) -> [u8; HELLO_BYTES] {
+/// What a connection is for. Each process has one of each with rank 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Line {
+    /// Values that are handed around.
+    Values = 0,
+    /// Signs of life, and what went wrong.
+    Watch = 1,
+}
+
+impl Line {
+    pub(super) const ALL: [Self; 2] = [Self::Values, Self::Watch];
+}
+
+/// Who comes, among how many, and what for.
+pub(super) fn hello(rank: usize, ranks: usize, line: Line) -> [u8; HELLO_BYTES] {
     let mut bytes = [0; HELLO_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
     bytes[8..12].copy_from_slice(&(rank as u32).to_le_bytes());
-    bytes[12..].copy_from_slice(&(ranks as u32).to_le_bytes());
+    bytes[12..16].copy_from_slice(&(ranks as u32).to_le_bytes());
+    bytes[16..].copy_from_slice(&(line as u32).to_le_bytes());
     bytes
 }
 
-/// Rank and number of ranks of a hello, if it is one.
-pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<(usize, usize)> {
+/// Rank, number of ranks and purpose of a hello, if it is one.
+pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<(usize, usize, Line)> {
     let number =
         |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
-    bytes.starts_with(MAGIC).then(|| (number(8), number(12)))
+    let line = *Line::ALL.get(number(16))?;
+    bytes.starts_with(MAGIC).then(|| (number(8), number(12), line))
 }
 
 /// What a message is about.
@@ -38,6 +54,12 @@ pub(super) enum Kind {
     Left = 3,
     /// Of rank 0: in words, why the process is not one of them.
     Stray = 4,
+    /// A sign of life; of ranks other than 0 with what they do.
+    Alive = 5,
+    /// Of a rank: why it fails. Of rank 0: why all end.
+    Failed = 6,
+    /// Of a rank that has done all that there was to do.
+    Done = 7,
 }
 
 /// A message: its kind, in which round it was sent, and its bytes.
@@ -105,6 +127,9 @@ impl Inbox {
             2 => Kind::Late,
             3 => Kind::Left,
             4 => Kind::Stray,
+            5 => Kind::Alive,
+            6 => Kind::Failed,
+            7 => Kind::Done,
             _ => return Err(ErrorKind::InvalidData.into()),
         };
         let mut round = [0; 8];

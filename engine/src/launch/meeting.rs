@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::address::Address;
 use super::error::MeetError;
 use super::frame::{
-    HELLO_BYTES, Inbox, Kind, Message, VALUE_BYTES_MAX, hello, join, ranks_of_bytes, ranks_to_bytes,
+    HELLO_BYTES, Inbox, Kind, Line, Message, VALUE_BYTES_MAX, hello, join, ranks_of_bytes, ranks_to_bytes,
     read_hello, split,
 };
 use super::seat::Seat;
@@ -21,6 +21,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_secs(2);
 /// How long one may be silent who has connected.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Bytes that one rank hands to rank 0 alone, at most.
+pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 
 /// A process's place where all hand each other values. Processes make the same calls in the same order.
 #[derive(Debug)]
@@ -30,7 +32,11 @@ pub struct Meeting {
     deadline: Duration,
     round: u64,
     role: Role,
+    watch: WatchLines,
 }
+
+/// What the watch over the processes goes over: of rank 0 a connection to each other one, of others one to rank 0.
+pub(super) type WatchLines = Vec<TcpStream>;
 
 #[derive(Debug)]
 enum Role {
@@ -48,12 +54,18 @@ impl Meeting {
     /// Where rank 0 cannot listen or is not reached, and where ranks do not come in time.
     pub fn join(seat: &Seat, deadline: Duration) -> Result<Self, MeetError> {
         let Seat { rank, ranks, .. } = *seat;
-        let role = match &seat.meet {
-            None => Role::First(Vec::new()),
-            Some(address) if rank == 0 => Role::First(accept_all(address, ranks, deadline)?),
-            Some(address) => Role::Other(reach(address, rank, ranks, deadline)?),
+        let (role, watch) = match &seat.meet {
+            None => (Role::First(Vec::new()), Vec::new()),
+            Some(address) if rank == 0 => {
+                let (values, watch) = accept_all(address, ranks, deadline)?;
+                (Role::First(values), watch)
+            }
+            Some(address) => {
+                let [values, watch] = Line::ALL.map(|line| reach(address, (rank, ranks, line), deadline));
+                (Role::Other(values?), vec![watch?])
+            }
         };
-        let mut meeting = Self { rank, ranks, deadline, round: 0, role };
+        let mut meeting = Self { rank, ranks, deadline, round: 0, role, watch };
         // Whoever comes through here knows that all have come.
         meeting.gather(&[])?;
         Ok(meeting)
@@ -67,6 +79,38 @@ impl Meeting {
     /// All processes.
     pub fn ranks(&self) -> usize {
         self.ranks
+    }
+
+    /// What the watch over the processes goes over; it can be had once.
+    pub(super) fn take_watch_lines(&mut self) -> WatchLines {
+        std::mem::take(&mut self.watch)
+    }
+
+    /// Waits for others without end from now on: somebody else sees to it that they come.
+    pub(super) fn wait_without_end(&mut self) {
+        self.deadline = Duration::from_secs(u64::from(u32::MAX));
+    }
+
+    /// Hands a value of at most [`COLLECTED_BYTES_MAX`] to rank 0, which gets those of all other ranks, in their order;
+    /// the others get none.
+    ///
+    /// # Errors
+    /// As [`Meeting::gather`].
+    pub(super) fn collect(&mut self, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
+        self.round += 1;
+        let outcome = match &self.role {
+            Role::First(others) => self.receive_all(others, COLLECTED_BYTES_MAX),
+            Role::Other(first) => {
+                let message = Message { kind: Kind::Values, round: self.round, bytes: value.to_vec() };
+                let sent = blocking(first, self.deadline).and_then(|()| message.send(first));
+                sent.map(|()| Vec::new()).map_err(|_| MeetError::Left { left: vec![0] })
+            }
+            Role::Failed => Err(MeetError::after_failure()),
+        };
+        if outcome.is_err() {
+            self.role = Role::Failed;
+        }
+        outcome
     }
 
     /// Hands out a value of at most a MiB, and returns those of all ranks, in their order.
@@ -84,9 +128,9 @@ impl Meeting {
         }
         self.round += 1;
         let outcome = match &self.role {
-            Role::First(others) => self.collect(others, value),
+            Role::First(others) => self.answer_all(others, value),
             Role::Other(first) => self.hand_in(first, value),
-            Role::Failed => Err(MeetError::Stray("what the processes did together before has failed".into())),
+            Role::Failed => Err(MeetError::after_failure()),
         };
         if outcome.is_err() {
             self.role = Role::Failed;
@@ -95,8 +139,8 @@ impl Meeting {
     }
 
     /// Rank 0's part.
-    fn collect(&self, others: &[TcpStream], value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
-        let outcome = self.receive_all(others);
+    fn answer_all(&self, others: &[TcpStream], value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
+        let outcome = self.receive_all(others, VALUE_BYTES_MAX);
         let (kind, bytes) = match &outcome {
             Ok(values) => {
                 let mut all = vec![value.to_vec()];
@@ -122,7 +166,7 @@ impl Meeting {
     }
 
     /// The others' values.
-    fn receive_all(&self, others: &[TcpStream]) -> Result<Vec<Vec<u8>>, MeetError> {
+    fn receive_all(&self, others: &[TcpStream], bytes_max: usize) -> Result<Vec<Vec<u8>>, MeetError> {
         let begun = Instant::now();
         let mut inboxes: Vec<_> = others.iter().map(|_| Inbox::default()).collect();
         let mut values: Vec<Option<Vec<u8>>> = vec![None; others.len()];
@@ -133,7 +177,7 @@ impl Meeting {
                 }
                 let rank = place + 1;
                 stream.set_nonblocking(true).map_err(|_| MeetError::Left { left: vec![rank] })?;
-                match inboxes[place].read(stream, VALUE_BYTES_MAX) {
+                match inboxes[place].read(stream, bytes_max) {
                     Ok(None) => {}
                     Ok(Some(Message { kind: Kind::Values, round, bytes })) if round == self.round => {
                         values[place] = Some(bytes);
@@ -200,15 +244,22 @@ fn blocking(stream: &TcpStream, time: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(time))
 }
 
-/// Rank 0: listens until all others have come.
-fn accept_all(address: &Address, ranks: usize, deadline: Duration) -> Result<Vec<TcpStream>, MeetError> {
+/// Of each other rank, a connection of each kind.
+type Come = Vec<[Option<TcpStream>; 2]>;
+
+/// Rank 0: listens until all others have come. Returns their connections for values, and those for the watch.
+fn accept_all(
+    address: &Address,
+    ranks: usize,
+    deadline: Duration,
+) -> Result<(Vec<TcpStream>, WatchLines), MeetError> {
     // On all of the host's networks: the name may be one that only others resolve to it.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port))
         .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port)))
         .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
         .map_err(|source| MeetError::Listen { address: address.clone(), source })?;
     let begun = Instant::now();
-    let mut come: Vec<Option<TcpStream>> = (1..ranks).map(|_| None).collect();
+    let mut come: Come = (1..ranks).map(|_| [None, None]).collect();
     let mut silent: Vec<(TcpStream, Instant)> = Vec::new();
     loop {
         while let Ok((stream, _)) = listener.accept() {
@@ -229,13 +280,14 @@ fn accept_all(address: &Address, ranks: usize, deadline: Duration) -> Result<Vec
                 _ => {}
             }
         }
-        if come.iter().all(Option::is_some) {
-            return Ok(come.into_iter().flatten().collect());
+        if come.iter().flatten().all(Option::is_some) {
+            let lines = come.into_iter().filter_map(|[values, watch]| values.zip(watch));
+            return Ok(lines.unzip());
         }
         if begun.elapsed() > deadline {
-            let late: Vec<_> = (1..ranks).filter(|rank| come[rank - 1].is_none()).collect();
+            let late: Vec<_> = (1..ranks).filter(|rank| come[rank - 1].iter().any(Option::is_none)).collect();
             let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
-            for stream in come.iter().flatten() {
+            for stream in come.iter().filter_map(|lines| lines[0].as_ref()) {
                 // Whoever is gone need not know.
                 let _ = blocking(stream, GRACE).and_then(|()| message.send(stream));
             }
@@ -250,9 +302,10 @@ fn seat(
     stream: &TcpStream,
     bytes: &[u8; HELLO_BYTES],
     ranks: usize,
-    come: &mut [Option<TcpStream>],
+    come: &mut Come,
 ) -> Result<(), MeetError> {
-    let Some((rank, of)) = read_hello(bytes) else { return Ok(()) };
+    let Some((rank, of, line)) = read_hello(bytes) else { return Ok(()) };
+    let line = line as usize;
     let _ = blocking(stream, GRACE);
     let mut taken = [0; HELLO_BYTES];
     let complaint = match io::Read::read_exact(&mut &*stream, &mut taken) {
@@ -261,7 +314,7 @@ fn seat(
             "a process came as rank {rank} of {of}, and rank 0 is one of {ranks}: two jobs meet at the same address, \
              or launchers tell them different things"
         )),
-        Ok(()) if rank == 0 || rank >= ranks || come[rank - 1].is_some() => Some(format!(
+        Ok(()) if rank == 0 || rank >= ranks || come[rank - 1][line].is_some() => Some(format!(
             "two processes came as rank {rank}: two jobs meet at the same address, or launchers tell them the same \
              rank"
         )),
@@ -269,25 +322,29 @@ fn seat(
     };
     if let Some(complaint) = complaint {
         let message = Message { kind: Kind::Stray, round: 1, bytes: complaint.clone().into_bytes() };
-        for stream in come.iter().flatten().chain([stream]) {
+        for stream in come.iter().filter_map(|lines| lines[0].as_ref()).chain([stream]) {
             // Whoever is gone need not know.
             let _ = blocking(stream, GRACE).and_then(|()| message.send(stream));
         }
         return Err(MeetError::Stray(complaint));
     }
-    come[rank - 1] = stream.try_clone().ok();
+    come[rank - 1][line] = stream.try_clone().ok();
     Ok(())
 }
 
 /// Any other rank: tries until rank 0 answers.
-fn reach(address: &Address, rank: usize, ranks: usize, deadline: Duration) -> Result<TcpStream, MeetError> {
+fn reach(
+    address: &Address,
+    (rank, ranks, line): (usize, usize, Line),
+    deadline: Duration,
+) -> Result<TcpStream, MeetError> {
     let begun = Instant::now();
     loop {
         let connected =
             connect(address, deadline.saturating_sub(begun.elapsed()).max(RETRY)).and_then(|stream| {
                 stream.set_nodelay(true)?;
                 blocking(&stream, deadline)?;
-                io::Write::write_all(&mut &stream, &hello(rank, ranks))?;
+                io::Write::write_all(&mut &stream, &hello(rank, ranks, line))?;
                 Ok(stream)
             });
         match connected {

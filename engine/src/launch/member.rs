@@ -19,8 +19,10 @@ pub struct Member {
     pub process: u32,
     /// Its place among those of its node, where its launcher says it.
     pub local: Option<usize>,
-    /// The GPUs that it sees.
+    /// How many GPUs it sees.
     pub gpus: usize,
+    /// What these are known by, on any process of the host.
+    pub gpu_ids: Vec<String>,
     /// The version of Rankine.
     pub version: String,
 }
@@ -35,8 +37,8 @@ pub struct Node {
 }
 
 impl Member {
-    /// This process.
-    pub fn here(seat: &Seat, gpus: usize) -> Self {
+    /// This process, which sees some GPUs.
+    pub fn here(seat: &Seat, gpu_ids: Vec<String>) -> Self {
         let read =
             |path: &str| std::fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
@@ -45,7 +47,8 @@ impl Member {
             boot: read("/proc/sys/kernel/random/boot_id"),
             process: std::process::id(),
             local: seat.local,
-            gpus,
+            gpus: gpu_ids.len(),
+            gpu_ids,
             version: env!("CARGO_PKG_VERSION").into(),
         }
     }
@@ -101,6 +104,7 @@ mod tests {
             process: 1,
             local: None,
             gpus: 0,
+            gpu_ids: Vec::new(),
             version: "1".into(),
         };
         let members = [member(0, "a", "x"), member(1, "b", "y"), member(2, "a", "x"), member(3, "a", "z")];

@@ -33,6 +33,11 @@ pub struct Seat {
 }
 
 impl Seat {
+    /// One process, which nobody launched with others.
+    pub fn alone() -> Self {
+        Self { rank: 0, ranks: 1, local: None, meet: None, launcher: Launcher::None }
+    }
+
     /// Finds out who this process is.
     ///
     /// # Errors

@@ -2,10 +2,12 @@
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Address, Launcher, MeetError, Meeting, Seat};
+use super::watch::Patience;
+use super::{Activity, Address, Failure, Launcher, MeetError, Meeting, Member, Phase, ProcessGroup, Seat};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -126,5 +128,110 @@ fn a_port_that_is_taken_is_named() {
             assert!(error.to_string().contains(&format!("port {}: Address", address.port)), "{error}");
         }
         other => panic!("{other:?}"),
+    }
+}
+
+/// As long as a test may take.
+const SHORT: Patience = Patience {
+    silence: Duration::from_millis(1500),
+    standstill: Duration::from_millis(1000),
+    grace: Duration::from_millis(300),
+};
+
+/// What the watch of each of three processes says; `act` is what each of them does. Of one for which it returns false
+/// nothing is asked.
+fn on_a_group(act: impl Fn(&Seat, &ProcessGroup) -> bool + Sync) -> Vec<Option<String>> {
+    let address = address();
+    on_ranks(3, &address, |seat| {
+        let (said, words) = channel();
+        let here = Member::here(&seat, Vec::new());
+        let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+        let group = ProcessGroup::form_with(&seat, here, (DEADLINE, SHORT), end).unwrap();
+        act(&seat, &group).then(|| words.recv_timeout(DEADLINE).unwrap())
+    })
+}
+
+#[test]
+fn a_group_hands_values_around_and_ends_in_peace() {
+    let address = address();
+    on_ranks(3, &address, |seat| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let group = ProcessGroup::form(&seat, Member::here(&seat, Vec::new()), DEADLINE, end).unwrap();
+        let own = [seat.rank as u8; 3];
+        assert_eq!(group.gather("values", &own).unwrap(), [[0; 3], [1; 3], [2; 3]]);
+        assert_eq!(group.of_first("a value", &own).unwrap(), [0; 3]);
+        let long = vec![seat.rank as u8; 3 << 20];
+        let collected = group.collect("long values", &long).unwrap();
+        let expected = if seat.rank == 0 { vec![vec![1; 3 << 20], vec![2; 3 << 20]] } else { Vec::new() };
+        assert!(collected == expected);
+        group.wait("the end").unwrap();
+        // Nobody is missed who has finished, however late the others are.
+        thread::sleep(Duration::from_millis(200 * seat.rank as u64));
+        group.finish();
+    });
+}
+
+#[test]
+fn an_error_is_told_to_all_before_what_follows_from_it() {
+    let words = "rank 2 failed in training, at step 1203: the disk is full";
+    let found = on_a_group(|seat, group| {
+        group.does(Phase::Training, 1203);
+        match seat.rank {
+            // This one only misses rank 2, and says so before that one says anything.
+            1 => assert_eq!(group.fail("rank 1 waited for rank 2", true).unwrap().to_string(), words),
+            2 => {
+                thread::sleep(Duration::from_millis(150));
+                assert_eq!(group.fail("the disk is full", false), None);
+            }
+            _ => return true,
+        }
+        false
+    });
+    assert_eq!(found[0].as_deref(), Some(words));
+}
+
+#[test]
+fn one_who_hangs_is_named_to_all_with_what_it_did() {
+    let found = on_a_group(|seat, group| {
+        group.does(Phase::Training, 7 + seat.rank as u64);
+        if seat.rank != 1 {
+            // Whoever waits for the one that hangs does not hang.
+            let waiting = group.clone();
+            thread::spawn(move || waiting.wait("the verdict"));
+        }
+        true
+    });
+    for words in found {
+        let words = words.unwrap();
+        assert!(words.starts_with("rank 1 has made no progress for 1 s in training, at step 8: "), "{words}");
+    }
+}
+
+#[test]
+fn one_who_is_gone_or_silent_is_named_to_all() {
+    for (gone, patience, what) in [
+        (true, Patience::USUAL, "ended without a word while it prepared: was it killed?"),
+        (false, SHORT, "has not been heard of for 2 s while it prepared: its process is stopped"),
+    ] {
+        let address = address();
+        let found = on_ranks(3, &address, |seat| {
+            let here = Member::here(&seat, Vec::new());
+            if seat.rank == 1 {
+                // As far as the others see it, a process that is killed, or stopped.
+                let mut meeting = Meeting::join(&seat, DEADLINE).unwrap();
+                here.introduce(&mut meeting).unwrap();
+                let lines = meeting.take_watch_lines();
+                thread::sleep(if gone { Duration::ZERO } else { 3 * SHORT.silence });
+                drop(lines);
+                return None;
+            }
+            let (said, words) = channel();
+            let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+            let _group = ProcessGroup::form_with(&seat, here, (DEADLINE, patience), end).unwrap();
+            Some(words.recv_timeout(DEADLINE).unwrap())
+        });
+        for words in found.into_iter().flatten() {
+            assert!(words.starts_with(&format!("rank 1 {what}")), "{words}");
+        }
     }
 }

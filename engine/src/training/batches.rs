@@ -36,14 +36,14 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for GPUs. Raw records are unpacked here, and blocks there, where they stay if that is
-    /// wanted.
+    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay
+    /// if that is wanted.
     ///
     /// # Errors
     /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
     #[cfg(feature = "cuda")]
     pub(super) fn for_gpus(
-        devices: &[Arc<rankine_cuda::Device>],
+        model: &crate::cuda::CudaModel,
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
         stay: bool,
@@ -51,14 +51,16 @@ impl Batches {
         let part = part.into();
         match part.coding {
             BlockCoding::Records(_) => Self::unpacked(part, options),
-            BlockCoding::Packed { .. } => match crate::cuda::Feed::open(devices, part, options, stay) {
-                Ok(feed) => Ok(Self::Packed(feed)),
-                Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
-                    "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
+            BlockCoding::Packed { .. } => {
+                match crate::cuda::Feed::open_shares(model.shares(), part, options, stay) {
+                    Ok(feed) => Ok(Self::Packed(feed)),
+                    Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
+                        "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
                      train.shuffle_window_blocks or train.batch_size"
-                ))),
-                Err(error) => Err(error.into()),
-            },
+                    ))),
+                    Err(error) => Err(error.into()),
+                }
+            }
         }
     }
 

@@ -21,6 +21,7 @@ use crate::checkpoint::{
     RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
 };
 use crate::job::{self, Job, OnFailure};
+use crate::launch::ProcessGroup;
 use crate::model::{ModelSpec, TrainingRules};
 use crate::system;
 
@@ -41,7 +42,8 @@ pub(super) struct Recorded {
 }
 
 impl Recorded {
-    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are others.
+    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are
+    /// others.
     pub(super) fn of(checkpoint: &Checkpoint, topology: Topology) -> Result<Self, CheckpointError> {
         let manifest = checkpoint.manifest();
         if (manifest.ranks, manifest.nodes) != (topology.ranks(), topology.nodes()) {
@@ -63,6 +65,9 @@ pub(super) struct Checkpoints {
     /// The step of the one that was begun last, and when that was.
     last_step: u64,
     last_began: Instant,
+    processes: ProcessGroup,
+    /// Of those that are here.
+    first_rank: usize,
     writing: Option<Writing>,
     /// Memory of copies that are written.
     spare: Vec<Snapshot>,
@@ -74,13 +79,41 @@ pub(super) struct Checkpoints {
 
 /// A checkpoint that is being written.
 struct Writing {
+    step: u64,
     whole: bool,
     began: Instant,
-    thread: JoinHandle<(Result<Published, CheckpointError>, Vec<Snapshot>)>,
+    work: Work,
+    /// What is left to do once all processes have written.
+    rest: Option<Rest>,
 }
 
-/// What one rank has, copied aside.
-type Copied = (DenseState, Snapshot);
+/// The writing of what is here.
+enum Work {
+    Thread(JoinHandle<Outcome>),
+    Done(Outcome),
+}
+
+/// What writing has come to, and the memory of the copies.
+type Outcome = (Result<Written, CheckpointError>, Vec<Snapshot>);
+
+/// What was written.
+enum Written {
+    /// The shards of the ranks here, where other processes have others.
+    Shards(Vec<ShardFiles>),
+    /// All of it.
+    Checkpoint(Published),
+}
+
+/// What makes shards a checkpoint.
+struct Rest {
+    /// Of the first process.
+    draft: Option<Draft>,
+    manifest: Manifest,
+    beside: Beside,
+}
+
+/// What a rank has, copied aside.
+type Copied = (usize, DenseState, Snapshot);
 
 impl Checkpoints {
     /// Of a run that begins, or goes on after a checkpoint of some step.
@@ -89,6 +122,7 @@ impl Checkpoints {
         (spec, rules): (&ModelSpec, &TrainingRules),
         recorded: Recorded,
         (files, dir): (Arc<dyn Files>, PathBuf),
+        processes: &ProcessGroup,
         step: u64,
     ) -> Result<Self, TrainError> {
         let frame = Manifest {
@@ -126,6 +160,8 @@ impl Checkpoints {
             job: job.to_toml(),
             last_step: step,
             last_began: Instant::now(),
+            processes: processes.clone(),
+            first_rank: processes.rank() * topology.ranks() / processes.size(),
             writing: None,
             spare: Vec::new(),
             whole: None,
@@ -138,91 +174,157 @@ impl Checkpoints {
         self.last_step
     }
 
-    /// Whether one is to be begun now that a step is done. By steps it is at those very steps, though training may have
-    /// to wait for the one before; by time it waits until that one is there.
-    pub(super) fn is_due(&self, step: u64) -> bool {
-        let settings = &self.settings;
-        let by_time = settings.every_minutes.is_some_and(|minutes| {
-            self.last_began.elapsed() >= Duration::from_secs_f64(60.0 * minutes.get())
-        });
-        let by_steps = settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-        by_steps || by_time && self.writing.is_none()
+    /// Whether one is to be taken at this very step, though training may have to wait for the one before.
+    pub(super) fn is_due_by_steps(&self, step: u64) -> bool {
+        self.settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+    }
+
+    /// Whether it is time for one, and the one before is written.
+    pub(super) fn is_due_by_time(&self) -> bool {
+        let minutes = |minutes: f64| Duration::from_secs_f64(60.0 * minutes);
+        let every = self.settings.every_minutes;
+        self.writing.is_none() && every.is_some_and(|every| self.last_began.elapsed() >= minutes(every.get()))
+    }
+
+    /// Whether what was to be written here is.
+    pub(super) fn is_written(&self) -> bool {
+        match &self.writing {
+            None => false,
+            Some(Writing { work: Work::Done(_), .. }) => true,
+            Some(Writing { work: Work::Thread(thread), .. }) => thread.is_finished(),
+        }
     }
 
     /// Takes the state of a step that is done, and begins to write it; where memory does not hold a copy, it is written
-    /// when this returns. `metrics` is made durable before the checkpoint is one.
+    /// when this returns. `metrics`, of the first process, is made durable before the checkpoint is one. All processes
+    /// call this.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] where that is to end the training.
+    /// [`TrainError::Checkpoint`] where that is to end the training; [`TrainError::Processes`].
     pub(super) fn begin(
         &mut self,
         learner: &mut Learner,
         train: TrainState,
-        metrics: File,
+        metrics: Option<File>,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
         self.finish(observer)?;
-        let (step, began) = (train.step, Instant::now());
+        let (step, began, base) = (train.step, Instant::now(), self.base());
         (self.last_step, self.last_began) = (step, began);
-        let begun = self.take(learner, train, metrics, observer);
-        match begun {
-            Ok(Taken::Writing { whole, thread }) => self.writing = Some(Writing { whole, began, thread }),
-            Ok(Taken::Written { whole, published }) => self.done(whole, published, began, observer),
-            Err(error) => self.failed(step, error, observer)?,
+        let whole = base.is_none();
+        let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
+        let manifest = Manifest { train, base, device: learner.device_state()?, ..self.frame.clone() };
+        let taken = self.take(learner, manifest, beside, observer)?;
+        let (work, rest) = taken.unwrap_or_else(|error| (Work::Done((Err(error), Vec::new())), None));
+        self.writing = Some(Writing { step, whole, began, work, rest });
+        // What is written already, or has failed, is told at once where there is nobody to agree with.
+        if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
+            self.finish(observer)?;
         }
         Ok(())
     }
 
+    /// What goes wrong here alone is for all to hear of, when they have written.
     fn take(
         &mut self,
         learner: &mut Learner,
-        train: TrainState,
-        metrics: File,
+        manifest: Manifest,
+        beside: Beside,
+        observer: &mut dyn Observer,
+    ) -> Result<Result<(Work, Option<Rest>), CheckpointError>, TrainError> {
+        let (files, dir, step) = (Arc::clone(&self.files), self.dir.clone(), manifest.train.step);
+        let alone = self.processes.size() == 1;
+        // Others write into the folder that the first one makes.
+        let begin = || Draft::begin(Arc::clone(&files), &dir, step);
+        let draft = (!alone && self.processes.is_first()).then(begin).transpose();
+        if !alone {
+            self.processes.wait("the folder of a checkpoint")?;
+        }
+        let draft = match draft {
+            Ok(draft) => draft,
+            Err(error) => return Ok(Ok(self.rest_of(Err(error), None, manifest, beside))),
+        };
+        let taken = self.copy_or_write(learner, &manifest, alone, observer);
+        let taken = match taken {
+            Ok(Taken::Copied(copies)) if alone => {
+                let write = move || write_alone(files, &dir, &manifest, copies, beside);
+                return Ok(spawn(write).map(|work| (work, None)));
+            }
+            Ok(Taken::Written(draft, shards)) if alone => {
+                let published =
+                    draft.map_or_else(begin, Ok).and_then(|draft| publish(draft, manifest, shards, beside));
+                return Ok(Ok((Work::Done((published.map(Written::Checkpoint), Vec::new())), None)));
+            }
+            taken => taken,
+        };
+        let work = match taken {
+            Ok(Taken::Copied(copies)) => {
+                let (manifest, at) = (manifest.clone(), checkpoint::draft_path(&dir, step));
+                spawn(move || {
+                    let written = write_copies(&*files, &at, &manifest, &copies);
+                    (written.map(Written::Shards), copies.into_iter().map(|(_, _, rows)| rows).collect())
+                })
+            }
+            Ok(Taken::Written(_, shards)) => Ok(Work::Done((shards.map(Written::Shards), Vec::new()))),
+            Err(error) => Err(error),
+        };
+        let work = work.unwrap_or_else(|error| Work::Done((Err(error), Vec::new())));
+        Ok(Ok((work, Some(Rest { draft, manifest, beside }))))
+    }
+
+    /// Of one of several processes: what is left where it has come to nothing already.
+    fn rest_of(
+        &self,
+        outcome: Result<Written, CheckpointError>,
+        draft: Option<Draft>,
+        manifest: Manifest,
+        beside: Beside,
+    ) -> (Work, Option<Rest>) {
+        (Work::Done((outcome, Vec::new())), Some(Rest { draft, manifest, beside }))
+    }
+
+    /// Copies what the ranks here have, or writes it where memory does not hold a copy.
+    fn copy_or_write(
+        &mut self,
+        learner: &mut Learner,
+        manifest: &Manifest,
+        alone: bool,
         observer: &mut dyn Observer,
     ) -> Result<Taken, CheckpointError> {
-        let step = train.step;
-        let base = self.base();
-        let chosen = base.is_some();
-        let whole = !chosen;
+        let (touched, step) = (manifest.base.is_some(), manifest.train.step);
         let bytes = learner
-            .on_each_rank(move |_, state| Ok(Snapshot::bytes(state.rows, &choose(&state, chosen)?)))?;
+            .on_each_rank(move |_, state| Ok(Snapshot::bytes(state.rows, &choose(&state, touched)?)))?;
         let bytes: u64 = bytes.iter().sum();
-        let manifest = Manifest { train, device: learner.device_state()?, base, ..self.frame.clone() };
-        let (files, dir) = (Arc::clone(&self.files), self.dir.clone());
-        let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
-        if !self.has_room(bytes) {
+        let taken = if self.has_room(bytes) {
+            let spare = std::mem::take(&mut self.spare).into_iter().map(Some).collect::<Vec<_>>();
+            let (first, spare) = (self.first_rank, Arc::new(Mutex::new(spare)));
+            Taken::Copied(learner.on_each_rank(move |rank, state| {
+                let older = spare
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_mut(rank - first)
+                    .and_then(Option::take);
+                let rows = Snapshot::of(state.rows, &choose(&state, touched)?, older)?;
+                Ok((rank, state.dense, rows))
+            })?)
+        } else {
             observer.observe(Event::CheckpointPauses { step, bytes });
             self.spare.clear();
-            let draft = Draft::begin(files, &dir, step)?;
-            let (manifest, at, files) =
-                (Arc::new(manifest), draft.path().to_owned(), Arc::clone(&self.files));
-            let of_ranks = Arc::clone(&manifest);
-            let written = learner.on_each_rank(move |rank, state| {
-                let choices = choose(&state, chosen)?;
-                write_shard(&*files, &at, rank, &of_ranks, (&state, &choices))
-            });
-            let published = publish(draft, &manifest, written, beside)?;
-            if whole && self.settings.incremental {
-                learner.begin_tracking()?;
-            }
-            return Ok(Taken::Written { whole, published });
-        }
-        let spare =
-            Arc::new(Mutex::new(std::mem::take(&mut self.spare).into_iter().map(Some).collect::<Vec<_>>()));
-        let copies = learner.on_each_rank(move |rank, state| {
-            let older =
-                spare.lock().unwrap_or_else(PoisonError::into_inner).get_mut(rank).and_then(Option::take);
-            let snapshot = Snapshot::of(state.rows, &choose(&state, chosen)?, older)?;
-            Ok((state.dense, snapshot))
-        })?;
-        if whole && self.settings.incremental {
+            let draft = alone.then(|| Draft::begin(Arc::clone(&self.files), &self.dir, step)).transpose()?;
+            let (files, at) = (Arc::clone(&self.files), checkpoint::draft_path(&self.dir, step));
+            let manifest = Arc::new(manifest.clone());
+            Taken::Written(
+                draft,
+                learner.on_each_rank(move |rank, state| {
+                    let choices = choose(&state, touched)?;
+                    write_shard(&*files, &at, rank, &manifest, (&state, &choices))
+                }),
+            )
+        };
+        if !touched && self.settings.incremental {
             learner.begin_tracking()?;
         }
-        let thread = thread::Builder::new().name("rankine-checkpoint".into());
-        let thread = thread.spawn(move || write(files, &dir, &manifest, copies, beside));
-        let thread =
-            thread.map_err(|error| CheckpointError::State(format!("cannot start a thread: {error}")))?;
-        Ok(Taken::Writing { whole, thread })
+        Ok(taken)
     }
 
     /// What the next checkpoint is to be an addition to, if it is to be one.
@@ -239,33 +341,68 @@ impl Checkpoints {
     fn has_room(&self, bytes: u64) -> bool {
         let usable = system::memory().map(|memory| memory.usable_bytes());
         let spare: u64 = self.spare.iter().map(Snapshot::room).sum();
-        usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * MEMORY_SHARE)
+        // Processes of a node look at the same memory.
+        let share = MEMORY_SHARE / self.processes.size() as f64;
+        usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * share)
     }
 
-    /// Takes note of a checkpoint that has been written since the last call.
-    ///
-    /// # Errors
-    /// As [`Checkpoints::begin`].
-    pub(super) fn poll(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        match &self.writing {
-            Some(writing) if writing.thread.is_finished() => self.finish(observer),
-            _ => Ok(()),
-        }
-    }
-
-    /// Waits for the checkpoint that is being written.
+    /// Waits for the checkpoint that is being written. All processes call this.
     ///
     /// # Errors
     /// As [`Checkpoints::begin`].
     pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(Writing { whole, began, thread }) = self.writing.take() else { return Ok(()) };
-        let (written, spare) = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let Some(Writing { step, whole, began, work, rest }) = self.writing.take() else { return Ok(()) };
+        let (written, spare) = match work {
+            Work::Thread(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Work::Done(outcome) => outcome,
+        };
         self.spare = spare;
-        match written {
+        let published = match (written, rest) {
+            (written, Some(rest)) => self.publish_together(written, rest)?,
+            (Ok(Written::Checkpoint(published)), None) => Ok(published),
+            (Ok(Written::Shards(_)), None) => unreachable!("shards of several processes have a rest"),
+            (Err(error), None) => Err(error),
+        };
+        match published {
             Ok(published) => self.done(whole, published, began, observer),
-            Err(error) => self.failed(self.last_step, error, observer)?,
+            Err(error) => self.failed(step, error, observer)?,
         }
         Ok(())
+    }
+
+    /// Hands the shards' indexes to the first process, which makes them a checkpoint if all have written.
+    fn publish_together(
+        &self,
+        written: Result<Written, CheckpointError>,
+        Rest { draft, manifest, beside }: Rest,
+    ) -> Result<Result<Published, CheckpointError>, TrainError> {
+        type Told<T> = Result<T, String>;
+        let (own, error): (Told<Vec<ShardFiles>>, _) = match written {
+            Ok(Written::Shards(shards)) => (Ok(shards), None),
+            Ok(Written::Checkpoint(_)) => unreachable!("several processes write shards"),
+            Err(error) => (Err(error.to_string()), Some(error)),
+        };
+        let text = serde_json::to_vec(&own).expect("indexes are plain data");
+        let all = self.processes.gather("the shards of a checkpoint", &text)?;
+        let all = all.iter().map(|text| {
+            let shards: Told<Vec<ShardFiles>> =
+                serde_json::from_slice(text).unwrap_or_else(|error| Err(error.to_string()));
+            shards.map_err(CheckpointError::State)
+        });
+        let all: Result<Vec<_>, _> = all.collect();
+        let published =
+            draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), beside));
+        let told: Option<Told<&Published>> =
+            published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
+        let text = serde_json::to_vec(&told).expect("a checkpoint's place is plain data");
+        let text = self.processes.of_first("the checkpoint", &text)?;
+        let told: Option<Told<Published>> = serde_json::from_slice(&text).unwrap_or(None);
+        Ok(match (error, published, told) {
+            // Whoever has failed says it best.
+            (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
+            (None, _, Some(told)) => told.map_err(CheckpointError::State),
+            (None, ..) => Err(CheckpointError::State("the first process made no folder for it".into())),
+        })
     }
 
     fn done(&mut self, whole: bool, published: Published, began: Instant, observer: &mut dyn Observer) {
@@ -276,8 +413,9 @@ impl Checkpoints {
         self.bases.extend(base.map(|base| (step, base)));
         let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
         // What stays longer than it should is no reason to stop.
-        if let Err(error) =
-            checkpoint::prune(&*self.files, &self.dir, keep, |step| self.bases.get(&step).copied())
+        if self.processes.is_first()
+            && let Err(error) =
+                checkpoint::prune(&*self.files, &self.dir, keep, |step| self.bases.get(&step).copied())
         {
             tracing::warn!("an older checkpoint was not removed: {error}");
         }
@@ -302,17 +440,27 @@ impl Checkpoints {
     }
 }
 
-/// What has become of a checkpoint that was begun.
+/// What was taken of the ranks here.
 enum Taken {
-    Writing { whole: bool, thread: JoinHandle<(Result<Published, CheckpointError>, Vec<Snapshot>)> },
-    Written { whole: bool, published: Published },
+    Copied(Vec<Copied>),
+    /// It was written, into this draft where there is but one process.
+    Written(Option<Draft>, Result<Vec<ShardFiles>, CheckpointError>),
+}
+
+/// Runs something beside training.
+fn spawn(run: impl FnOnce() -> Outcome + Send + 'static) -> Result<Work, CheckpointError> {
+    let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
+    thread
+        .map(Work::Thread)
+        .map_err(|error| CheckpointError::State(format!("cannot start a thread: {error}")))
 }
 
 /// What is written beside the shards.
 struct Beside {
     job: String,
     recorded: Recorded,
-    metrics: File,
+    /// Of the first process.
+    metrics: Option<File>,
 }
 
 /// The rows that are to be saved of a rank: all, or those that were touched.
@@ -324,56 +472,65 @@ fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<Choice>, Checkpoin
     chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
 }
 
-/// Writes what was copied, a thread a rank; returns the copies, whose memory is used again.
-fn write(
+/// Writes a checkpoint of ranks that are all here; returns the copies, whose memory is used again.
+fn write_alone(
     files: Arc<dyn Files>,
     dir: &Path,
     manifest: &Manifest,
     copies: Vec<Copied>,
     beside: Beside,
-) -> (Result<Published, CheckpointError>, Vec<Snapshot>) {
+) -> Outcome {
     let published = Draft::begin(Arc::clone(&files), dir, manifest.train.step).and_then(|draft| {
-        let (files, at) = (&*files, draft.path().to_owned());
-        let written = thread::scope(|scope| {
-            let shards = copies.iter().enumerate().map(|(rank, (dense, rows))| {
-                let at = &at;
-                scope.spawn(move || {
-                    let state = RankState { dense: dense.clone(), rows };
-                    write_shard(files, at, rank, manifest, (&state, &Choice::all(rows)))
-                })
-            });
-            let shards: Vec<_> = shards.collect();
-            let join = |shard: thread::ScopedJoinHandle<'_, _>| {
-                shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            shards.into_iter().map(join).collect()
-        });
-        publish(draft, manifest, written, beside)
+        let written = write_copies(&*files, draft.path(), manifest, &copies);
+        publish(draft, manifest.clone(), written, beside)
     });
-    (published, copies.into_iter().map(|(_, snapshot)| snapshot).collect())
+    (published.map(Written::Checkpoint), copies.into_iter().map(|(_, _, rows)| rows).collect())
+}
+
+/// Writes what was copied, a thread a rank.
+fn write_copies(
+    files: &dyn Files,
+    at: &Path,
+    manifest: &Manifest,
+    copies: &[Copied],
+) -> Result<Vec<ShardFiles>, CheckpointError> {
+    thread::scope(|scope| {
+        let shards = copies.iter().map(|(rank, dense, rows)| {
+            scope.spawn(move || {
+                let state = RankState { dense: dense.clone(), rows };
+                write_shard(files, at, *rank, manifest, (&state, &Choice::all(rows)))
+            })
+        });
+        let shards: Vec<_> = shards.collect();
+        let join = |shard: thread::ScopedJoinHandle<'_, _>| {
+            shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        shards.into_iter().map(join).collect()
+    })
 }
 
 /// Makes a draft a checkpoint, or removes it.
 fn publish(
     draft: Draft,
-    manifest: &Manifest,
+    manifest: Manifest,
     written: Result<Vec<ShardFiles>, CheckpointError>,
     Beside { job, recorded, metrics }: Beside,
 ) -> Result<Published, CheckpointError> {
-    let shards = match written {
+    // What a run that goes on from here keeps of the log is what is there now.
+    let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
+    let synced = synced.map_err(|source| CheckpointError::Io {
+        doing: "make durable",
+        path: "metrics.jsonl".into(),
+        source,
+    });
+    let shards = match written.and_then(|shards| synced.map(|()| shards)) {
         Ok(shards) => shards,
         Err(error) => {
             draft.abandon();
             return Err(error);
         }
     };
-    // What a run that goes on from here keeps of the log is what is there now.
-    metrics.sync_data().map_err(|source| CheckpointError::Io {
-        doing: "make durable",
-        path: "metrics.jsonl".into(),
-        source,
-    })?;
     let named = [(JOB_NAME, Some(job)), (TUNING_NAME, recorded.tuning), (MACHINE_NAME, recorded.machine)];
     let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
-    draft.publish(manifest.clone(), shards, &beside)
+    draft.publish(manifest, shards, &beside)
 }

@@ -6,11 +6,12 @@ use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
-use rankine_reader::{Dataset, Schema};
+use rankine_reader::{Dataset, Part, Schema};
 
 use super::translate::translate;
 use super::{Event, Observer, TrainError};
 use crate::job::{Conflict, Count, Generate, Job, Raw};
+use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
 
@@ -41,6 +42,62 @@ pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Datase
         Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings than these")),
         _ => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
+}
+
+/// The same for one of several processes, which must all open the same samples. The first one makes
+/// what is to be made, while the others wait.
+///
+/// # Errors
+/// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Device`] where processes differ.
+pub(super) fn open_together(
+    job: &Job,
+    processes: &ProcessGroup,
+    observer: &mut dyn Observer,
+) -> Result<Dataset, TrainError> {
+    let first = if processes.is_first() { Some(open_or_generate(job, observer)?) } else { None };
+    processes.wait("the dataset")?;
+    let dir = job.data.folder();
+    let dataset = match (first, dir) {
+        (Some(dataset), _) => dataset,
+        (None, Some(dir)) if !Dataset::exists(dir) => {
+            return Err(TrainError::Device(format!(
+                "there is no dataset at {} here, and there is one for rank 0: all processes must see the same files",
+                dir.display()
+            )));
+        }
+        (None, _) => open_or_generate(job, observer)?,
+    };
+    let manifest = dataset.manifest().map(serde_json::to_string_pretty).transpose();
+    let counts = [Part::Train, Part::Eval].map(|part| format!("{part}: {} samples\n", dataset.samples(part)));
+    let identity = counts.concat() + &manifest.ok().flatten().unwrap_or_default();
+    same_everywhere(processes, "dataset", &identity)?;
+    Ok(dataset)
+}
+
+/// Compares what processes have with what the first one has.
+///
+/// # Errors
+/// [`TrainError::Device`] where it is not the same; [`TrainError::Processes`].
+pub(super) fn same_everywhere(processes: &ProcessGroup, what: &str, text: &str) -> Result<(), TrainError> {
+    // As much as can be handed around; a difference behind that is still one.
+    const BYTES_MAX: usize = 1 << 19;
+    let own = &text.as_bytes()[..text.len().min(BYTES_MAX)];
+    let sum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
+    let value = [&sum.to_le_bytes()[..], own].concat();
+    let of_first = processes.of_first(&format!("the {what} of rank 0"), &value)?;
+    if of_first == value {
+        return Ok(());
+    }
+    let there = String::from_utf8_lossy(of_first.get(8..).unwrap_or_default()).into_owned();
+    let here = String::from_utf8_lossy(own);
+    let differ = here.lines().zip(there.lines()).find(|(here, there)| here != there);
+    let (here, there) = differ.unwrap_or(("longer", "shorter"));
+    Err(TrainError::Device(format!(
+        "rank {} has another {what} than rank 0: `{}` here, `{}` there; all processes must be given the same",
+        processes.rank(),
+        here.trim(),
+        there.trim()
+    )))
 }
 
 /// What the records of a job's raw files are.

@@ -1,5 +1,7 @@
 //! The loop: batches in, steps, reports, evaluations, and the run's files.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +14,11 @@ use serde::Serialize;
 
 use super::batches::Batches;
 use super::checkpoints::{Checkpoints, Recorded};
-use super::data::open_or_generate;
+use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
-use super::learner::{Choice, Learner, Losses};
+use super::learner::{Choice, Learner};
+use super::losses::Losses;
+use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
@@ -24,6 +28,7 @@ use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
+use crate::launch::{Phase, ProcessGroup};
 use crate::saved;
 use crate::system;
 
@@ -35,6 +40,8 @@ const PREFETCH_BATCHES: usize = 4;
 pub struct TrainOptions<'a> {
     /// The run's folder; by default a fresh one below `runs`.
     pub run_dir: Option<&'a Path>,
+    /// The processes that train together, all of which call [`train`]; by default this one alone.
+    pub processes: Option<&'a ProcessGroup>,
     /// Whether to go on in that folder, from the latest good checkpoint. Of a run that has come to its end, the summary
     /// is returned and nothing is done.
     pub resume: bool,
@@ -45,7 +52,8 @@ pub struct TrainOptions<'a> {
 }
 
 /// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
-/// Returns the summary and the path of the run's folder.
+/// Returns the summary and the path of the run's folder. Of several processes the first one alone writes, and has a
+/// path.
 ///
 /// # Errors
 /// See [`TrainError`]. Whatever went wrong, no model is there that was not completely trained and written.
@@ -53,45 +61,55 @@ pub fn train(
     job: &Job,
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
-) -> Result<(Summary, PathBuf), TrainError> {
+) -> Result<(Summary, Option<PathBuf>), TrainError> {
     if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
         return Err(TrainError::Device(
             "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
                 .into(),
         ));
     }
-    if let Some(path) = options.run_dir.filter(|_| options.resume)
-        && let Some(summary) = RunDir::finished(path)?
+    let alone = ProcessGroup::alone();
+    let processes = options.processes.unwrap_or(&alone);
+    let resumed = options.run_dir.filter(|_| options.resume);
+    if let Some(path) = resumed
+        && let Some(summary) = finished(path, processes)?
     {
-        return Ok((summary, path.to_owned()));
+        return Ok((summary, processes.is_first().then(|| path.to_owned())));
     }
-    let dataset = open_or_generate(job, observer)?;
+    let (job, seats) = Seats::of(job, processes)?;
+    let (job, topology) = (&job, seats.topology);
+    let dataset = open_together(job, processes, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    let (mut resumed, mut from) = (None, None);
-    if let Some(path) = options.run_dir.filter(|_| options.resume) {
-        let mut run = RunDir::resume(path, job)?;
-        from = pool.install(|| latest(&files, path, observer))?;
+    let (mut run, mut from) = (None, None);
+    if let Some(path) = resumed {
+        run = processes.is_first().then(|| RunDir::resume(path, job)).transpose()?;
+        from = pool.install(|| latest(&files, path, processes, observer))?;
         if let Some(checkpoint) = &from {
             identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
         }
-        run.go_on(from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step), job)?;
-        resumed = Some(run);
+        let step = from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step);
+        run.as_mut().map_or(Ok(()), |run| run.go_on(step, job))?;
     }
     let recorded =
         from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
-    let choice = Choice::of(job, &dataset, (&spec, &rules), &recorded)?;
-    let run = resumed.map_or_else(|| RunDir::create(options.run_dir, job), Ok)?;
+    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &recorded)?;
+    if run.is_none() && processes.is_first() {
+        run = Some(RunDir::create(options.run_dir, job)?);
+    }
     let machine = choice.machine().map(ToOwned::to_owned);
-    machine.iter().try_for_each(|machine| run.write_machine(machine))?;
+    if let (Some(run), Some(machine)) = (&run, &machine) {
+        run.write_machine(machine)?;
+    }
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
         let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &recorded)?;
         let tuning = learner.tuning()?;
-        tuning.iter().try_for_each(|record| run.write_tuning(record))?;
+        if let (Some(run), Some(record)) = (&run, &tuning) {
+            run.write_tuning(record)?;
+        }
         let from = from.map(|checkpoint| {
             learner.restore(&checkpoint)?;
             Ok::<_, TrainError>(checkpoint.manifest().train.clone())
@@ -99,20 +117,27 @@ pub fn train(
         let train = from.transpose()?.unwrap_or_default();
         let stream = StreamOptions { start: train.position, ..train_options(job, io) };
         let batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+        // All processes write to the folder of the first.
+        let path = run.as_ref().map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
+        let path = PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?));
         let checkpoints = Checkpoints::new(
             (job, &dataset, topology),
             (&spec, &rules),
             Recorded { tuning, machine },
-            (files, RunDir::checkpoints_path(run.path())),
+            (files, RunDir::checkpoints_path(&path)),
+            processes,
             train.step,
         )?;
         let stop = options.stop.cloned().unwrap_or_default();
+        let dataset = &dataset;
         let fit = Fit {
             job,
-            dataset: &dataset,
+            dataset,
+            processes,
             learner,
             device,
             run,
+            path,
             checkpoints,
             stop,
             observer,
@@ -124,24 +149,43 @@ pub fn train(
     })
 }
 
-/// The checkpoint to go on from. Those that are damaged are told of, and set aside.
+/// The summary of a run that has come to its end, as the first process finds it.
+fn finished(path: &Path, processes: &ProcessGroup) -> Result<Option<Summary>, TrainError> {
+    let own = if processes.is_first() { RunDir::finished(path)? } else { None };
+    if processes.size() == 1 {
+        return Ok(own);
+    }
+    let text = serde_json::to_vec(&own).expect("a summary is plain data");
+    let text = processes.of_first("the summary of the run, if it has come to its end", &text)?;
+    Ok(serde_json::from_slice(&text).unwrap_or(own))
+}
+
+/// The checkpoint to go on from, as the first process finds it. Those that are damaged are told of, and set aside.
 fn latest(
     files: &Arc<dyn Files>,
     run: &Path,
+    processes: &ProcessGroup,
     observer: &mut dyn Observer,
 ) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+    const WHAT: &str = "the checkpoint to go on from";
     let dir = RunDir::checkpoints_path(run);
+    if !processes.is_first() {
+        let step = processes.of_first(WHAT, &[])?.try_into().ok().map(u64::from_le_bytes);
+        let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
+        return Ok(step.map(open).transpose()?.map(Arc::new));
+    }
     let (found, skipped) = checkpoint::latest(files, &dir)?;
     for skipped in &skipped {
         checkpoint::set_aside(&**files, &dir, skipped.step)?;
         observer.observe(Event::Skipped(skipped));
     }
-    match &found {
-        Some(checkpoint) => {
-            let step = checkpoint.manifest().train.step;
+    let step = found.as_ref().map(|checkpoint| checkpoint.manifest().train.step);
+    processes.of_first(WHAT, &step.map_or(Vec::new(), |step| step.to_le_bytes().to_vec()))?;
+    match (&found, step) {
+        (Some(checkpoint), Some(step)) => {
             observer.observe(Event::Resumed { step, path: checkpoint.path() });
         }
-        None => observer.observe(Event::NothingToResume),
+        _ => observer.observe(Event::NothingToResume),
     }
     Ok(found.map(Arc::new))
 }
@@ -183,10 +227,14 @@ pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> 
 struct Fit<'a> {
     job: &'a Job,
     dataset: &'a Dataset,
+    processes: &'a ProcessGroup,
     learner: Learner,
     /// What trains, in words.
     device: String,
-    run: RunDir,
+    /// Of the first process.
+    run: Option<RunDir>,
+    /// Its folder.
+    path: PathBuf,
     checkpoints: Checkpoints,
     stop: Stop,
     observer: &'a mut dyn Observer,
@@ -204,6 +252,36 @@ struct Tally {
     waited: Duration,
 }
 
+/// Steps after which several processes ask each other whether to stop, or to save.
+const STEPS_TO_AGREE: u64 = 16;
+
+/// What is to be done after a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Agreed {
+    /// Who asked to stop.
+    stop: Option<StopCause>,
+    /// Whether a checkpoint is due by time.
+    saves: bool,
+    /// Whether the one that is being written is.
+    written: bool,
+}
+
+impl Agreed {
+    fn to_bytes(self) -> [u8; 10] {
+        let mut bytes = [0; 10];
+        bytes[..8].copy_from_slice(&StopCause::to_number(self.stop).to_le_bytes());
+        (bytes[8], bytes[9]) = (self.saves.into(), self.written.into());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let split = bytes.split_first_chunk();
+        let (stop, rest) = split.map_or((0, bytes), |(stop, rest)| (u64::from_le_bytes(*stop), rest));
+        let is_set = |at: usize| rest.get(at) == Some(&1);
+        Self { stop: StopCause::of_number(stop), saves: is_set(0), written: is_set(1) }
+    }
+}
+
 /// One line of `metrics.jsonl` for an evaluation.
 #[derive(Serialize)]
 struct EvalRecord<'a> {
@@ -215,7 +293,11 @@ struct EvalRecord<'a> {
 
 impl Fit<'_> {
     /// Trains on from where a checkpoint was, or from the beginning.
-    fn run(mut self, mut batches: Batches, from: TrainState) -> Result<(Summary, PathBuf), TrainError> {
+    fn run(
+        mut self,
+        mut batches: Batches,
+        from: TrainState,
+    ) -> Result<(Summary, Option<PathBuf>), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -230,29 +312,28 @@ impl Fit<'_> {
         let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
         let (mut position, mut last_eval) = (from.position, from.eval.clone());
         // An evaluation of the step that was saved may have been the last one.
-        let mut stopped = self.reaches_target(last_eval.as_ref()).then_some(Stopped::TargetAuc);
+        let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
         while stopped.is_none() {
             let step = total.steps;
             if train.max_steps.is_some_and(|most| step >= most.get()) {
                 stopped = Some(Stopped::MaxSteps);
                 break;
             }
-            if let Some(cause) = self.stop.asked() {
-                return Err(self.interrupted(cause, &total, (&losses, last_loss), position, last_eval));
-            }
             let began = Instant::now();
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
             let step = step + 1;
+            self.processes.does(Phase::Training, step);
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
             let evaluates = self.job.eval.every_steps.is_some_and(|every| step.is_multiple_of(every.get()));
-            self.learner.train_step(&batch, rate_factor)?;
+            let here = |error: TrainError| error.at_step(step);
+            self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.is_empty();
-            self.learner.take_losses(waits, |loss| losses.known(loss))?;
+            self.learner.take_losses(waits, |loss| losses.known(loss)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
@@ -271,7 +352,7 @@ impl Fit<'_> {
             drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
-                self.run.append("train", &progress)?;
+                self.append("train", &progress)?;
                 self.observer.observe(Event::Report(progress));
                 since_report = Tally::default();
                 losses.begin_anew();
@@ -279,20 +360,26 @@ impl Fit<'_> {
             last_eval = None;
             if evaluates {
                 last_eval = self.evaluate(step)?;
-                stopped = self.reaches_target(last_eval.as_ref()).then_some(Stopped::TargetAuc);
+                stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
             }
-            self.checkpoints.poll(self.observer)?;
-            if self.checkpoints.is_due(step) {
+            let agreed = self.agree(step)?;
+            if agreed.written {
+                self.checkpoints.finish(self.observer)?;
+            }
+            if agreed.saves || self.checkpoints.is_due_by_steps(step) {
                 let began = Instant::now();
-                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
                 losses.check()?;
-                let state = train_state(&total, (&losses, last_loss), position, last_eval.clone());
-                self.checkpoints.begin(&mut self.learner, state, self.run.metrics()?, self.observer)?;
+                self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
                 total.time += began.elapsed();
+            }
+            if let Some(cause) = agreed.stop.filter(|_| stopped.is_none()) {
+                return Err(self.interrupted(cause, &total, (&losses, last_loss), position, last_eval));
             }
         }
         let began = Instant::now();
-        self.learner.take_losses(true, |loss| losses.known(loss))?;
+        let here = |error: TrainError| error.at_step(total.steps);
+        self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
         losses.check()?;
         total.time += began.elapsed();
         drop(batches);
@@ -308,12 +395,34 @@ impl Fit<'_> {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
         };
-        saved::save(&RunDir::model_path(self.run.path()), &self.learner, total.steps, self.dataset)?;
+        self.processes.does(Phase::Saving, total.steps);
+        match &self.run {
+            Some(run) => {
+                saved::save(&RunDir::model_path(run.path()), &self.learner, total.steps, self.dataset)?;
+            }
+            // What lies here goes to the first process.
+            None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
+        }
         let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
         let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
-        self.run.finish(&summary)?;
-        Ok((summary, self.run.path().to_owned()))
+        if let Some(run) = &self.run {
+            run.finish(&summary)?;
+        }
+        self.processes.wait("the end of the run")?;
+        Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// What the first process alone knows of an evaluation.
+    fn of_first_process(&self, auc: Option<f64>) -> Result<Option<f64>, TrainError> {
+        let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
+        let auc = self.processes.of_first("the verdict on the evaluation", &auc)?;
+        Ok(auc.try_into().ok().map(f64::from_le_bytes))
+    }
+
+    /// Appends to the metrics of the run, where this process writes them.
+    fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
+        self.run.as_mut().map_or(Ok(()), |run| run.append(kind, record))
     }
 
     /// Saves a checkpoint of where training is, unless there is one, and says that it can go on from there.
@@ -325,14 +434,13 @@ impl Fit<'_> {
         position: Position,
         last_eval: Option<EvalSummary>,
     ) -> TrainError {
-        let (mut losses, step, run) = (losses.clone(), total.steps, self.run.path().to_owned());
+        let (mut losses, step, run) = (losses.clone(), total.steps, self.path.clone());
         let save = || -> Result<(), TrainError> {
             self.checkpoints.finish(self.observer)?;
             if self.checkpoints.last_step() != step {
                 self.learner.take_losses(true, |loss| losses.known(loss))?;
                 losses.check()?;
-                let state = train_state(total, (&losses, last_loss), position, last_eval);
-                self.checkpoints.begin(&mut self.learner, state, self.run.metrics()?, self.observer)?;
+                self.save(train_state(total, (&losses, last_loss), position, last_eval))?;
                 self.checkpoints.finish(self.observer)?;
             }
             Ok(())
@@ -340,10 +448,39 @@ impl Fit<'_> {
         save().err().unwrap_or(TrainError::Interrupted { cause, step, run })
     }
 
+    /// Takes a checkpoint, and begins to write it.
+    fn save(&mut self, state: TrainState) -> Result<(), TrainError> {
+        let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
+        self.checkpoints.begin(&mut self.learner, state, metrics, self.observer)
+    }
+
+    /// What all processes are to do after a step. Several speak of it every so many steps alone.
+    fn agree(&self, step: u64) -> Result<Agreed, TrainError> {
+        let own = Agreed {
+            stop: self.stop.asked(),
+            saves: self.checkpoints.is_due_by_time(),
+            written: self.checkpoints.is_written(),
+        };
+        if self.processes.size() == 1 {
+            return Ok(own);
+        }
+        if !step.is_multiple_of(STEPS_TO_AGREE) {
+            return Ok(Agreed::default());
+        }
+        let all = self.processes.gather("what to do next", &own.to_bytes())?;
+        let all: Vec<_> = all.iter().map(|bytes| Agreed::from_bytes(bytes)).collect();
+        Ok(Agreed {
+            // Whoever is asked to stop asks all; time is the first one's.
+            stop: all.iter().find_map(|each| each.stop),
+            saves: all.first().is_some_and(|first| first.saves),
+            written: all.iter().all(|each| each.written),
+        })
+    }
+
     /// Whether an evaluation is the one that training was to come to.
-    fn reaches_target(&self, eval: Option<&EvalSummary>) -> bool {
-        let auc = eval.and_then(|eval| eval.metrics.first?.auc);
-        self.job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get())
+    fn reaches_target(&self, eval: Option<&EvalSummary>) -> Result<bool, TrainError> {
+        let auc = self.of_first_process(eval.and_then(|eval| eval.metrics.first?.auc))?;
+        Ok(self.job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get()))
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -364,10 +501,11 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
-        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, self.observer)?;
+        let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
+        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
-        self.run.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
+        self.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
         let auc_achievable = self.dataset.auc_achievable();
         Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
@@ -454,6 +592,20 @@ impl From<&TrainState> for Tally {
             time: time(state.seconds),
             waited: time(state.waited_seconds),
         }
+    }
+}
+
+/// An evaluation, of which the other processes hear that it goes on.
+struct Watched<'a> {
+    step: u64,
+    processes: &'a ProcessGroup,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Watched<'_> {
+    fn observe(&mut self, event: Event<'_>) {
+        self.processes.does(Phase::Evaluating, self.step);
+        self.observer.observe(event);
     }
 }
 

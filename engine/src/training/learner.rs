@@ -1,6 +1,5 @@
 //! What learns: a model on the device that a job names.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,9 +13,9 @@ use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
 use super::checkpoints::Recorded;
 use super::evaluate::Scorer;
+use super::seats::Seats;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
-use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, LossState, RankState};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
@@ -44,9 +43,9 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each; and where there are several, where tables lie.
+    /// GPUs, a rank each, and the processes that have the others; and where there are several, where tables lie.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Option<gpu::Placed>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
 }
 
 impl Choice {
@@ -57,20 +56,28 @@ impl Choice {
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are measured"))]
     pub(super) fn of(
         job: &Job,
+        seats: &Seats,
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
         recorded: &Recorded,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
-        let why = match gpu::devices(job, spec)? {
+        let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
                 let placed = gpu::place(&devices, (job, recorded), dataset, (spec, rules))?;
-                return Ok(Self::Cuda(devices, placed));
+                return Ok(Self::Cuda(devices, seats.clone(), placed));
             }
             Err(why) => why,
         };
         #[cfg(not(feature = "cuda"))]
-        let why = String::new();
+        let why = match seats.processes.size() {
+            1 => String::new(),
+            _ => {
+                return Err(TrainError::Device(
+                    "several processes train on GPUs, and this build has none".into(),
+                ));
+            }
+        };
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
@@ -79,12 +86,12 @@ impl Choice {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(_, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(_, _, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
-    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms that were
-    /// recorded, where they are of such GPUs.
+    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms that
+    /// were recorded, where they are of such GPUs.
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
@@ -103,10 +110,10 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, placed) => {
+            Self::Cuda(devices, seats, placed) => {
                 let plan = placed.as_ref().map(|placed| &placed.plan);
                 let tuning = recorded.tuning.as_deref();
-                match gpu::initialize((&devices, plan), (job, tuning), dataset, spec, rules)? {
+                match gpu::initialize((&devices, &seats, plan), (job, tuning), dataset, (spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
@@ -211,60 +218,6 @@ impl Learner {
         }
     }
 
-    /// Lets `visit` see what each rank has, all at once, once all steps are done; returns what it returns, in the order
-    /// of ranks.
-    ///
-    /// # Errors
-    /// The first that `visit` returns; [`CheckpointError::State`].
-    pub(super) fn on_each_rank<T: Send + 'static>(
-        &self,
-        visit: impl Fn(usize, RankState<'_>) -> Result<T, CheckpointError> + Clone + Send + Sync + 'static,
-    ) -> Result<Vec<T>, CheckpointError> {
-        match self {
-            Self::Cpu(model, _) => model.on_each_rank(visit),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => model.on_each_rank(visit),
-        }
-    }
-
-    /// What a GPU keeps beside parameters.
-    ///
-    /// # Errors
-    /// [`CheckpointError::State`].
-    pub(super) fn device_state(&self) -> Result<Option<DeviceState>, CheckpointError> {
-        match self {
-            Self::Cpu(..) => Ok(None),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => model.device_state().map(Some),
-        }
-    }
-
-    /// Keeps book, from now on, of which rows are updated.
-    ///
-    /// # Errors
-    /// [`CheckpointError::State`].
-    pub(super) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
-        match self {
-            Self::Cpu(model, _) => model.begin_tracking(),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => model.begin_tracking()?,
-        }
-        Ok(())
-    }
-
-    /// Goes on where a checkpoint was, which must be one of this model.
-    ///
-    /// # Errors
-    /// [`CheckpointError`]; the model is of no use then.
-    pub(super) fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError> {
-        let (dense, step) = (from.dense()?, from.manifest().train.step);
-        match self {
-            Self::Cpu(model, _) => model.restore(step, &dense, |rows| from.load_rows(rows)),
-            #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => model.restore(from, &Arc::new(dense)),
-        }
-    }
-
     /// Starts to read batches of a part.
     ///
     /// # Errors
@@ -273,7 +226,7 @@ impl Learner {
         match self {
             Self::Cpu(..) => Batches::unpacked(part, options),
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => Batches::for_gpus(model.devices(), part, options, false),
+            Self::Cuda(model, _) => Batches::for_gpus(model, part, options, false),
         }
     }
 
@@ -446,67 +399,6 @@ impl Weights for Learner {
     }
 }
 
-/// The mean loss of steps since the last report, as far as losses are known.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Losses {
-    /// Of the steps whose loss is not known yet: their samples.
-    ahead: VecDeque<usize>,
-    /// Steps whose loss is known.
-    steps: u64,
-    sum: f64,
-    samples: usize,
-    /// The first loss that is no number, and its step.
-    wrong: Option<(u64, f64)>,
-}
-
-impl Losses {
-    /// After so many steps, with what was known since the last report.
-    pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState) -> Self {
-        Self { steps, sum, samples: samples as usize, ..Self::default() }
-    }
-
-    /// What is known since the last report.
-    pub(super) fn state(&self) -> LossState {
-        LossState { sum: self.sum, samples: self.samples as u64 }
-    }
-
-    /// A step over so many samples was begun.
-    pub(super) fn began(&mut self, samples: usize) {
-        self.ahead.push_back(samples);
-    }
-
-    /// The loss of the first step whose loss was not known.
-    pub(super) fn known(&mut self, loss: f64) {
-        let samples = self.ahead.pop_front().expect("a loss comes after its step");
-        self.steps += 1;
-        self.sum += loss * samples as f64;
-        self.samples += samples;
-        if !loss.is_finite() && self.wrong.is_none() {
-            self.wrong = Some((self.steps, loss));
-        }
-    }
-
-    /// Whether no loss is known since the last report.
-    pub(super) fn is_empty(&self) -> bool {
-        self.samples == 0
-    }
-
-    pub(super) fn mean(&self) -> f64 {
-        self.sum / self.samples as f64
-    }
-
-    /// After a report.
-    pub(super) fn begin_anew(&mut self) {
-        (self.sum, self.samples) = (0.0, 0);
-    }
-
-    /// # Errors
-    /// [`TrainError::Diverged`].
-    pub(super) fn check(&self) -> Result<(), TrainError> {
-        self.wrong.map_or(Ok(()), |(step, loss)| Err(TrainError::Diverged { step, loss }))
-    }
-}
-
 #[cfg(feature = "cuda")]
 mod gpu {
     //! Which jobs GPUs train.
@@ -525,6 +417,7 @@ mod gpu {
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
     use super::super::checkpoints::Recorded;
+    use super::super::seats::Seats;
     use super::Activity;
     use crate::calibration;
     use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
@@ -539,21 +432,25 @@ mod gpu {
                            less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                            the host's memory is what counts";
 
-    /// What a test sets so that a job's ranks may share GPUs.
-    const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
-
     /// The GPUs that are to train a job, one a rank; or why the CPU is, in words to be said behind that.
     pub(super) fn devices(
         job: &Job,
+        seats: &Seats,
         spec: &ModelSpec,
     ) -> Result<Result<Vec<Arc<Device>>, String>, TrainError> {
-        let kind = job.device.kind;
+        // Several processes have no other way.
+        let several = seats.processes.size() > 1;
+        let kind = if several { DeviceKind::Cuda } else { job.device.kind };
         if kind == DeviceKind::Cpu {
             return Ok(Err(String::new()));
         }
         let refused = refusals(job, spec);
         let ranks = job.device.ranks.get() as usize;
-        match (open(ranks), refused.first()) {
+        let open = seats.gpus.iter().map(|&gpu| Device::open(gpu)).collect::<rankine_cuda::Result<_>>();
+        match (open, refused.first()) {
+            (Err(error), _) if several => {
+                Err(TrainError::Device(format!("several processes train on GPUs, and {error}")))
+            }
             (Err(error), _) if kind == DeviceKind::Cuda => Err(TrainError::Device(format!(
                 "device.kind is \"cuda\", and {error}. With \"auto\" or \"cpu\" the job is trained on the CPU"
             ))),
@@ -568,6 +465,7 @@ mod gpu {
             (Err(error), _) => Ok(Err(format!(", since {error}"))),
             (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not do this job ({first})"))),
             (Ok(devices), None) => {
+                let devices: Vec<Arc<Device>> = devices;
                 let fp8 = job.device.precision == Precision::Fp8;
                 let Some(other) = devices.iter().find(|device| fp8 && !device.multiplies_fp8()) else {
                     return Ok(Ok(devices));
@@ -583,20 +481,12 @@ mod gpu {
         }
     }
 
-    /// A GPU a rank.
-    fn open(ranks: usize) -> rankine_cuda::Result<Vec<Arc<Device>>> {
-        let shared = std::env::var_os(LOOPBACK).is_some();
-        let count = if shared { Device::count()?.max(1) } else { ranks };
-        (0..ranks).map(|rank| Device::open(rank % count)).collect()
-    }
-
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, plan): (&[Arc<Device>], Option<&EmbeddingPlan>),
+        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
         (job, recorded): (&Job, Option<&str>),
         dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
         let precision = job.device.precision;
         let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
@@ -607,8 +497,15 @@ mod gpu {
             plan,
             keeps_book: job.checkpoint.incremental,
         };
+        let (processes, several) = (&seats.processes, seats.processes.size() > 1);
         let make = |algorithms| {
-            CudaModel::over_ranks(devices, spec.clone(), rules, (precision, algorithms), job.seed, shape)
+            let (spec, products) = (spec.clone(), (precision, algorithms));
+            match devices {
+                [device] if several => {
+                    CudaModel::of_processes(device, processes, spec, rules, products, job.seed, shape)
+                }
+                _ => CudaModel::over_ranks(devices, spec, rules, products, job.seed, shape),
+            }
         };
         let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
         let made = match recorded.map(make) {
@@ -626,9 +523,10 @@ mod gpu {
         match made {
             Ok(model) => {
                 let name = devices[0].name().map_err(Error::from)?;
-                let how_many = match devices.len() {
-                    1 => "one GPU".into(),
-                    count => format!("{count} GPUs"),
+                let how_many = match (seats.topology.ranks(), processes.size()) {
+                    (1, _) => "one GPU".into(),
+                    (count, 1) => format!("{count} GPUs"),
+                    (count, processes) => format!("{count} GPUs of {processes} processes"),
                 };
                 Ok(Ok((model, format!("{how_many} ({name}) in {}", precision.name()))))
             }
@@ -638,7 +536,8 @@ mod gpu {
                         "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
                     )))
                 }
-                _ if job.device.kind == DeviceKind::Cuda => {
+                _ if error.gpu().is_none() || error.misses_rank() => Err(error.into()),
+                _ if several || job.device.kind == DeviceKind::Cuda => {
                     Err(TrainError::Device(format!("{it} cannot take this job: {error}. {}", WAY_OUT)))
                 }
                 _ => Ok(Err(format!(", since {it} cannot take this job ({error})"))),
@@ -706,7 +605,7 @@ mod gpu {
             let mut batches = None;
             if self.resident.is_empty() {
                 let stay = Feed::fits(model.devices(), &part, &options)?;
-                let batches = batches.insert(Batches::for_gpus(model.devices(), part, &options, stay)?);
+                let batches = batches.insert(Batches::for_gpus(model, part, &options, stay)?);
                 for batch in batches {
                     let batch = batch?;
                     match &batch {

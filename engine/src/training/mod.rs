@@ -10,9 +10,12 @@ mod evaluate;
 mod fit;
 mod identity;
 mod learner;
+mod losses;
 mod memory;
 mod run_dir;
+mod seats;
 mod starter;
+mod state;
 mod stop;
 mod summary;
 mod translate;
@@ -21,6 +24,7 @@ use std::path::PathBuf;
 
 use crate::checkpoint::{CheckpointError, Skipped};
 use crate::job::Conflict;
+use crate::launch::MeetError;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
@@ -212,9 +216,40 @@ pub enum TrainError {
     /// The job asks for a device that cannot be had.
     #[error("{0}")]
     Device(String),
+    /// Other processes of the job did not come, or have ended.
+    #[error(transparent)]
+    Processes(#[from] MeetError),
+    /// A rank waited in vain for another one.
+    #[error("{}{words}; the model was not saved", at_step(*.step))]
+    Missed {
+        /// The step that had been begun last; 0 where none had.
+        step: u64,
+        /// Which rank waited for which one, and where.
+        words: String,
+    },
     /// Something of the GPU's failed.
     #[error("the GPU failed: {0}; the model was not saved")]
     Gpu(String),
+}
+
+impl TrainError {
+    /// The same, where steps up to this one had been begun.
+    pub(super) fn at_step(self, step: u64) -> Self {
+        match self {
+            Self::Missed { words, .. } => Self::Missed { step, words },
+            error => error,
+        }
+    }
+
+    /// Whether all that went wrong is that another rank did not come: then that one knows more.
+    pub fn misses_rank(&self) -> bool {
+        let error = match self {
+            Self::Missed { .. } => return true,
+            Self::Processes(error) | Self::Saved(SavedModelError::Processes(error)) => error,
+            _ => return false,
+        };
+        matches!(error, MeetError::Late { .. } | MeetError::Left { .. })
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -222,9 +257,15 @@ impl From<crate::cuda::Error> for TrainError {
     fn from(error: crate::cuda::Error) -> Self {
         match error {
             crate::cuda::Error::Data(error) => Self::Data(error),
+            crate::cuda::Error::Processes(error) => Self::Processes(error),
+            error if error.misses_rank() => Self::Missed { step: 0, words: error.to_string() },
             error => Self::Gpu(error.to_string()),
         }
     }
+}
+
+fn at_step(step: u64) -> String {
+    if step == 0 { String::new() } else { format!("at step {step}: ") }
 }
 
 fn list(conflicts: &[Conflict]) -> String {

@@ -34,10 +34,26 @@ impl Stop {
 
     /// Who asked, if anybody has.
     pub fn asked(&self) -> Option<StopCause> {
-        match self.0.load(Ordering::SeqCst) {
+        StopCause::of_number(self.0.load(Ordering::SeqCst) as u64)
+    }
+}
+
+impl StopCause {
+    /// What [`StopCause::of_number`] makes it again.
+    pub(super) fn to_number(cause: Option<Self>) -> u64 {
+        match cause {
+            None => 0,
+            Some(Self::Program) => PROGRAM as u64,
+            Some(Self::Signal(signal)) => signal as u64,
+        }
+    }
+
+    /// Who asked, by a signal's number.
+    pub(super) fn of_number(number: u64) -> Option<Self> {
+        match number as usize {
             0 => None,
-            PROGRAM => Some(StopCause::Program),
-            signal => Some(StopCause::Signal(signal)),
+            PROGRAM => Some(Self::Program),
+            signal => Some(Self::Signal(signal)),
         }
     }
 }

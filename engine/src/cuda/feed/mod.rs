@@ -100,9 +100,25 @@ impl Feed {
         options: &StreamOptions,
         stay: bool,
     ) -> Result<Self> {
-        let part = part.into();
         let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        let waits = devices.len() > 1 && options.order == Order::File;
+        Self::open_shares((devices, topology, 0), part, options, stay)
+    }
+
+    /// The same where the GPUs are those of some ranks, the first of which is given: what comes are their shares alone.
+    ///
+    /// # Panics
+    /// As [`Feed::open`].
+    ///
+    /// # Errors
+    /// As [`Feed::open`].
+    pub fn open_shares(
+        (devices, topology, first): (&[Arc<Device>], Topology, usize),
+        part: impl Into<Arc<DatasetPart>>,
+        options: &StreamOptions,
+        stay: bool,
+    ) -> Result<Self> {
+        let part = part.into();
+        let waits = topology.ranks() > 1 && options.order == Order::File;
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let on_the_way = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES + SENT);
@@ -120,7 +136,7 @@ impl Feed {
         };
         let source = Arc::new(Source { part, options: *options });
         let mut copiers = Vec::new();
-        for (rank, device) in devices.iter().enumerate() {
+        for (rank, device) in (first..).zip(devices) {
             device.bind()?;
             let ring = {
                 let _input = device.purpose("input");

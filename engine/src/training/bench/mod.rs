@@ -13,13 +13,15 @@ use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
 use super::checkpoints::Recorded;
-use super::data::open_or_generate;
+use super::data::open_together;
 use super::evaluate::Scorer;
 use super::fit::{thread_pool, train_options};
 use super::learner::{Choice, Learner};
+use super::seats::Seats;
 use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::job::Job;
+use crate::launch::{self, ProcessGroup};
 
 pub(super) use trace::Activity;
 
@@ -51,7 +53,8 @@ impl Default for TrainBenchOptions {
     }
 }
 
-/// Times the steps of a job. Makes the job's dataset where it is not there and the job says how.
+/// Times the steps of a job, which several processes may train together: then all of them call this. Makes the job's
+/// dataset where it is not there and the job says how.
 ///
 /// # Errors
 /// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
@@ -59,9 +62,15 @@ impl Default for TrainBenchOptions {
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
+    processes: &ProcessGroup,
     observer: &mut dyn Observer,
 ) -> Result<TrainBench, TrainError> {
-    let dataset = open_or_generate(job, observer)?;
+    if options.trace.is_some() && processes.size() > 1 {
+        return Err(TrainError::Device("a trace is of one process: launch one, or leave --trace out".into()));
+    }
+    let (job, seats) = Seats::of(job, processes)?;
+    let job = &job;
+    let dataset = open_together(job, processes, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {
@@ -70,7 +79,7 @@ pub fn bench_train(
              train.batch_size"
         )));
     }
-    let choice = Choice::of(job, &dataset, (&spec, &rules), &Recorded::default())?;
+    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
         let (mut learner, device) =
@@ -80,6 +89,7 @@ pub fn bench_train(
                 "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
             )));
         }
+        processes.does(launch::Phase::Measuring, 0);
         let measured = if options.resident {
             resident(job, &dataset, options, &mut learner)?
         } else {
@@ -87,6 +97,7 @@ pub fn bench_train(
         };
         let Measured { input, samples, host_ms, device_ms, losses, seconds, trace } = measured;
         let (phases, ceilings) = learner.time_phases()?;
+        processes.wait("the end of the measurement")?;
         let most = (losses.len() / 10).clamp(1, LOSS_STEPS);
         let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
         let loss =

@@ -1,0 +1,62 @@
+//! What a process does, as the others tell of it when something goes wrong.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A part of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// Data are opened or made, memory is taken, graphs are captured.
+    #[default]
+    Preparing,
+    /// Steps.
+    Training,
+    /// The model is judged.
+    Evaluating,
+    /// The model goes to its files.
+    Saving,
+    /// Steps are timed.
+    Measuring,
+}
+
+impl Phase {
+    /// Whether each piece of the work takes so little time that one who does nothing for long hangs.
+    pub(super) fn goes_by_small_steps(self) -> bool {
+        matches!(self, Self::Training | Self::Evaluating | Self::Saving)
+    }
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// In which part of the run it is.
+    pub phase: Phase,
+    /// Steps of training that it has begun.
+    pub step: u64,
+    /// What it waits for, where it waits for other processes.
+    pub waits_for: Option<String>,
+    /// How often it has told what it does.
+    pub(super) signs: u64,
+}
+
+/// `in training, at step 1203, waiting for the judgement`
+impl fmt::Display for Activity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.phase {
+            Phase::Preparing => "while it prepared",
+            Phase::Training => "in training",
+            Phase::Evaluating => "in an evaluation",
+            Phase::Saving => "while the model was saved",
+            Phase::Measuring => "while steps were timed",
+        })?;
+        if self.step > 0 {
+            write!(f, ", at step {}", self.step)?;
+        }
+        match &self.waits_for {
+            Some(what) => write!(f, ", waiting for {what}"),
+            None => Ok(()),
+        }
+    }
+}

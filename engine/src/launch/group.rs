@@ -1,0 +1,164 @@
+//! The processes of a job, as one of them sees it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::activity::{Activity, Phase};
+use super::error::MeetError;
+use super::meeting::Meeting;
+use super::member::Member;
+use super::seat::Seat;
+use super::watch::{Failure, Patience, Watch};
+
+/// The processes of a job, and this one's place among them. Clones are the same.
+///
+/// What all must call, all call in the same order; they wait for each other without end, since the watch over them ends
+/// all when one is lost.
+#[derive(Debug, Clone)]
+pub struct ProcessGroup(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rank: usize,
+    members: Vec<Member>,
+    /// None where there is but one.
+    together: Option<(Mutex<Meeting>, Watch)>,
+}
+
+impl ProcessGroup {
+    /// One process, which waits for nobody.
+    pub fn alone() -> Self {
+        Self(Arc::new(Inner { rank: 0, members: Vec::new(), together: None }))
+    }
+
+    /// Meets the other processes, and watches over them from then on. Where one of them is lost, and this one does not
+    /// come to [`ProcessGroup::fail`] within some seconds, the watch calls `end` on a thread of its own, which shall
+    /// end the process.
+    ///
+    /// # Errors
+    /// Where ranks do not come before the deadline, or are of another version.
+    pub fn form(
+        seat: &Seat,
+        here: Member,
+        deadline: Duration,
+        end: impl FnOnce(&Failure, &Activity) + Send + 'static,
+    ) -> Result<Self, MeetError> {
+        Self::form_with(seat, here, (deadline, Patience::USUAL), end)
+    }
+
+    pub(super) fn form_with(
+        seat: &Seat,
+        here: Member,
+        (deadline, patience): (Duration, Patience),
+        end: impl FnOnce(&Failure, &Activity) + Send + 'static,
+    ) -> Result<Self, MeetError> {
+        let mut meeting = Meeting::join(seat, deadline)?;
+        let members = here.introduce(&mut meeting)?;
+        if seat.ranks == 1 {
+            return Ok(Self(Arc::new(Inner { rank: 0, members, together: None })));
+        }
+        let watch = Watch::start(seat.rank, meeting.take_watch_lines(), patience, Box::new(end));
+        let watch =
+            watch.map_err(|error| MeetError::Stray(format!("the processes cannot be watched: {error}")))?;
+        meeting.wait_without_end();
+        Ok(Self(Arc::new(Inner { rank: seat.rank, members, together: Some((Mutex::new(meeting), watch)) })))
+    }
+
+    /// This process.
+    pub fn rank(&self) -> usize {
+        self.0.rank
+    }
+
+    /// All processes.
+    pub fn size(&self) -> usize {
+        self.0.members.len().max(1)
+    }
+
+    /// Whether this is the first process, which writes and tells.
+    pub fn is_first(&self) -> bool {
+        self.0.rank == 0
+    }
+
+    /// Who they are, in the order of ranks. Of one that was made by [`ProcessGroup::alone`] nothing is known.
+    pub fn members(&self) -> &[Member] {
+        &self.0.members
+    }
+
+    /// Hands out a value of at most a MiB, and returns those of all processes, in their order. `what` says what is
+    /// waited for.
+    ///
+    /// # Errors
+    /// Where a process has ended.
+    pub fn gather(&self, what: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
+        self.meet(what, |meeting| meeting.gather(value)).unwrap_or_else(|| Ok(vec![value.to_vec()]))
+    }
+
+    /// The value of the first process, which all others get.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gather`].
+    pub fn of_first(&self, what: &str, value: &[u8]) -> Result<Vec<u8>, MeetError> {
+        let own = if self.is_first() { value } else { &[] };
+        Ok(self.gather(what, own)?.swap_remove(0))
+    }
+
+    /// Hands a value, of 512 MiB at most, to the first process, which gets those of all others; the others get none.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gather`].
+    pub fn collect(&self, what: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, MeetError> {
+        self.meet(what, |meeting| meeting.collect(value)).unwrap_or_else(|| Ok(Vec::new()))
+    }
+
+    /// Waits for all others.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::gather`].
+    pub fn wait(&self, what: &str) -> Result<(), MeetError> {
+        self.gather(what, &[]).map(drop)
+    }
+
+    fn meet<V>(
+        &self,
+        what: &str,
+        run: impl FnOnce(&mut Meeting) -> Result<V, MeetError>,
+    ) -> Option<Result<V, MeetError>> {
+        let (meeting, watch) = self.0.together.as_ref()?;
+        watch.does(|activity| activity.waits_for = Some(what.to_owned()));
+        let outcome = run(&mut meeting.lock().unwrap_or_else(PoisonError::into_inner));
+        if outcome.is_ok() {
+            watch.does(|activity| activity.waits_for = None);
+        }
+        Some(outcome)
+    }
+
+    /// Says what this process does, and that it does something.
+    pub fn does(&self, phase: Phase, step: u64) {
+        if let Some((_, watch)) = &self.0.together {
+            watch.does(|activity| (activity.phase, activity.step) = (phase, step));
+        }
+    }
+
+    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank, if they
+    /// wait for anything but a value.
+    pub fn when_lost(&self, release: impl Fn() + Send + 'static) {
+        if let Some((_, watch)) = &self.0.together {
+            watch.when_lost(release);
+        }
+    }
+
+    /// Tells the others that this process ends, and why; `follows` where it only missed another one. Returns what
+    /// happened to another rank, where that is what all end for.
+    pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {
+        let (_, watch) = self.0.together.as_ref()?;
+        let verdict = watch.fail(self.rank(), words, follows);
+        (verdict.rank != self.rank()).then_some(verdict)
+    }
+
+    /// Tells the others that there is nothing more to do here.
+    pub fn finish(&self) {
+        if let Some((_, watch)) = &self.0.together {
+            watch.finish();
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! The watch over the processes of a job: each tells rank 0 that it lives and what it does, and rank 0 tells all when
+//! one of them has failed, ended, fallen silent, or does nothing any more.
+//!
+//! It is a thread of each process. Once a rank is found to be lost, the thread gives whoever waits for that rank a
+//! short time to come back and say where it waited; then it ends the process itself. So a job ends everywhere, whatever
+//! its threads wait for.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::activity::Activity;
+use super::frame::{Inbox, Kind, Message};
+use super::meeting::WatchLines;
+
+/// How often a process tells that it lives.
+const BEAT: Duration = Duration::from_secs(1);
+/// Between two looks at what has come.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long what is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// For a sign of life.
+    pub(super) silence: Duration,
+    /// For a process that goes by small steps to make one.
+    pub(super) standstill: Duration,
+    /// Where one only misses another one: for what has happened to that one.
+    pub(super) grace: Duration,
+}
+
+impl Patience {
+    /// Barriers on the GPUs give up after 30 s, and say more than silence does: so that is longer; and a job still ends
+    /// within a minute.
+    pub(super) const USUAL: Self = Self {
+        silence: Duration::from_secs(40),
+        standstill: Duration::from_secs(45),
+        grace: Duration::from_secs(3),
+    };
+}
+
+/// How long a process has that ends by itself.
+const LAST: Duration = Duration::from_secs(8);
+/// Bytes of a message, at most.
+const BYTES_MAX: usize = 1 << 16;
+
+/// Why all processes of a job end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{words}")]
+pub struct Failure {
+    /// The rank that is lost.
+    pub rank: usize,
+    /// What happened to it, and what it did.
+    pub words: String,
+    /// Whether it only missed another rank.
+    pub(super) follows: bool,
+}
+
+/// Ends the process, which did so much when a rank was lost.
+pub(super) type End = Box<dyn FnOnce(&Failure, &Activity) + Send>;
+
+/// What has whoever waits for a rank that is lost come back.
+#[derive(Default)]
+struct Release(Option<Box<dyn Fn() + Send>>);
+
+impl fmt::Debug for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Release")
+    }
+}
+
+/// A process's part in the watch. Dropped, it is over: the others must know that by [`Watch::finish`].
+#[derive(Debug)]
+pub(super) struct Watch {
+    patience: Patience,
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// What the thread and the others of the process tell each other.
+#[derive(Debug, Default)]
+struct State {
+    activity: Activity,
+    /// Why this process fails, until it is told.
+    report: Option<Failure>,
+    verdict: Option<Failure>,
+    /// What has the other threads of the process wait no more.
+    release: Release,
+    /// Whether the process says itself why it ends.
+    ends_itself: bool,
+    done: bool,
+}
+
+impl Watch {
+    pub(super) fn start(
+        rank: usize,
+        lines: WatchLines,
+        patience: Patience,
+        end: End,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let others = if rank == 0 { 1 } else { 0 };
+        let line = |(place, stream)| Line::new(place + others, stream);
+        let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
+        let watcher = Watcher {
+            rank,
+            patience,
+            shared: Arc::clone(&shared),
+            lines,
+            found: Vec::new(),
+            told: None,
+            own: Own::new(),
+        };
+        let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
+        Ok(Self { patience, shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Says what this process does.
+    pub(super) fn does(&self, change: impl FnOnce(&mut Activity)) {
+        let activity = &mut self.shared.state().activity;
+        change(activity);
+        activity.signs += 1;
+    }
+
+    /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank.
+    pub(super) fn when_lost(&self, release: impl Fn() + Send + 'static) {
+        self.shared.state().release = Release(Some(Box::new(release)));
+    }
+
+    /// Tells all others that this process fails, and why; returns what they end for, which may be what happened to
+    /// another rank before.
+    pub(super) fn fail(&self, rank: usize, words: &str, follows: bool) -> Failure {
+        let mut state = self.shared.state();
+        let failure = Failure { follows, ..lost(rank, "failed", &state.activity, words) };
+        state.ends_itself = true;
+        state.report = Some(failure.clone());
+        let begun = Instant::now();
+        while state.verdict.is_none() && begun.elapsed() < 2 * self.patience.grace {
+            let waited = self.shared.changed.wait_timeout(state, PAUSE);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.verdict.clone().unwrap_or(failure)
+    }
+
+    /// Tells all others that there is nothing more to do here.
+    pub(super) fn finish(&self) {
+        self.shared.state().done = true;
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            // It has no more to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole after each change: whoever panicked left nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the thread has.
+struct Watcher {
+    rank: usize,
+    patience: Patience,
+    shared: Arc<Shared>,
+    lines: Vec<Line>,
+    /// Of rank 0: what is wrong, and since when that is known.
+    found: Vec<(Failure, Instant)>,
+    /// When this process told last that it lives.
+    told: Option<Instant>,
+    own: Own,
+}
+
+/// What is known of a process.
+struct Own {
+    activity: Activity,
+    /// When it did something last.
+    moved: Instant,
+}
+
+/// A connection, and what is known of the process at its other end.
+struct Line {
+    rank: usize,
+    stream: TcpStream,
+    inbox: Inbox,
+    heard: Instant,
+    of: Own,
+    /// Nothing more comes from it, and nothing need.
+    over: bool,
+}
+
+impl Own {
+    fn new() -> Self {
+        Self { activity: Activity::default(), moved: Instant::now() }
+    }
+
+    fn is(&mut self, activity: Activity) {
+        // Whoever waits for others is not the one that hangs.
+        if activity.signs != self.activity.signs || activity.waits_for.is_some() {
+            self.moved = Instant::now();
+        }
+        self.activity = activity;
+    }
+
+    fn stands_still(&self, patience: Patience) -> bool {
+        self.activity.phase.goes_by_small_steps() && self.moved.elapsed() > patience.standstill
+    }
+}
+
+impl Line {
+    fn new(rank: usize, stream: TcpStream) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        let (inbox, heard) = (Inbox::default(), Instant::now());
+        Ok(Self { rank, stream, inbox, heard, of: Own::new(), over: false })
+    }
+
+    /// Takes what has come; returns what is wrong.
+    fn read(&mut self, patience: Patience) -> Option<Failure> {
+        while !self.over {
+            match self.inbox.read(&self.stream, BYTES_MAX) {
+                Ok(None) => break,
+                Ok(Some(Message { kind: Kind::Alive, bytes, .. })) => {
+                    self.heard = Instant::now();
+                    if let Ok(activity) = serde_json::from_slice(&bytes) {
+                        self.of.is(activity);
+                    }
+                }
+                Ok(Some(Message { kind: Kind::Failed, bytes, .. })) => {
+                    self.over = true;
+                    return serde_json::from_slice(&bytes).ok();
+                }
+                Ok(Some(Message { kind: Kind::Done, .. })) => self.over = true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(Some(_)) | Err(_) => {
+                    self.over = true;
+                    return Some(self.lost(
+                        "ended without a word",
+                        "was it killed? The system's log tells which processes ran out of memory",
+                    ));
+                }
+            }
+        }
+        let silent = !self.over && self.heard.elapsed() > patience.silence;
+        silent.then(|| {
+            self.over = true;
+            let what = format!("has not been heard of for {:.0} s", patience.silence.as_secs_f64());
+            self.lost(&what, "its process is stopped, or its host hangs or cannot be reached")
+        })
+    }
+
+    fn lost(&self, what: &str, why: &str) -> Failure {
+        lost(self.rank, what, &self.of.activity, why)
+    }
+
+    fn send(&mut self, kind: Kind, value: &impl Serialize) {
+        if self.over && kind == Kind::Alive {
+            return;
+        }
+        let bytes = serde_json::to_vec(value).unwrap_or_default();
+        // Small messages, of which the connection takes many before it is full; whoever is gone is found out by
+        // reading.
+        let _ = Message { kind, round: 0, bytes }.send(&self.stream);
+    }
+}
+
+fn lost(rank: usize, what: &str, activity: &Activity, why: &str) -> Failure {
+    Failure { rank, words: format!("rank {rank} {what} {activity}: {why}"), follows: false }
+}
+
+impl Watcher {
+    fn run(mut self, end: End) {
+        loop {
+            let (activity, report, done) = {
+                let mut state = self.shared.state();
+                (state.activity.clone(), state.report.take(), state.done)
+            };
+            self.own.is(activity);
+            if let Some(report) = report {
+                self.report(report);
+            }
+            if self.told.is_none_or(|told| told.elapsed() > BEAT) {
+                self.told = Some(Instant::now());
+                for line in &mut self.lines {
+                    line.send(Kind::Alive, &self.own.activity);
+                }
+            }
+            if let Some(verdict) = self.look() {
+                return self.end(&verdict, end);
+            }
+            if done {
+                self.lines.iter_mut().for_each(|line| line.send(Kind::Done, &()));
+                return;
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// What this process fails for goes to rank 0, which knows what else has happened.
+    fn report(&mut self, report: Failure) {
+        match self.rank {
+            0 => self.found.push((report, Instant::now())),
+            _ => self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &report)),
+        }
+    }
+
+    /// Looks at all others; returns why all end, once that is known.
+    fn look(&mut self) -> Option<Failure> {
+        let patience = self.patience;
+        let read = |line: &mut Line| Some((line.read(patience)?, Instant::now()));
+        let found: Vec<_> = self.lines.iter_mut().filter_map(read).collect();
+        if self.rank != 0 {
+            return found.into_iter().next().map(|(failure, _)| failure);
+        }
+        self.found.extend(found);
+        if self.found.is_empty() {
+            self.found.extend(self.at_a_standstill().map(|failure| (failure, Instant::now())));
+        }
+        // What happened first goes before what follows from it, which may be heard of earlier.
+        let first = self.found.iter().find(|(failure, _)| !failure.follows);
+        let first =
+            first.or_else(|| self.found.first().filter(|(_, since)| since.elapsed() > patience.grace));
+        let verdict = first.map(|(failure, _)| failure.clone())?;
+        self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &verdict));
+        Some(verdict)
+    }
+
+    /// The process that has done nothing for the longest time, where that is too long.
+    fn at_a_standstill(&self) -> Option<Failure> {
+        let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.of));
+        let all = others.chain([(self.rank, &self.own)]);
+        let (rank, of) =
+            all.filter(|(_, of)| of.stands_still(self.patience)).min_by_key(|(_, of)| of.moved)?;
+        let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
+        Some(lost(rank, &what, &of.activity, "it hangs, or what it reads or writes does"))
+    }
+
+    fn end(&self, verdict: &Failure, end: End) {
+        {
+            let mut state = self.shared.state();
+            state.verdict = Some(verdict.clone());
+            if let Release(Some(release)) = &state.release {
+                release();
+            }
+        }
+        self.shared.changed.notify_all();
+        let begun = Instant::now();
+        while begun.elapsed() < self.patience.grace && !self.shared.state().ends_itself {
+            thread::sleep(PAUSE);
+        }
+        if self.shared.state().ends_itself {
+            // Nobody ends who waits for a GPU on the way out.
+            thread::sleep(LAST);
+        }
+        end(verdict, &self.own.activity);
+    }
+}

@@ -1,0 +1,324 @@
+//! Where the ranks of a job are: how many, on how many nodes, and which of them, on which GPUs, a process has.
+
+use rankine_embedding::Topology;
+
+use super::TrainError;
+use super::data::same_everywhere;
+use crate::job::{DeviceKind, Job, RankCount, Ranks};
+use crate::launch::{Member, Node, ProcessGroup, nodes};
+
+/// What a test sets so that a job's ranks may share GPUs.
+const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
+
+/// The ranks that a process has. They are in one run, as long for each process, in the order of processes.
+#[derive(Debug, Clone)]
+pub(super) struct Seats {
+    pub(super) processes: ProcessGroup,
+    pub(super) topology: Topology,
+    /// The GPU of each rank here, as the driver numbers those that the process sees.
+    pub(super) gpus: Vec<usize>,
+}
+
+impl Seats {
+    /// Counts the ranks of a job, where it leaves that open, and finds their GPUs. Returns the job with their numbers.
+    ///
+    /// # Errors
+    /// [`TrainError::Device`] where the job, the launcher and what the processes see contradict each other, or where
+    /// they have different jobs; [`TrainError::Processes`].
+    pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
+        same_everywhere(processes, "job", &job.to_toml())?;
+        let shared = std::env::var_os(LOOPBACK).is_some();
+        let found = match processes.size() {
+            1 => alone(job, gpus_seen(), shared),
+            _ => among(job, processes.members(), processes.rank(), shared),
+        };
+        let (topology, gpus) = found.map_err(TrainError::Device)?;
+        let mut job = job.clone();
+        let count = |count: usize| u32::try_from(count).ok().and_then(RankCount::new).map(Ranks::Count);
+        job.device.ranks = count(topology.ranks()).unwrap_or(job.device.ranks);
+        job.device.nodes = count(topology.nodes()).unwrap_or(job.device.nodes);
+        Ok((job, Self { processes: processes.clone(), topology, gpus }))
+    }
+}
+
+/// The GPUs that this process sees.
+fn gpus_seen() -> usize {
+    #[cfg(feature = "cuda")]
+    let count = rankine_cuda::Device::count().unwrap_or(0);
+    #[cfg(not(feature = "cuda"))]
+    let count = 0;
+    count
+}
+
+/// The ranks, and the GPUs of those that are here.
+type Found = (Topology, Vec<usize>);
+
+/// All ranks are here.
+fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
+    let ranks = match job.device.ranks.count() {
+        Some(ranks) => ranks.get() as usize,
+        None if job.device.kind == DeviceKind::Cpu => 1,
+        None => seen.max(1),
+    };
+    let topology = Topology::new(ranks, job.device.nodes.get() as usize);
+    let modulus = if shared { seen.max(1) } else { ranks };
+    let gpus = (0..ranks).map(|rank| rank % modulus).collect();
+    Ok((topology.map_err(|error| error.to_string())?, gpus))
+}
+
+/// Some ranks are here, and as many at each other process.
+fn among(job: &Job, members: &[Member], rank: usize, shared: bool) -> Result<Found, String> {
+    let (processes, hosts) = (members.len(), nodes(members));
+    if job.device.kind == DeviceKind::Cpu {
+        return Err(format!(
+            "{processes} processes were launched, and device.kind is \"cpu\": on the CPU ranks are threads of one \
+             process. Launch one, or have each ignore the launcher with --launcher none"
+        ));
+    }
+    check_order(&hosts)?;
+    let nodes = job.device.nodes.count().map_or(hosts.len(), |nodes| nodes.get() as usize);
+    if nodes < hosts.len() || !nodes.is_multiple_of(hosts.len()) || !processes.is_multiple_of(nodes) {
+        return Err(format!(
+            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): say as many, or a multiple of it \
+             of which each has as many processes; or leave it out",
+            count_of(hosts.len(), "host", "hosts"),
+            hosts.iter().map(|host| host.host.as_str()).collect::<Vec<_>>().join(", ")
+        ));
+    }
+    let each = match job.device.ranks.count() {
+        Some(ranks) => {
+            let ranks = ranks.get() as usize;
+            if !ranks.is_multiple_of(processes) {
+                return Err(format!(
+                    "device.ranks is {ranks}, and {processes} processes were launched: each takes as many ranks as \
+                     the others, so ranks must be a multiple of processes. device.ranks = \"auto\" takes all GPUs \
+                     that they see"
+                ));
+            }
+            ranks / processes
+        }
+        None => seen_by_each(members, &hosts)?,
+    };
+    if each > 1 && processes > nodes {
+        let a_node = processes / nodes;
+        return Err(format!(
+            "device.ranks is {}, and {a_node} processes on each node have {each} GPUs each: launch one process a \
+             node, or one a GPU",
+            each * processes
+        ));
+    }
+    let of_member = |rank: usize| gpus_of(members, &hosts, rank, each, shared);
+    let all = (0..processes).map(of_member).collect::<Result<Vec<_>, _>>()?;
+    if !shared {
+        check_apart(members, &hosts, &all)?;
+    }
+    let topology = Topology::new(each * processes, nodes).map_err(|error| error.to_string())?;
+    Ok((topology, all[rank].clone()))
+}
+
+/// Ranks are numbered node by node, as many on each.
+fn check_order(hosts: &[Node]) -> Result<(), String> {
+    let said = || {
+        let each = hosts.iter().map(|Node { host, ranks }| {
+            let ranks: Vec<_> = ranks.iter().map(usize::to_string).collect();
+            format!("{host} has {}", ranks.join(", "))
+        });
+        each.collect::<Vec<_>>().join("; ")
+    };
+    if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
+        return Err(format!("each host must have as many processes as the others: {}", said()));
+    }
+    if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
+        return Err(format!(
+            "processes must be numbered host by host: {}. Slurm does so with --distribution=block, mpirun with --map-by \
+             slot",
+            said()
+        ));
+    }
+    Ok(())
+}
+
+/// Which GPUs the processes of a host see, all together.
+fn distinct<'a>(members: &'a [Member], host: &Node) -> Vec<&'a str> {
+    let mut ids: Vec<_> =
+        host.ranks.iter().flat_map(|&rank| &members[rank].gpu_ids).map(String::as_str).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The GPUs of a process where they share all that there are.
+fn seen_by_each(members: &[Member], hosts: &[Node]) -> Result<usize, String> {
+    let counts: Vec<_> = hosts.iter().map(|host| distinct(members, host).len()).collect();
+    let (first, processes) = (counts[0], hosts[0].ranks.len());
+    if let Some(other) = counts.iter().position(|&count| count != first) {
+        return Err(format!(
+            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: say device.ranks, or show each \
+             host's processes as many GPUs with CUDA_VISIBLE_DEVICES",
+            hosts[0].host, hosts[other].host, counts[other]
+        ));
+    }
+    if first == 0 || !first.is_multiple_of(processes) {
+        return Err(format!(
+            "device.ranks is \"auto\", and host {} has {} for {}: launch one process a GPU, or one a node",
+            hosts[0].host,
+            count_of(first, "GPU", "GPUs"),
+            count_of(processes, "process", "processes")
+        ));
+    }
+    Ok(first / processes)
+}
+
+/// The GPUs that a process takes, as its driver numbers them.
+fn gpus_of(
+    members: &[Member],
+    hosts: &[Node],
+    rank: usize,
+    each: usize,
+    shared: bool,
+) -> Result<Vec<usize>, String> {
+    let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
+    let place = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
+    let seen = members[rank].gpus;
+    // Processes that are shown different GPUs each have theirs to themselves.
+    let all_alike = host.ranks.iter().all(|&other| members[other].gpu_ids == members[rank].gpu_ids);
+    let first = if all_alike { place * each } else { 0 };
+    if seen == 0 || (first + each > seen && !shared) {
+        return Err(format!(
+            "device.ranks is {}, so that each of {} processes takes {}; rank {rank} on {} sees {}, as {} of its host's \
+             {} do (CUDA_VISIBLE_DEVICES applies)",
+            each * members.len(),
+            members.len(),
+            count_of(each, "GPU", "GPUs"),
+            host.host,
+            count_of(seen, "GPU", "GPUs"),
+            if all_alike { "all" } else { "not all" },
+            count_of(host.ranks.len(), "process", "processes"),
+        ));
+    }
+    Ok((first..first + each).map(|gpu| gpu % seen).collect())
+}
+
+/// No GPU has two ranks.
+fn check_apart(members: &[Member], hosts: &[Node], gpus: &[Vec<usize>]) -> Result<(), String> {
+    for host in hosts {
+        let mut taken: Vec<(&str, usize)> = Vec::new();
+        for &rank in &host.ranks {
+            for id in gpus[rank].iter().filter_map(|&gpu| members[rank].gpu_ids.get(gpu)) {
+                if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
+                    return Err(format!(
+                        "ranks {other} and {rank} on {} would both take GPU {id}: show each other ones with \
+                         CUDA_VISIBLE_DEVICES, or all of them all",
+                        host.host
+                    ));
+                }
+                taken.push((id, rank));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count_of(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = r#"
+        name = "tiny"
+        data.dir = "data/tiny"
+        model = { kind = "dlrm", embedding_dim = 16, bottom_mlp = [64, 16], top_mlp = [64] }
+        optimizer.dense = { kind = "sgd", learning_rate = 0.1 }
+        optimizer.sparse = { kind = "adagrad", learning_rate = 0.02 }
+        train.batch_size = 512
+    "#;
+
+    /// Processes on hosts, each with the GPUs that it sees: `a:01` is one on host a that sees GPUs 0 and 1.
+    fn members(text: &str) -> Vec<Member> {
+        let member = |(rank, text): (usize, &str)| {
+            let (host, gpus) = text.split_once(':').unwrap();
+            let gpu_ids: Vec<_> = gpus.chars().map(|gpu| format!("GPU-{gpu}")).collect();
+            let (host, version) = (host.to_owned(), "1".to_owned());
+            let boot = host.clone();
+            Member { rank, host, boot, process: 1, local: None, gpus: gpu_ids.len(), gpu_ids, version }
+        };
+        text.split_whitespace().enumerate().map(member).collect()
+    }
+
+    /// Ranks, nodes and the GPUs of each process; or the first complaint.
+    fn found(sets: &[&str], processes: &str) -> Result<(usize, usize, Vec<Vec<usize>>), String> {
+        let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
+        let members = members(processes);
+        let each = (0..members.len()).map(|rank| among(&job, &members, rank, false));
+        let each: Vec<Found> = each.collect::<Result<_, _>>()?;
+        let topology = each[0].0;
+        Ok((topology.ranks(), topology.nodes(), each.into_iter().map(|(_, gpus)| gpus).collect()))
+    }
+
+    #[test]
+    fn ranks_are_counted_and_find_their_gpus() {
+        let auto = &["device.ranks=auto"][..];
+        for (sets, processes, expected) in [
+            // A process a GPU: all see all, or each its own.
+            (auto, "a:012 a:012 a:012", (3, 1, vec![vec![0], vec![1], vec![2]])),
+            (auto, "a:2 a:0", (2, 1, vec![vec![0], vec![0]])),
+            (&["device.ranks=2"], "a:0123 a:0123", (2, 1, vec![vec![0], vec![1]])),
+            // A process a node, of which some GPUs may stay idle.
+            (auto, "a:01 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
+            (&["device.ranks=4"], "a:0123 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
+            // A process a GPU on several nodes.
+            (auto, "a:01 a:01 b:01 b:01", (4, 2, vec![vec![0], vec![1], vec![0], vec![1]])),
+            // Parts of a host as nodes.
+            (&["device.ranks=auto", "device.nodes=2"], "a:0123 a:0123", (4, 2, vec![vec![0, 1], vec![2, 3]])),
+        ] {
+            assert_eq!(found(sets, processes), Ok(expected), "{sets:?} {processes}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_both_values() {
+        let auto = &["device.ranks=auto"][..];
+        for (sets, processes, words) in [
+            (&["device.ranks=3"][..], "a:01 a:01", "device.ranks is 3, and 2 processes were launched"),
+            (&[], "a:01 a:01", "device.ranks is 1, and 2 processes were launched"),
+            (&["device.ranks=4"], "a:01 b:0", "takes 2 GPUs; rank 1 on b sees 1 GPU"),
+            (&["device.ranks=2"], "a: a:", "takes 1 GPU; rank 0 on a sees 0 GPUs"),
+            (&["device.ranks=4"], "a:0123 a:0123", "2 processes on each node have 2 GPUs each: launch one"),
+            (auto, "a:01 b:012", "host a has 2 GPUs and host b has 3"),
+            (auto, "a:012 a:012", "host a has 3 GPUs for 2 processes"),
+            (auto, "a:01 b:01 a:01 b:01", "a has 0, 2; b has 1, 3"),
+            (auto, "a:01 a:01 b:01", "a has 0, 1; b has 2"),
+            (
+                &["device.ranks=2", "device.nodes=1"],
+                "a:0 b:0",
+                "device.nodes is 1, and the 2 processes are on 2 hosts",
+            ),
+            (&["device.ranks=2"], "a:01 a:02", "ranks 0 and 1 on a would both take GPU GPU-0"),
+            (
+                &["device.ranks=2", "device.kind=cpu"],
+                "a:0 b:0",
+                "2 processes were launched, and device.kind is",
+            ),
+        ] {
+            let error = found(sets, processes).unwrap_err();
+            assert!(error.contains(words), "{sets:?} {processes}: {error}");
+        }
+    }
+
+    #[test]
+    fn one_process_has_all_ranks() {
+        let of = |sets: &[&str], seen| {
+            let (topology, gpus) =
+                alone(&Job::from_toml("tiny.toml", JOB, sets).unwrap(), seen, false).unwrap();
+            (topology.ranks(), topology.nodes(), gpus)
+        };
+        assert_eq!(of(&[], 8), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=auto"], 3), (3, 1, vec![0, 1, 2]));
+        assert_eq!(of(&["device.ranks=auto"], 0), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=auto", "device.kind=cpu"], 4), (1, 1, vec![0]));
+        assert_eq!(of(&["device.ranks=4", "device.nodes=2"], 0), (4, 2, vec![0, 1, 2, 3]));
+    }
+}

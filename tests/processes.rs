@@ -1,0 +1,235 @@
+//! Trainings of several processes, the command itself, against those of one; and what becomes of a process when another
+//! one is lost. Processes share GPUs where there are too few.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+mod support;
+
+type Outcome = Result<(), Failed>;
+
+const BODIES: [(&str, fn() -> Outcome); 5] = [
+    ("processes_train_in_file_order_as_threads_do", || train_as_threads(&["train.shuffle=false"])),
+    ("processes_train_in_random_order_as_threads_do", || train_as_threads(&["device.precision=fp16"])),
+    ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
+    ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
+    ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
+];
+
+fn main() -> ExitCode {
+    let there = support::gpus() > 0;
+    if !there {
+        eprintln!("skipped: there is no GPU");
+    }
+    let trials = BODIES.map(|(name, body)| Trial::test(name, body).with_ignored_flag(!there));
+    let mut arguments = Arguments::from_args();
+    // Ranks that wait for each other hold the GPU.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+const JOB: &str = r#"
+name = "small"
+[data]
+dir = "DIR/data"
+[data.generate]
+shape = "dlrm"
+rows_cap = 10000
+samples = 20000
+eval_samples = 5000
+alpha = 1.1
+seed = 1
+[model]
+kind = "dlrm"
+embedding_dim = 16
+bottom_mlp = [32, 16]
+top_mlp = [64, 32]
+[optimizer.dense]
+kind = "adagrad"
+learning_rate = 0.03
+[optimizer.sparse]
+kind = "adagrad"
+learning_rate = 0.1
+[train]
+batch_size = 1000
+log_every_steps = 5
+[eval]
+every_steps = 10
+[device]
+kind = "cuda"
+"#;
+
+/// How soon a job must have ended everywhere.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A job in a folder of its own, which is removed with it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Result<Self, Failed> {
+        let place = Self(tempfile::tempdir()?);
+        let dir = place.0.path().to_str().ok_or("temporary folders have plain names")?;
+        fs::write(place.path("job.toml"), JOB.replace("DIR", dir))?;
+        Ok(place)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// The command that trains the job into a folder.
+    fn train(&self, run: &str, sets: &[&str]) -> Command {
+        let mut command = support::rankine();
+        command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
+        command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// So many processes of it, in the order of ranks.
+    fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let start = |rank: usize| {
+            let mut command = self.train(run, sets);
+            let (rank, count) = (rank.to_string(), count.to_string());
+            let rank = [("RANK", rank.as_str()), ("LOCAL_RANK", &rank)];
+            let all = [("WORLD_SIZE", count.as_str()), ("LOCAL_WORLD_SIZE", &count)];
+            command.envs(rank).envs(all).envs([("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &port)]);
+            Ok::<_, Failed>(command.spawn()?)
+        };
+        (0..count).map(start).collect()
+    }
+}
+
+fn succeeded(child: Child) -> Result<String, Failed> {
+    let Output { status, stdout, stderr } = child.wait_with_output()?;
+    let stderr = String::from_utf8_lossy(&stderr);
+    if !status.success() {
+        return Err(format!("{status}: {stderr}").into());
+    }
+    Ok(String::from_utf8(stdout)?)
+}
+
+/// The weights, and the metrics of the evaluations, which have no times in them.
+fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
+    let metrics = fs::read_to_string(run.join("metrics.jsonl"))?;
+    let without_time = |line: &str| {
+        let mut line: serde_json::Value = serde_json::from_str(line)?;
+        let line = line.as_object_mut().ok_or("a line is an object")?;
+        line.remove("seconds");
+        line.remove("samples_per_second");
+        Ok::<_, Failed>(format!("{line:?}"))
+    };
+    Ok((
+        fs::read(run.join("model/model.safetensors"))?,
+        metrics.lines().map(without_time).collect::<Result<_, _>>()?,
+    ))
+}
+
+/// One training by threads, and one by processes.
+fn train_as_threads(sets: &[&str]) -> Outcome {
+    the_same_as_threads(&Place::new()?, sets)
+}
+
+fn the_same_as_threads(place: &Place, sets: &[&str]) -> Outcome {
+    let sets = [&["device.ranks=2"], sets].concat();
+    succeeded(place.train("threads", &sets).spawn()?)?;
+    let told: Vec<_> =
+        place.processes("processes", 2, &sets)?.into_iter().map(succeeded).collect::<Result<_, _>>()?;
+    if !told[0].contains("trained             20000 samples") || !told[1].is_empty() {
+        return Err(format!("the processes say {told:?}").into());
+    }
+    let (threads, processes) = (outcome(&place.path("threads"))?, outcome(&place.path("processes"))?);
+    if threads.1 != processes.1 {
+        return Err(format!("{:#?} in place of {:#?}", processes.1, threads.1).into());
+    }
+    if threads.0 == processes.0 { Ok(()) } else { Err("other weights".into()) }
+}
+
+/// Of which each process unpacks all, and takes its own.
+fn train_on_raw_records_as_threads() -> Outcome {
+    const COLUMNS: usize = 26;
+    let place = Place::new()?;
+    let mut next = support::numbers(7);
+    // A label, 13 numbers and an id of each table, as the benchmark's files have them.
+    let mut record = || {
+        let label = (next() % 2) as u32;
+        let numbers = std::array::from_fn::<_, 13, _>(|_| (next() % 100) as u32);
+        let ids = std::array::from_fn::<_, COLUMNS, _>(|_| (next() % 3) as u32);
+        let words = [label].into_iter().chain(numbers).chain(ids);
+        words.flat_map(u32::to_le_bytes).collect::<Vec<_>>()
+    };
+    let mut write = |name: &str, count: usize| {
+        let path = place.path(name);
+        fs::write(&path, (0..count).flat_map(|_| record()).collect::<Vec<_>>())?;
+        Ok::<_, Failed>(path)
+    };
+    let (train, eval) = (write("train.bin", 20_000)?, write("eval.bin", 5000)?);
+    let raw = format!(
+        "[data.raw]\nshape = \"dlrm\"\nrows_cap = 10000\ndense = \"int\"\ntrain = [{train:?}]\neval = [{eval:?}]\n"
+    );
+    let job = fs::read_to_string(place.path("job.toml"))?;
+    let (before, rest) = job.split_once("[data]").ok_or("the job has data")?;
+    let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
+    fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
+    the_same_as_threads(&place, &[])
+}
+
+fn a_process_that_is_killed_ends_the_others() -> Outcome {
+    let (took, stderr) = one_is_sent("KILL")?;
+    let expected =
+        ["rank 1 ended without a word in training, at step ", "rank 0 gave up waiting for rank 1 at the "];
+    check(took, &stderr, &expected)
+}
+
+fn a_process_that_is_stopped_ends_the_others() -> Outcome {
+    let (took, stderr) = one_is_sent("STOP")?;
+    check(took, &stderr, &["error (rank 0): ", "at step ", "rank 0 waited 30000 ms for rank 1 at the "])
+}
+
+fn check(took: Duration, stderr: &str, expected: &[&str]) -> Outcome {
+    match expected.iter().find(|words| !stderr.contains(**words)) {
+        Some(words) => Err(format!("`{words}` is not in {stderr}").into()),
+        None if took > SOON => Err(format!("it took {took:?}: {stderr}").into()),
+        None => Ok(()),
+    }
+}
+
+/// Sends a signal to the second of two processes that train. How long the first one lives on, and what it says.
+fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
+    let place = Place::new()?;
+    let sets = ["device.ranks=2", "train.epochs=100000", "eval.every_steps=100000000"];
+    let mut children = place.processes("run", 2, &sets)?.into_iter();
+    let (Some(first), Some(mut second)) = (children.next(), children.next()) else { unreachable!() };
+    let begun = Instant::now();
+    let metrics = place.path("run/metrics.jsonl");
+    while !fs::read_to_string(&metrics).is_ok_and(|text| text.lines().count() >= 4) {
+        if begun.elapsed() > 2 * SOON {
+            second.kill()?;
+            return Err(format!("no step is done: {:?}", first.wait_with_output()?).into());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    let begun = Instant::now();
+    Command::new("kill").args([&format!("-{signal}"), &second.id().to_string()]).status()?;
+    let Output { status, stderr, .. } = first.wait_with_output()?;
+    let took = begun.elapsed();
+    // A process that is stopped goes, too.
+    second.kill()?;
+    second.wait()?;
+    let stderr = String::from_utf8_lossy(&stderr).into_owned();
+    if status.code() != Some(support::LOST) {
+        return Err(format!("it ended with {status} after {took:?}: {stderr}").into());
+    }
+    eprintln!(
+        "after {signal}, {took:?}: {}",
+        stderr.lines().filter(|line| !line.starts_with("training")).collect::<Vec<_>>().join("\n")
+    );
+    Ok((took, stderr))
+}
