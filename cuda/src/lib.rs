@@ -4,8 +4,8 @@
 //! without GPUs; [`probe`] says what is here. All else needs the feature `cuda`, which compiles the kernels into the
 //! binary: a [`Device`] has [`Lane`]s, on which work is enqueued; it works on [`Buffer`]s; a lane's work can be
 //! captured in a [`Graph`] and replayed. [`Peers`] are ranks whose GPUs access each other's memory. [`kernels`] has a
-//! launcher for each kernel, and [`blas`] products of matrices. A [`Cluster`] is of ranks on several nodes, between which
-//! [`nccl`] carries.
+//! launcher for each kernel, and [`blas`] products of matrices. A [`Cluster`] is of ranks on several nodes, between
+//! which [`nccl`] carries.
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
