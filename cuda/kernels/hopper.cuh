@@ -130,6 +130,10 @@ __device__ inline void store_pieces_straight(u32 to, const u32 (&pieces)[4]) {
                  : "memory");
 }
 
+__device__ inline void store_word(u32 to, u32 word) {
+    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
 __device__ inline __nv_bfloat162 as_pair(u32 pair) { return reinterpret_cast<const __nv_bfloat162&>(pair); }
 __device__ inline float2 unpacked_pair(u32 pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));

@@ -295,12 +295,6 @@ __device__ inline void matmul(const Matmul&) {
 
 #endif
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define PAIRED __cluster_dims__(2, 1, 1)
-#else
-#define PAIRED
-#endif
-
 extern "C" __global__ void PAIRED __launch_bounds__(MATMUL_THREADS, 1)
     matmul_relu_gradient(const __grid_constant__ Matmul p) {
     matmul<ReluGradient>(p);

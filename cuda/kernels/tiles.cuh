@@ -32,3 +32,9 @@ struct Ring {
 };
 
 #endif
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define PAIRED __cluster_dims__(2, 1, 1)
+#else
+#define PAIRED
+#endif

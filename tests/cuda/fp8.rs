@@ -1,7 +1,7 @@
 //! Products in fp8, what they read, and the scales of tensors.
 
 use half::bf16;
-use rankine_cuda::blas::{Algorithms, Blas, Epilogue, Fp8Outputs, Fp8Tensor, Matrix, Product};
+use rankine_cuda::blas::{Algorithms, Blas, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{
     Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Weights,
     Guard, paired_place, turned_place,
@@ -23,29 +23,30 @@ pub(crate) const BODIES: &[Body] = &[
 /// Half the distance from 1 to the next number, and from 0.
 const FP8_ROUNDING: f64 = 1.0 / 16.0;
 const FP8_LEAST: f64 = 1.0 / 1024.0;
-/// Where 32 products are added to a sum, the tensor cores cut off what is below the 13th bit behind the point of the
-/// largest: of the sum, and of the products together about as much.
-const CUT_OFF: f64 = 2.0 / 8192.0;
+/// Where 32 products are added to a sum, the tensor cores cut off of each what is below the 13th bit behind the point of
+/// the largest among them and the sum.
+const CUT_OFF: f64 = 1.0 / 8192.0;
+const AT_ONCE: usize = 32;
 
 /// A tensor on both sides.
-struct Tensor {
+pub(crate) struct Tensor {
     rows: usize,
     columns: usize,
     /// As they are in fp8, divided by the scale.
-    values: Vec<f64>,
-    buffers: (Buffer<E4m3>, Buffer<E4m3>, Buffer<Fp8Scaling>),
+    pub(crate) values: Vec<f64>,
+    pub(crate) buffers: (Buffer<E4m3>, Buffer<E4m3>, Buffer<Fp8Scaling>),
 }
 
 /// How the rows of both copies lie.
 #[derive(Clone, Copy, PartialEq)]
-enum Order {
+pub(crate) enum Order {
     Samples,
     Weights,
 }
 
 impl Tensor {
     /// Of random numbers.
-    fn random(
+    pub(crate) fn random(
         bench: &Bench,
         words: &mut Words,
         (rows, columns): (usize, usize),
@@ -81,7 +82,7 @@ impl Tensor {
     }
 
     /// One that is to be written: samples, with a scale for values of the size.
-    fn poison(
+    pub(crate) fn poison(
         bench: &Bench,
         (rows, columns): (usize, usize),
         size: f64,
@@ -93,7 +94,7 @@ impl Tensor {
         Ok(Self { rows, columns, values: Vec::new(), buffers })
     }
 
-    fn on_gpu(&self) -> Fp8Tensor {
+    pub(crate) fn on_gpu(&self) -> Fp8Tensor {
         let Self { rows, columns, .. } = *self;
         Fp8Tensor {
             rows: dense(self.buffers.0.pointer(), rows, columns),
@@ -102,12 +103,12 @@ impl Tensor {
         }
     }
 
-    fn row(&self, row: usize) -> &[f64] {
+    pub(crate) fn row(&self, row: usize) -> &[f64] {
         &self.values[row * self.columns..][..self.columns]
     }
 
     /// What was written, where both copies say the same: numbers, and their scaling.
-    fn written(&self, bench: &Bench) -> Result<(Vec<E4m3>, Fp8Scaling), libtest_mimic::Failed> {
+    pub(crate) fn written(&self, bench: &Bench) -> Result<(Vec<E4m3>, Fp8Scaling), libtest_mimic::Failed> {
         let Self { rows, columns, .. } = *self;
         let along = rows.next_multiple_of(FP8_MULTIPLE);
         let straight = self.buffers.0.read(&bench.lane)?;
@@ -125,22 +126,43 @@ impl Tensor {
     }
 }
 
-fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
+pub(crate) fn dense<T>(pointer: Pointer<T>, rows: usize, columns: usize) -> Matrix<T> {
     Matrix { pointer, rows, columns, stride: columns }
 }
 
-/// A sum of products, and the sum of their magnitudes.
-fn product(x: &[f64], y: impl Iterator<Item = f64>) -> (f64, f64) {
-    x.iter().zip(y).fold((0.0, 0.0), |(sum, size), (x, y)| (sum + x * y, size + (x * y).abs()))
+/// A sum of products, as it is and as tensor cores may have it.
+#[derive(Clone, Copy)]
+pub(crate) struct Sum {
+    pub(crate) value: f64,
+    /// The sum of the magnitudes.
+    pub(crate) size: f64,
+    /// How far tensor cores may be off.
+    pub(crate) off: f64,
 }
 
-/// How far a sum of so many products in fp8 may be off.
-fn off(size: f64, depth: usize) -> f64 {
-    size * CUT_OFF * (depth.div_ceil(32) + 1) as f64
+/// Whoever adds products, 32 at a time, has at no time more than the products of some that follow each other; where the
+/// sum is taken in parts, they are added up in f32.
+pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>) -> Sum {
+    let products: Vec<f64> = x.iter().zip(y).map(|(x, y)| x * y).collect();
+    let magnitude = |products: &[f64]| products.iter().map(|product| product.abs()).sum::<f64>();
+    let (mut value, mut least, mut most) = (0.0, 0.0f64, 0.0f64);
+    for part in products.chunks(AT_ONCE) {
+        value += part.iter().sum::<f64>();
+        (least, most) = (least.min(value), most.max(value));
+    }
+    let size = magnitude(&products);
+    // Sums that are off themselves may begin with another power of two: hence twice.
+    let parts = products.chunks(AT_ONCE).map(|part| {
+        let largest = part.iter().fold(most - least, |largest, product| largest.max(product.abs()));
+        let bit = 2.0 * CUT_OFF * largest;
+        part.iter().map(|product| product.abs().min(bit)).sum::<f64>() + bit
+    });
+    let off = parts.sum::<f64>() + 2.0 * size * products.len().div_ceil(AT_ONCE) as f64 * F32_ROUNDING;
+    Sum { value, size, off }
 }
 
 /// Checks a number of fp8 against a value known so well.
-fn close_in_fp8(
+pub(crate) fn close_in_fp8(
     what: &str,
     place: usize,
     found: E4m3,
@@ -241,12 +263,12 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         return Ok(());
     }
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
-    let m = 1 + words.below(900) as usize;
+    let m = 1 + words.below(500) as usize;
     let mut size = || 16 * (1 + words.below(30)) as usize;
     let (n, k) = (size(), size());
     let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
-    let typical = product(x.row(0), weights.row(0).iter().copied()).1.max(1e-3) / (k as f64).sqrt();
+    let typical = product(x.row(0), weights.row(0).iter().copied()).size.max(1e-3) / (k as f64).sqrt();
     let bias: Vec<_> = words.numbers::<f32>(n).iter().map(|bias| bias * typical as f32).collect();
     let bias_at = bench.buffer(&bias)?;
     let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 4.0]))?;
@@ -261,10 +283,10 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let behind = if m.is_multiple_of(160) { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
     let (mut largest, mut within) = (f64::from(behind) * scale, 0.0f64);
     for (i, &found) in found.iter().enumerate() {
-        let (sum, size) = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let sum = product(x.row(i / n), weights.row(i % n).iter().copied());
         let bias = f64::from(bias[i % n]);
-        let tolerance = off(size, k) + (size + bias.abs()) * F32_ROUNDING;
-        let expected = (sum + bias).max(0.0);
+        let tolerance = sum.off + 2.0 * (sum.size + bias.abs()) * F32_ROUNDING;
+        let expected = (sum.value + bias).max(0.0);
         close_in_fp8("output", i, found, scaling, (expected, tolerance))?;
         largest = largest.max(expected * scale);
         within = within.max(tolerance * scale);
@@ -277,13 +299,13 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         return Ok(());
     }
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
-    let m = 1 + words.below(900) as usize;
+    let m = 1 + words.below(500) as usize;
     let mut size = || 16 * (1 + words.below(30)) as usize;
     let (before, n, k) = (size(), size(), size());
     // A layer with outputs of either kind, some of them too small for fp8.
     let x = Tensor::random(bench, words, (m, before), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, before), Order::Weights)?;
-    let typical = product(x.row(0), weights.row(0).iter().copied()).1.max(1e-3) / (before as f64).sqrt();
+    let typical = product(x.row(0), weights.row(0).iter().copied()).size.max(1e-3) / (before as f64).sqrt();
     let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 1000.0]))?;
     let bits = Buffer::filled(&bench.device, Fp8Outputs::words(m, n), 0xff)?;
     let outputs = Fp8Outputs { outputs: out.on_gpu(), bits: bits.pointer() };
@@ -293,7 +315,7 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let next = Tensor::random(bench, words, (k, n), Order::Weights)?;
     let turned: Vec<Vec<f64>> =
         (0..n).map(|column| (0..k).map(|row| next.row(row)[column]).collect()).collect();
-    let typical = product(dy.row(0), turned[0].iter().copied()).1.max(1e-3) / (k as f64).sqrt();
+    let typical = product(dy.row(0), turned[0].iter().copied()).size.max(1e-3) / (k as f64).sqrt();
     let back = Tensor::poison(bench, (m, n), typical)?;
     let sums = bench.poison::<f32>(n)?;
     let gradient = Product::fp8_relu_gradient(
@@ -323,13 +345,13 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
             }
             continue;
         }
-        let (sum, size) = product(dy.row(row), turned[column].iter().copied());
-        let tolerance = off(size, k) + size * F32_ROUNDING;
-        close_in_fp8("gradient", i, found, scaling, (sum, tolerance))?;
-        largest = largest.max(sum.abs() * scale);
+        let Sum { value, size, off } = product(dy.row(row), turned[column].iter().copied());
+        let tolerance = off + size * F32_ROUNDING;
+        close_in_fp8("gradient", i, found, scaling, (value, tolerance))?;
+        largest = largest.max(value.abs() * scale);
         within = within.max(tolerance * scale);
         let (all, sizes, tolerances) = &mut of_columns[column];
-        (*all, *sizes, *tolerances) = (*all + sum, *sizes + sum.abs(), *tolerances + tolerance);
+        (*all, *sizes, *tolerances) = (*all + value, *sizes + value.abs(), *tolerances + tolerance);
     }
     close("the largest", 0, f64::from(f32::from_bits(scaling.largest)), largest, within)?;
     for (column, &(sum, size, tolerance)) in of_columns.iter().enumerate() {
@@ -346,7 +368,7 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
     let mut size = || 16 * (1 + words.below(30)) as usize;
     let (n, k) = (size(), size());
-    let m = 1 + words.below(900) as usize;
+    let m = 1 + words.below(500) as usize;
     let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
     let dy = Tensor::random(bench, words, (m, n), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
@@ -355,9 +377,10 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let (out, back) = (bench.poison::<bf16>(m * n)?, bench.poison::<bf16>(m * k)?);
     let by_weights = bench.poison::<f32>(n * k)?;
     let (at_out, at_back) = (dense(out.pointer(), m, n), dense(back.pointer(), m, k));
+    let straight = [&x, &weights].map(|tensor| tensor.on_gpu().straight());
     let products = [
-        Product::fp8_to_bf16(&blas, x.on_gpu(), weights.on_gpu(), Some(bias_at.pointer()), at_out)?,
-        Product::fp8_by_inputs(&blas, dy.on_gpu(), weights.on_gpu(), at_back, Epilogue::None)?,
+        Product::fp8_to_bf16(&blas, straight[0], straight[1], Some(bias_at.pointer()), at_out)?,
+        Product::fp8_to_bf16(&blas, dy.on_gpu().straight(), weights.on_gpu().across(), None, at_back)?,
         Product::fp8_by_weights(&blas, dy.on_gpu(), x.on_gpu(), dense(by_weights.pointer(), n, k))?,
     ];
     for product in &products {
@@ -365,21 +388,23 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         unsafe { product.enqueue(&blas, &bench.lane) }?;
     }
     for (i, found) in out.read(&bench.lane)?.into_iter().enumerate() {
-        let (sum, size) = product(x.row(i / n), weights.row(i % n).iter().copied());
-        let expected = (sum + f64::from(bias[i % n])).max(0.0);
-        let tolerance = off(size, k) + BF16_ROUNDING * expected + F32_ROUNDING;
+        let sum = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let bias = f64::from(bias[i % n]);
+        let expected = (sum.value + bias).max(0.0);
+        let tolerance = sum.off + 2.0 * (sum.size + bias.abs()) * F32_ROUNDING;
+        let tolerance = tolerance + BF16_ROUNDING * (expected + tolerance);
         close("output", i, f64::from(found.value()), expected, tolerance)?;
     }
     for (i, found) in back.read(&bench.lane)?.into_iter().enumerate() {
         let column = (0..n).map(|row| weights.row(row)[i % k]);
-        let (sum, size) = product(dy.row(i / k), column);
-        let tolerance = off(size, n) + BF16_ROUNDING * sum.abs();
-        close("gradient by inputs", i, f64::from(found.value()), sum, tolerance)?;
+        let Sum { value, off, .. } = product(dy.row(i / k), column);
+        let tolerance = off + BF16_ROUNDING * (value.abs() + off);
+        close("gradient by inputs", i, f64::from(found.value()), value, tolerance)?;
     }
     for (i, found) in by_weights.read(&bench.lane)?.into_iter().enumerate() {
         let of_dy: Vec<_> = (0..m).map(|row| dy.row(row)[i / k]).collect();
-        let (sum, size) = product(&of_dy, (0..m).map(|row| x.row(row)[i % k]));
-        close("gradient by weights", i, f64::from(found), sum, off(size, m))?;
+        let Sum { value, off, .. } = product(&of_dy, (0..m).map(|row| x.row(row)[i % k]));
+        close("gradient by weights", i, f64::from(found), value, off)?;
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod bench;
 mod calibration;
 mod dense;
 mod fp8;
+mod fp8_cross;
 mod input;
 mod memory;
 mod network;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         calibration::BODIES,
         dense::BODIES,
         fp8::BODIES,
+        fp8_cross::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,

@@ -280,7 +280,19 @@ fn fp8_learns_as_the_cpu_does(bench: &Bench, words: &mut Words) -> Outcome {
     if !bench.device.multiplies_fp8() {
         return Ok(());
     }
-    let mut training = Training::random(words, Interaction::Dot, 200);
+    let interaction = match words.below(2) {
+        0 => Interaction::Dot,
+        _ => Interaction::Cross {
+            layers: 1 + words.below(3) as usize,
+            rank: words.one_of(&[Some(32), Some(48), None]),
+        },
+    };
+    let mut training = Training::random(words, interaction, 200);
+    if interaction != Interaction::Dot {
+        // Their width must be a multiple of 16.
+        training.spec.tables.iter_mut().for_each(|table| table.dim = 16);
+        training.spec.bottom_mlp = if training.spec.dense_columns > 0 { vec![16] } else { Vec::new() };
+    }
     training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
     let (_, expected) = training.on_cpu();
     let mut model = training.on_gpu(bench, Precision::Fp8)?;

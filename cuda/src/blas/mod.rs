@@ -22,7 +22,7 @@ use crate::kernels::{
 };
 use crate::lane::Lane;
 
-pub use fp8::{Fp8Outputs, Fp8Tensor};
+pub use fp8::{Fp8CrossKept, Fp8Matrix, Fp8Outputs, Fp8Tensor};
 pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};

@@ -5,7 +5,7 @@ use half::bf16;
 
 use super::matmul::{COLUMNS, SAMPLES, STAGES, TensorMap, matmul};
 use super::{Fp8Scaling, Id, Kernel};
-use crate::blas::{Fp8Tensor, Matrix};
+use crate::blas::{Fp8Matrix, Fp8Tensor, Matrix};
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::fp8::E4m3;
@@ -13,18 +13,24 @@ use crate::fp8::E4m3;
 /// How much of the depth is multiplied at a time.
 const DEPTH: usize = 128;
 /// Samples of a slice, in which turned tiles are written.
-const SLICE: usize = 32;
-/// The stages, a tile for each warpgroup twice, and barriers.
-pub(super) const SHARED_BYTES: u32 =
-    (STAGES * (COLUMNS + SAMPLES) * DEPTH + 4 * COLUMNS * SAMPLES + 8 * (2 * STAGES + 2)) as u32;
+pub(super) const SLICE: usize = 32;
+/// The stages and their barriers.
+pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * DEPTH + 8 * (2 * STAGES + 2);
+/// Those, and a tile for each warpgroup twice.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 4 * COLUMNS * SAMPLES) as u32;
 
 /// Tiles of so many rows and columns, of which the latter are as many as swizzling is wide.
-fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result<TensorMap> {
+pub(super) fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result<TensorMap> {
     let swizzle = match columns {
         SLICE => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_32B,
         _ => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
     };
     TensorMap::of(matrix, sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8, rows, columns, swizzle)
+}
+
+/// Tiles of weights, and of samples, of which two blocks fetch half each.
+pub(super) fn factors(samples: Fp8Matrix, weights: Fp8Matrix) -> Result<[TensorMap; 2]> {
+    Ok([tiles(weights.numbers, COLUMNS, DEPTH)?, tiles(samples.numbers, SAMPLES / 2, DEPTH)?])
 }
 
 /// What all kernels of `fp8_matmul.cu` take.
@@ -52,38 +58,33 @@ const _: () = assert!(size_of::<Fp8Matmul>() == 640);
 
 impl Fp8Matmul {
     fn new(
-        samples: (Matrix<E4m3>, Pointer<Fp8Scaling>),
-        weights: (Matrix<E4m3>, Pointer<Fp8Scaling>),
+        samples: Fp8Matrix,
+        weights: Fp8Matrix,
         [rows, turned]: [TensorMap; 2],
         columns: usize,
     ) -> Result<Self> {
+        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
         Ok(Self {
-            weights: tiles(weights.0, COLUMNS, DEPTH)?,
-            // Two blocks fetch half of the samples' tiles each.
-            samples: tiles(samples.0, SAMPLES / 2, DEPTH)?,
+            weights: weights_tiles,
+            samples: samples_tiles,
             rows,
             turned,
             bits: Pointer::NULL,
             parts: Pointer::NULL,
             bias: Pointer::NULL,
-            weights_scaling: weights.1,
-            samples_scaling: samples.1,
+            weights_scaling: weights.scaling,
+            samples_scaling: samples.scaling,
             scaling: Pointer::NULL,
-            count: samples.0.rows as u32,
+            count: samples.numbers.rows as u32,
             columns: columns as u32,
-            depth: samples.0.columns as u32,
+            depth: samples.numbers.columns as u32,
             learns: 1,
             reserved: [0; 16],
         })
     }
 
     /// With results in fp8.
-    fn to_fp8(
-        samples: (Matrix<E4m3>, Pointer<Fp8Scaling>),
-        weights: (Matrix<E4m3>, Pointer<Fp8Scaling>),
-        out: Fp8Tensor,
-        bits: Pointer<u32>,
-    ) -> Result<Self> {
+    fn to_fp8(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, bits: Pointer<u32>) -> Result<Self> {
         let maps = [tiles(out.rows, SAMPLES, COLUMNS)?, tiles(out.turned, COLUMNS, SLICE)?];
         let all = Self::new(samples, weights, maps, out.rows.columns)?;
         Ok(Self { bits, scaling: out.scaling, ..all })
@@ -113,8 +114,7 @@ impl Fp8Relu {
         (out, bits): (Fp8Tensor, Pointer<u32>),
         learns: bool,
     ) -> Result<Self> {
-        let factors = ((samples.rows, samples.scaling), (weights.rows, weights.scaling));
-        let all = Fp8Matmul::to_fp8(factors.0, factors.1, out, bits)?;
+        let all = Fp8Matmul::to_fp8(samples.straight(), weights.straight(), out, bits)?;
         Ok(Self(Fp8Matmul { bias, learns: u32::from(learns), ..all }))
     }
 }
@@ -137,8 +137,25 @@ impl Fp8ReluGradient {
         out: Fp8Tensor,
         parts: Pointer<f32>,
     ) -> Result<Self> {
-        let factors = ((gradients.rows, gradients.scaling), (weights.turned, weights.scaling));
-        Ok(Self(Fp8Matmul { parts, ..Fp8Matmul::to_fp8(factors.0, factors.1, out, bits)? }))
+        let all = Fp8Matmul::to_fp8(gradients.straight(), weights.across(), out, bits)?;
+        Ok(Self(Fp8Matmul { parts, ..all }))
+    }
+}
+
+matmul! {
+    /// A product as it is.
+    Fp8Plain(Fp8Matmul), "fp8_plain"
+}
+
+impl Fp8Plain {
+    /// The rows of `weights`, `[column][depth]`, lie in pairs. `learns` says whether there is a way back: else the turned
+    /// matrix is not written, and the scaling is not told.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(samples: Fp8Matrix, weights: Fp8Matrix, out: Fp8Tensor, learns: bool) -> Result<Self> {
+        let all = Fp8Matmul::to_fp8(samples, weights, out, Pointer::NULL)?;
+        Ok(Self(Fp8Matmul { learns: u32::from(learns), ..all }))
     }
 }
 
@@ -153,8 +170,8 @@ impl Fp8ToBf16 {
     /// # Errors
     /// Where the driver refuses to describe a matrix.
     pub(crate) fn new(
-        samples: (Matrix<E4m3>, Pointer<Fp8Scaling>),
-        weights: (Matrix<E4m3>, Pointer<Fp8Scaling>),
+        samples: Fp8Matrix,
+        weights: Fp8Matrix,
         bias: Pointer<f32>,
         out: Matrix<bf16>,
     ) -> Result<Self> {

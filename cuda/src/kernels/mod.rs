@@ -19,6 +19,9 @@ mod dense_input;
 mod dense_update;
 mod dot;
 mod element;
+mod fp8_by_first;
+mod fp8_cross;
+mod fp8_cross_first;
 mod fp8_matmul;
 mod fp8_quantize;
 mod fp8_scaling;
@@ -57,7 +60,10 @@ pub use dense_input::DenseInput;
 pub use dense_update::DenseUpdate;
 pub use dot::Dot;
 pub use element::{Element, ElementKind, Rate, Step};
-pub(crate) use fp8_matmul::{Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
+pub(crate) use fp8_by_first::Fp8GradientByFirst;
+pub(crate) use fp8_cross::{Fp8CrossGradient, Fp8CrossLayer};
+pub use fp8_cross_first::Fp8CrossFirst;
+pub(crate) use fp8_matmul::{Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
 pub use fp8_quantize::{
     FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
 };
@@ -211,8 +217,12 @@ macro_rules! kernels {
                     (Id::MatmulReluGradient, matmul::SHARED_BYTES),
                     (Id::MatmulCross, matmul::SHARED_BYTES),
                     (Id::MatmulCrossGradient, matmul::SHARED_BYTES),
+                    (Id::Fp8GradientByFirst, fp8_by_first::SHARED_BYTES),
+                    (Id::Fp8CrossLayer, fp8_cross::SHARED_BYTES),
+                    (Id::Fp8CrossGradient, fp8_cross::SHARED_BYTES),
                     (Id::Fp8Relu, fp8_matmul::SHARED_BYTES),
                     (Id::Fp8ReluGradient, fp8_matmul::SHARED_BYTES),
+                    (Id::Fp8Plain, fp8_matmul::SHARED_BYTES),
                     (Id::Fp8ToBf16, fp8_matmul::SHARED_BYTES),
                 ];
                 let mut hopper = true;
@@ -263,7 +273,10 @@ kernels! {
         DotBackwardByBlocksF32 = c"dot_backward_by_blocks_f32",
         DotBackwardByBlocksBf16 = c"dot_backward_by_blocks_bf16",
         DotBackwardByBlocksF16 = c"dot_backward_by_blocks_f16";
-    "fp8_matmul": Fp8Relu = c"fp8_relu", Fp8ReluGradient = c"fp8_relu_gradient",
+    "fp8_by_first": Fp8GradientByFirst = c"fp8_by_first";
+    "fp8_cross": Fp8CrossLayer = c"fp8_cross_layer", Fp8CrossGradient = c"fp8_cross_gradient";
+    "fp8_cross_first": Fp8CrossFirst = c"fp8_cross_first";
+    "fp8_matmul": Fp8Relu = c"fp8_relu", Fp8ReluGradient = c"fp8_relu_gradient", Fp8Plain = c"fp8_plain",
         Fp8ToBf16 = c"fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
     "fp8_scaling": Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
@@ -368,7 +381,7 @@ impl Kernels {
     }
 }
 
-/// Allows a kernel of `matmul.cu` or `fp8_matmul.cu` the shared memory that it takes; false where it was not loaded for
+/// Allows a kernel of `matmul.cu` or the like in fp8 the shared memory that it takes; false where it was not loaded for
 /// Hopper.
 fn allow_matmul(function: sys::CUfunction, shared_bytes: u32) -> Result<bool> {
     let mut target = 0;

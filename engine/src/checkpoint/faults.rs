@@ -156,9 +156,9 @@ impl Output for FaultyOutput {
 struct FaultyInput(Box<dyn Input>, Arc<Counter>);
 
 impl Input for FaultyInput {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         self.1.count()?;
-        self.0.len()
+        self.0.size()
     }
 
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {

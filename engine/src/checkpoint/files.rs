@@ -73,7 +73,7 @@ pub trait Input: Send + Sync {
     ///
     /// # Errors
     /// The operating system's.
-    fn len(&self) -> io::Result<u64>;
+    fn size(&self) -> io::Result<u64>;
 
     /// Reads some bytes from a place on; returns how many, 0 at the end.
     ///
@@ -173,7 +173,7 @@ impl Output for File {
 }
 
 impl Input for File {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
     }
 

@@ -201,7 +201,7 @@ impl Checkpoint {
     fn open_shard<'a>(&self, index: &'a ShardIndex) -> Result<ShardReader<'a>, CheckpointError> {
         let path = self.path.join(&index.name);
         let input = self.files.open(&path).doing("open", &path)?;
-        let bytes = input.len().doing("read", &path)?;
+        let bytes = input.size().doing("read", &path)?;
         if bytes != index.bytes {
             let what = format!("it has {bytes} bytes and should have {}", index.bytes);
             return Err(CheckpointError::damaged(&path, what));
@@ -329,7 +329,7 @@ impl ShardReader<'_> {
 /// Reads a file that is not long.
 fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
     let input = files.open(path).doing("open", path)?;
-    let len = input.len().doing("read", path)?;
+    let len = input.size().doing("read", path)?;
     if len > SEALED_BYTES_MAX {
         return Err(CheckpointError::damaged(path, "it is too long"));
     }

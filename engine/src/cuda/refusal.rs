@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
-use super::network::{Fp8Mlp, Places, hidden_layers};
+use super::network::{Fp8Layers, Places};
 use crate::job::{Conflict, DenseUpdate, Exchange, Job, Optimizer, Placement, Precision};
-use crate::model::{Interaction, ModelSpec};
+use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
 pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
@@ -56,8 +56,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse(
             "device.precision".into(),
             format!(
-                "fp8 is for layers whose widths, filled up to multiples of 8, are multiples of 16, and the top MLP's \
-                 are {sizes}: set other model.top_mlp or model.embedding_dim, or use \"bf16\""
+                "fp8 is for layers whose widths, filled up to multiples of 8, are multiples of 16, and {sizes}: set \
+                 other widths, or use \"bf16\""
             ),
         );
     }
@@ -96,15 +96,24 @@ fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
     found
 }
 
-/// Whether the hidden layers can be in fp8; else their widths, in words.
+/// Whether cross layers and hidden layers can be in fp8; else their widths, in words.
 fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
-    let hidden = hidden_layers(spec, &Places::new(spec));
-    if Fp8Mlp::takes(&hidden) {
+    let layers = Fp8Layers::new(spec, &Places::new(spec));
+    if layers.fit() {
         return Ok(());
     }
-    let inputs = hidden.first().map(|layer| layer.inputs);
-    let widths = inputs.into_iter().chain(hidden.iter().map(|layer| layer.outputs));
-    Err(widths.map(|width| width.to_string()).collect::<Vec<_>>().join("-"))
+    let widths = |layers: &[Layer]| {
+        let inputs = layers.first().map(|layer| layer.inputs);
+        let widths = inputs.into_iter().chain(layers.iter().map(|layer| layer.outputs));
+        widths.map(|width| width.to_string()).collect::<Vec<_>>().join("-")
+    };
+    let hidden = format!("the top MLP's (model.top_mlp) are {}", widths(&layers.hidden));
+    let cross = widths(&layers.cross);
+    Err(if cross.is_empty() {
+        hidden
+    } else {
+        format!("the cross layers' (model.embedding_dim, model.cross_rank) are {cross}, {hidden}")
+    })
 }
 
 fn fits(precision: Precision, spec: &ModelSpec) -> bool {
@@ -143,9 +152,16 @@ mod tests {
         // What dot products make of vectors is filled up.
         assert_eq!(fits(Interaction::Dot, &[32, 48], 7), Ok(()));
         assert_eq!(fits(Interaction::Dot, &[9], 7), Ok(()));
-        assert_eq!(fits(Interaction::Dot, &[32, 24, 16], 16), Err("32-32-24-16".into()));
+        assert_eq!(
+            fits(Interaction::Dot, &[32, 24, 16], 16),
+            Err("the top MLP's (model.top_mlp) are 32-32-24-16".into())
+        );
         assert_eq!(fits(Interaction::Concat, &[32], 8), Ok(()));
         assert_eq!(fits(Interaction::Concat, &[], 8), Ok(()));
-        assert_eq!(fits(Interaction::Cross { layers: 1, rank: None }, &[20], 16), Err("32-24".into()));
+        let crossed = |rank| fits(Interaction::Cross { layers: 1, rank }, &[32], 16);
+        assert_eq!([crossed(None), crossed(Some(16)), crossed(Some(9))], [Ok(()), Ok(()), Ok(())]);
+        let both = "the cross layers' (model.embedding_dim, model.cross_rank) are 32-24-32, the top MLP's \
+                    (model.top_mlp) are 32-32";
+        assert_eq!(crossed(Some(20)), Err(both.into()));
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Sizes<'a> {
     pub(super) samples: u64,
     /// Of an element of activations.
     pub(super) element_bytes: u64,
-    /// Whether hidden layers are in fp8.
+    /// Whether hidden layers and cross layers are in fp8.
     pub(super) fp8: bool,
     pub(super) look_ups: u64,
     pub(super) distinct_rows: u64,
@@ -62,20 +62,25 @@ impl Sizes<'_> {
         let layout = spec.dense_layout();
         let activations = |elements: usize| samples * element_bytes * elements as u64;
         let bytes = |bytes: u64| Work { bytes, ..Work::default() };
-        let of_hidden = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
+        let in_fp8 = Self { element_bytes: if fp8 { 1 } else { element_bytes }, ..*self };
+        let crossed = matches!(spec.interaction, Interaction::Cross { .. });
+        let interaction = |times| match crossed {
+            true => Work { fp8, ..in_fp8.interaction(times) },
+            false => self.interaction(times),
+        };
         let (head, hidden) = layout.top.layers.split_last().expect("the top MLP has a layer");
         let (weights, all) = (self.mean_row_bytes(false), self.mean_row_bytes(true));
         let embeddings = activations(spec.vector_elements() - spec.bottom_outputs());
         match phase {
             Phase::BottomForward => self.forward(&layout.bottom.layers),
             Phase::LookUp => bytes(4 * look_ups + distinct_rows * weights + embeddings),
-            Phase::Interact => self.interaction(1),
-            Phase::TopForward => Work { fp8, ..of_hidden.forward(hidden) },
+            Phase::Interact => interaction(1),
+            Phase::TopForward => Work { fp8, ..in_fp8.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => Work { fp8, ..of_hidden.by_inputs(hidden, true) },
-            Phase::TopWeights => Work { fp8, ..of_hidden.by_weights(hidden) },
-            Phase::InteractBackward => self.interaction(2),
-            Phase::InteractWeights => self.by_weights(&self.cross_layers()),
+            Phase::TopBackward => Work { fp8, ..in_fp8.by_inputs(hidden, true) },
+            Phase::TopWeights => Work { fp8, ..in_fp8.by_weights(hidden) },
+            Phase::InteractBackward => interaction(2),
+            Phase::InteractWeights => Work { fp8: fp8 && crossed, ..in_fp8.by_weights(&self.cross_layers()) },
             Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
             Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
             Phase::TopSums => bytes(activations(head.inputs)),

@@ -366,7 +366,7 @@ fn files_of(files: &Arc<dyn Files>) -> Vec<(PathBuf, u64)> {
     for (_, path) in list(&**files, Path::new(DIR)).unwrap() {
         for name in files.names(&path).unwrap() {
             let path = path.join(name);
-            found.push((path.clone(), files.open(&path).unwrap().len().unwrap()));
+            found.push((path.clone(), files.open(&path).unwrap().size().unwrap()));
         }
     }
     found

@@ -207,7 +207,7 @@ impl Output for Opened {
 }
 
 impl Input for Opened {
-    fn len(&self) -> io::Result<u64> {
+    fn size(&self) -> io::Result<u64> {
         Ok(locked(&self.0).now.len() as u64)
     }
 

@@ -1,11 +1,11 @@
 //! The hidden layers of the top MLP: in the elements of activations, or in fp8.
 
 use rankine_cuda::Lane;
-use rankine_cuda::blas::Epilogue;
 use rankine_cuda::kernels::Element;
 use rankine_embedding::cuda::Result;
 
 use super::fp8::{self, Fp8Mlp};
+use super::interaction::Entrance;
 use super::mlp::{self, Mlp};
 use super::shared::{Both, Shared};
 
@@ -39,14 +39,6 @@ impl<T: Element> Hidden<T> {
         }
     }
 
-    /// The one in fp8.
-    pub(super) fn fp8(&self) -> Option<&Fp8Mlp> {
-        match self {
-            Self::Elements(_) => None,
-            Self::Fp8(mlp) => Some(mlp),
-        }
-    }
-
     /// `learns` says whether a way back follows.
     pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
         Ok(match self {
@@ -56,10 +48,18 @@ impl<T: Element> Hidden<T> {
     }
 
     /// `entrance` is what the product does that gives the gradients by the first layer's input.
-    pub(super) fn plan_backward(&self, shared: &Shared<T>, entrance: Epilogue<T>) -> Result<Backward> {
-        Ok(match self {
-            Self::Elements(mlp) => Backward::Elements(mlp.plan_backward(shared, &shared.beside, entrance)?),
-            Self::Fp8(mlp) => Backward::Fp8(mlp.plan_backward(shared, entrance)?),
+    pub(super) fn plan_backward(&self, shared: &Shared<T>, entrance: Entrance<T>) -> Result<Backward> {
+        Ok(match (self, entrance) {
+            (Self::Elements(mlp), Entrance::Elements(entrance)) => {
+                Backward::Elements(mlp.plan_backward(shared, &shared.beside, entrance)?)
+            }
+            (Self::Fp8(mlp), Entrance::Elements(_)) => Backward::Fp8(mlp.plan_backward(shared, None)?),
+            (Self::Fp8(mlp), Entrance::Fp8(entrance)) => {
+                Backward::Fp8(mlp.plan_backward(shared, Some(entrance))?)
+            }
+            (Self::Elements(_), Entrance::Fp8(_)) => {
+                unreachable!("behind an interaction in fp8 hidden layers are, too")
+            }
         })
     }
 

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::blas::Epilogue;
+use rankine_cuda::blas::{Epilogue, Matrix};
 use rankine_cuda::kernels::{Dot, Element, Finite, Machine, MachineBackward, MachineForward};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::cross::{self, CrossNetwork};
+use super::fp8::{self, Fp8Cross, Making, Room};
 use super::layers::Layers;
 use super::places::Places;
 use super::shared::{Activations, Both, Shared};
@@ -30,38 +31,65 @@ pub(super) struct Interaction<T> {
 enum Kind<T> {
     Dot(Activations<T>),
     Cross(CrossNetwork<T>),
+    Fp8Cross(Fp8Cross),
     /// The terms, and the gradients by them.
     Machine([Buffer<f32>; 2]),
     Concat,
 }
 
+/// What the top MLP sees.
+#[derive(Debug, Clone)]
+pub(super) enum Seen<T> {
+    Elements(Both<T>),
+    Fp8(Arc<Room>),
+}
+
+/// What the product does that gives the gradients by what the top MLP sees.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Entrance<T> {
+    Elements(Epilogue<T>),
+    Fp8(fp8::Entrance),
+}
+
 /// What a pass forward over some samples has to do.
 #[derive(Debug)]
-pub(super) struct Forward {
-    samples: usize,
-    cross: Option<cross::Forward>,
+pub(super) enum Forward {
+    Cross(cross::Forward),
+    Fp8Cross(fp8::CrossForward),
+    /// All else, over so many samples.
+    Kernels(usize),
 }
 
 /// What a pass back over a batch has to do.
 #[derive(Debug)]
-pub(super) struct Backward(Option<cross::Backward>);
+pub(super) enum Backward {
+    Cross(cross::Backward),
+    Fp8Cross(fp8::CrossBackward),
+    Kernels,
+}
 
 impl<T: Element> Interaction<T> {
+    /// `fp8` where cross layers are to be in fp8, as those behind them.
     pub(super) fn new(
         device: &Arc<Device>,
         spec: &ModelSpec,
         (places, layers): (&Places, &Layers),
         vectors: Both<T>,
+        fp8: Option<&mut Making>,
     ) -> Result<Self> {
         let samples = vectors.values.rows;
         let kind = match spec.interaction {
             model::Interaction::Dot => {
                 Kind::Dot(Activations::new(device, samples, places.products(spec).len)?)
             }
-            model::Interaction::Cross { .. } => {
+            model::Interaction::Cross { .. } => match fp8 {
+                Some(fp8) => Kind::Fp8Cross(Fp8Cross::new(fp8, &layers.cross, vectors.cast())?),
                 // The top MLP's products, if there are any, begin its way back.
-                Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, !layers.hidden.is_empty())?)
-            }
+                None => {
+                    let begun = !layers.hidden.is_empty();
+                    Kind::Cross(CrossNetwork::new(device, &layers.cross, vectors, begun)?)
+                }
+            },
             model::Interaction::FactorizationMachine => {
                 let terms = || Buffer::filled(device, samples, 0);
                 Kind::Machine([terms()?, terms()?])
@@ -73,11 +101,12 @@ impl<T: Element> Interaction<T> {
     }
 
     /// What the top MLP sees.
-    pub(super) fn output(&self) -> Both<T> {
+    pub(super) fn output(&self) -> Seen<T> {
         match &self.kind {
-            Kind::Dot(products) => products.both(),
-            Kind::Cross(network) => network.output(),
-            Kind::Machine(_) | Kind::Concat => self.vectors,
+            Kind::Dot(products) => Seen::Elements(products.both()),
+            Kind::Cross(network) => Seen::Elements(network.output()),
+            Kind::Fp8Cross(network) => Seen::Fp8(network.output()),
+            Kind::Machine(_) | Kind::Concat => Seen::Elements(self.vectors),
         }
     }
 
@@ -85,7 +114,7 @@ impl<T: Element> Interaction<T> {
     pub(super) fn terms(&self) -> [Pointer<f32>; 2] {
         match &self.kind {
             Kind::Machine(terms) => terms.each_ref().map(Buffer::pointer),
-            Kind::Dot(_) | Kind::Cross(_) | Kind::Concat => [Pointer::NULL; 2],
+            Kind::Dot(_) | Kind::Cross(_) | Kind::Fp8Cross(_) | Kind::Concat => [Pointer::NULL; 2],
         }
     }
 
@@ -94,26 +123,29 @@ impl<T: Element> Interaction<T> {
         matches!(self.kind, Kind::Dot(_) | Kind::Machine(_))
     }
 
-    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize) -> Result<Forward> {
-        let cross = match &self.kind {
-            Kind::Cross(network) => Some(network.plan_forward(shared, samples)?),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => None,
-        };
-        Ok(Forward { samples, cross })
+    /// `learns` says whether a way back follows.
+    pub(super) fn plan_forward(&self, shared: &Shared<T>, samples: usize, learns: bool) -> Result<Forward> {
+        Ok(match &self.kind {
+            Kind::Cross(network) => Forward::Cross(network.plan_forward(shared, samples)?),
+            Kind::Fp8Cross(network) => Forward::Fp8Cross(network.plan_forward(shared, samples, learns)?),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Forward::Kernels(samples),
+        })
     }
 
     pub(super) fn plan_backward(&self, shared: &Shared<T>) -> Result<Backward> {
-        match &self.kind {
-            Kind::Cross(network) => Ok(Backward(Some(network.plan_backward(shared)?))),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Ok(Backward(None)),
-        }
+        Ok(match &self.kind {
+            Kind::Cross(network) => Backward::Cross(network.plan_backward(shared)?),
+            Kind::Fp8Cross(network) => Backward::Fp8Cross(network.plan_backward(shared)?),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Backward::Kernels,
+        })
     }
 
     /// What the product does that gives the gradients by what the top MLP sees.
-    pub(super) fn entrance(&self, shared: &Shared<T>) -> Epilogue<T> {
+    pub(super) fn entrance(&self, shared: &Shared<T>) -> Entrance<T> {
         match &self.kind {
-            Kind::Cross(network) => network.entrance(shared),
-            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Epilogue::None,
+            Kind::Cross(network) => Entrance::Elements(network.entrance(shared)),
+            Kind::Fp8Cross(network) => Entrance::Fp8(network.entrance(shared)),
+            Kind::Dot(_) | Kind::Machine(_) | Kind::Concat => Entrance::Elements(Epilogue::None),
         }
     }
 
@@ -125,18 +157,20 @@ impl<T: Element> Interaction<T> {
         // SAFETY: the buffers are this value's, or those that it was made for, with room for a batch; the caller
         // vouches for the order.
         unsafe {
-            match (&self.kind, &plan.cross) {
-                (Kind::Dot(products), _) => {
-                    let dot = self.dot(shared, plan.samples, products.both().values.pointer);
+            match (&self.kind, plan) {
+                (Kind::Dot(products), &Forward::Kernels(samples)) => {
+                    let dot = self.dot(shared, samples, products.both().values);
                     let dot = Dot { gradients: Pointer::NULL, ..dot };
                     dot.enqueue_forward(lane)?;
                 }
-                (Kind::Cross(network), Some(plan)) => network.forward(lane, shared, plan)?,
-                (Kind::Machine([terms, _]), _) => {
-                    let machine = self.machine(shared, plan.samples, terms);
+                (Kind::Cross(network), Forward::Cross(plan)) => network.forward(lane, shared, plan)?,
+                (Kind::Fp8Cross(network), Forward::Fp8Cross(plan)) => network.forward(lane, shared, plan)?,
+                (Kind::Machine([terms, _]), &Forward::Kernels(samples)) => {
+                    let machine = self.machine(shared, samples, terms);
                     lane.launch(&MachineForward(machine), shared.blocks())?;
                 }
-                (Kind::Cross(_), None) | (Kind::Concat, _) => {}
+                (Kind::Concat, Forward::Kernels(_)) => {}
+                _ => unreachable!("the plan is of this interaction"),
             }
         }
         Ok(())
@@ -149,18 +183,21 @@ impl<T: Element> Interaction<T> {
     pub(super) unsafe fn backward(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
         // SAFETY: as for `forward`.
         unsafe {
-            match (&self.kind, &plan.0) {
-                (Kind::Dot(products), _) => {
-                    let dot = self.dot(shared, shared.samples, products.both().gradients.pointer);
+            match (&self.kind, plan) {
+                (Kind::Dot(products), Backward::Kernels) => {
+                    let dot = self.dot(shared, shared.samples, products.both().gradients);
                     dot.enqueue_backward(lane)?;
                 }
-                (Kind::Cross(network), Some(plan)) => network.backward(lane, shared, plan)?,
-                (Kind::Machine([_, gradients]), _) => {
+                (Kind::Cross(network), Backward::Cross(plan)) => network.backward(lane, shared, plan)?,
+                (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => {
+                    network.backward(lane, shared, plan)?;
+                }
+                (Kind::Machine([_, gradients]), Backward::Kernels) => {
                     let machine = self.machine(shared, shared.samples, gradients);
                     lane.launch(&MachineBackward(machine), shared.blocks())?;
                 }
-                (Kind::Concat, _) => lane.launch(&self.finite(shared), shared.blocks())?,
-                (Kind::Cross(_), None) => {}
+                (Kind::Concat, Backward::Kernels) => lane.launch(&self.finite(shared), shared.blocks())?,
+                _ => unreachable!("the plan is of this interaction"),
             }
         }
         Ok(())
@@ -172,10 +209,13 @@ impl<T: Element> Interaction<T> {
     /// [`Interaction::backward`] must come before; nobody else may use the second workspace meanwhile. See
     /// [`Lane::launch`].
     pub(super) unsafe fn weights(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
-        match (&self.kind, &plan.0) {
-            // SAFETY: the caller vouches for it.
-            (Kind::Cross(network), Some(plan)) => unsafe { network.weights(lane, shared, plan) },
-            _ => Ok(()),
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match (&self.kind, plan) {
+                (Kind::Cross(network), Backward::Cross(plan)) => network.weights(lane, shared, plan),
+                (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => network.weights(lane, shared, plan),
+                _ => Ok(()),
+            }
         }
     }
 
@@ -184,18 +224,21 @@ impl<T: Element> Interaction<T> {
     /// # Safety
     /// [`Interaction::backward`] must come before; see [`Lane::launch`].
     pub(super) unsafe fn sums(&self, lane: &Lane, shared: &Shared<T>, plan: &Backward) -> Result<()> {
-        match (&self.kind, &plan.0) {
-            // SAFETY: the caller vouches for it.
-            (Kind::Cross(network), Some(plan)) => unsafe { network.sums(lane, shared, plan) },
-            _ => Ok(()),
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            match (&self.kind, plan) {
+                (Kind::Cross(network), Backward::Cross(plan)) => network.sums(lane, shared, plan),
+                (Kind::Fp8Cross(network), Backward::Fp8Cross(plan)) => network.sums(lane, plan),
+                _ => Ok(()),
+            }
         }
     }
 
-    fn dot(&self, shared: &Shared<T>, samples: usize, products: Pointer<T>) -> Dot<T> {
+    fn dot(&self, shared: &Shared<T>, samples: usize, products: Matrix<T>) -> Dot<T> {
         let Both { values, gradients } = self.vectors;
         Dot {
             vectors: values.pointer,
-            products,
+            products: products.pointer,
             gradients: gradients.pointer,
             guard: shared.guard.pointer(),
             samples: samples as u32,
@@ -203,7 +246,7 @@ impl<T: Element> Interaction<T> {
             dim: (values.columns / self.count) as u32,
             vectors_stride: values.stride as u32,
             passed: self.first as u32,
-            stride: self.output().values.stride as u32,
+            stride: products.stride as u32,
             relu: u32::from(self.relu),
             reserved: 0,
         }

@@ -27,10 +27,10 @@ use super::input::Input;
 use super::tables::{Routed, Tables};
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
-pub(super) use fp8::Fp8Mlp;
+use fp8::{Fp8Mlp, Making};
 use head::Head;
 use hidden::Hidden;
-use interaction::Interaction;
+use interaction::{Interaction, Seen};
 use layers::Layers;
 use mlp::Mlp;
 pub(super) use places::Places;
@@ -45,7 +45,7 @@ const SCALE_INTERVAL: u32 = 2000;
 #[derive(Debug, Clone)]
 pub(super) struct Products {
     pub(super) compute: Compute,
-    /// Whether those of hidden layers are in fp8, behind elements of bf16.
+    /// Whether those of hidden layers and of cross layers are in fp8, behind elements of bf16.
     pub(super) fp8: bool,
     pub(super) algorithms: Algorithms,
 }
@@ -85,9 +85,26 @@ pub(super) struct Backward {
     hidden: hidden::Backward,
 }
 
-/// The hidden layers of the top MLP, with their sizes on the GPU.
-pub(super) fn hidden_layers(spec: &ModelSpec, places: &Places) -> Vec<Layer> {
-    Layers::new(spec, places).hidden
+/// The layers that are in fp8 where products are, with their sizes on the GPU: cross layers, and the hidden ones of the
+/// top MLP.
+#[derive(Debug)]
+pub(super) struct Fp8Layers {
+    pub(super) cross: Vec<Layer>,
+    pub(super) hidden: Vec<Layer>,
+}
+
+impl Fp8Layers {
+    pub(super) fn new(spec: &ModelSpec, places: &Places) -> Self {
+        let Layers { cross, hidden, .. } = Layers::new(spec, places);
+        // Cross layers are in fp8 where those behind them are.
+        let cross = if hidden.is_empty() { Vec::new() } else { cross };
+        Self { cross: cross.into_iter().flatten().collect(), hidden }
+    }
+
+    /// Whether their sizes allow it.
+    pub(super) fn fit(&self) -> bool {
+        fp8::takes(&self.cross) && fp8::takes(&self.hidden)
+    }
 }
 
 impl Forward {
@@ -118,7 +135,9 @@ impl<T: Element> Network<T> {
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
         let seen = rows.first_columns(places.vectors.len);
-        let interaction = Interaction::new(device, spec, (places, layers), seen)?;
+        let mut making = (fp8 && !layers.hidden.is_empty())
+            .then(|| Making::new(device, layers.fill_up(parameters), dense.parameters.pointer()));
+        let interaction = Interaction::new(device, spec, (places, layers), seen, making.as_mut())?;
         let first = rows.first_columns(places.first);
         let (room, dense_input) = match layers.bottom.first() {
             Some(layer) => {
@@ -131,16 +150,35 @@ impl<T: Element> Network<T> {
         let bottom = (dense_input.values, None);
         let bottom = Mlp::new(device, &layers.bottom, bottom, Some(first), interaction.through_relu())?;
         let top = interaction.output();
-        let hidden = if fp8 && !layers.hidden.is_empty() {
-            let top = top.cast();
-            let (filled, at) = (layers.fill_up(parameters), dense.parameters.pointer());
-            let input = (top.values, Some(top.gradients));
-            Hidden::Fp8(Fp8Mlp::new(device, &layers.hidden, input, (&filled, at))?.into())
-        } else {
-            Hidden::Elements(Mlp::new(device, &layers.hidden, (top.values, Some(top.gradients)), None, true)?)
+        let hidden = match (&mut making, top.clone()) {
+            (Some(making), top) => {
+                let input = match top {
+                    Seen::Elements(top) => fp8::Input::Elements(top.cast()),
+                    Seen::Fp8(room) => fp8::Input::Fp8(room),
+                };
+                Hidden::Fp8(Fp8Mlp::new(making, &layers.hidden, input, samples)?.into())
+            }
+            (None, Seen::Elements(Both { values, gradients })) => {
+                let input = (values, Some(gradients));
+                Hidden::Elements(Mlp::new(device, &layers.hidden, input, None, true)?)
+            }
+            (None, Seen::Fp8(_)) => {
+                unreachable!("interactions in fp8 are made with what layers in fp8 share")
+            }
         };
-        let head_input = hidden.output().map_or((top, false), |output| (output, true));
+        let head_input = match (hidden.output(), top) {
+            (Some(output), _) => (output, true),
+            (None, Seen::Elements(top)) => (top, false),
+            (None, Seen::Fp8(_)) => unreachable!("interactions are in fp8 before hidden layers alone"),
+        };
         let head = Head::new(device, spec, (places, layers), head_input, rows)?;
+        let fp8 = making.map(Making::finish).transpose()?;
+        if let Some(fp8) = &fp8 {
+            let lane = Lane::new(device)?;
+            // SAFETY: the parameters are there, and the lane is waited for.
+            unsafe { fp8.quantize_weights(&lane) }?;
+            lane.synchronize()?;
+        }
         let shared = Shared {
             device: Arc::clone(device),
             blas: Blas::new(device, algorithms.clone())?,
@@ -149,13 +187,8 @@ impl<T: Element> Network<T> {
             samples,
             dense,
             guard: Buffer::of(device, &[Self::guard()])?,
+            fp8,
         };
-        if let Some(fp8) = hidden.fp8() {
-            let lane = Lane::new(device)?;
-            // SAFETY: the parameters are there, and the lane is waited for.
-            unsafe { fp8.quantize_weights(&lane) }?;
-            lane.synchronize()?;
-        }
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
@@ -221,9 +254,9 @@ impl<T: Element> Network<T> {
         self.hold(lane, false)
     }
 
-    /// Whether hidden layers are in fp8.
+    /// Whether hidden and cross layers are in fp8.
     pub(super) fn multiplies_fp8(&self) -> bool {
-        self.hidden.fp8().is_some()
+        self.shared.fp8.is_some()
     }
 
     /// The products of a pass forward over so many samples; `learns` says whether a way back follows.
@@ -232,7 +265,7 @@ impl<T: Element> Network<T> {
         Ok(Forward {
             samples,
             bottom: self.bottom.plan_forward(shared, samples)?,
-            interaction: self.interaction.plan_forward(shared, samples)?,
+            interaction: self.interaction.plan_forward(shared, samples, learns)?,
             hidden: self.hidden.plan_forward(shared, samples, learns)?,
         })
     }
@@ -456,7 +489,7 @@ impl<T: Element> Network<T> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             self.shared.dense.square(lane)?;
-            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.check(lane, self.shared.guard.pointer()))?;
+            self.shared.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.shared.guard.pointer()))?;
             let rules = (self.norm_max, Self::SCALED);
             self.head.verdict(lane, &self.shared, input, losses, rules)
         }
@@ -471,7 +504,7 @@ impl<T: Element> Network<T> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             shared.dense.update(lane, input.step.dense_rate(), guard, shared.blocks())?;
-            self.hidden.fp8().map_or(Ok(()), |fp8| fp8.update(lane, guard))
+            shared.fp8.iter().try_for_each(|fp8| fp8.update(lane, guard))
         }
     }
 

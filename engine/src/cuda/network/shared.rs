@@ -8,6 +8,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::dense::Dense;
+use super::fp8::Fp8;
 
 /// Blocks a multiprocessor, for kernels that loop.
 const BLOCKS_EACH: u32 = 8;
@@ -24,12 +25,22 @@ pub(super) struct Shared<T> {
     pub(super) samples: usize,
     pub(super) dense: Dense<T>,
     pub(super) guard: Buffer<Guard>,
+    /// What parts in fp8 share, where there are any.
+    pub(super) fp8: Option<Fp8>,
 }
 
 impl<T: Element> Shared<T> {
     /// Blocks of kernels that loop.
     pub(super) fn blocks(&self) -> (u32, u32) {
         (BLOCKS_EACH * self.device.multiprocessors(), 1)
+    }
+
+    /// What parts in fp8 share.
+    ///
+    /// # Panics
+    /// Where there are none.
+    pub(super) fn fp8(&self) -> &Fp8 {
+        self.fp8.as_ref().expect("parts in fp8 were made with what they share")
     }
 
     /// The samples of a batch, as kernels count them.

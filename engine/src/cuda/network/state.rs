@@ -18,7 +18,7 @@ impl<T: Element> Network<T> {
     pub(in crate::cuda) fn device_state(&self, lane: &Lane) -> Result<DeviceState> {
         let guard = self.shared.guard.read(lane)?[0];
         let Guard { loss_scale: scale, steady, skipped, .. } = guard;
-        let scalings = self.hidden.fp8().map_or(Ok(Vec::new()), |fp8| fp8.scalings().read(lane))?;
+        let scalings = self.shared.fp8.as_ref().map_or(Ok(Vec::new()), |fp8| fp8.scalings().read(lane))?;
         Ok(DeviceState {
             loss_scale: Self::SCALED.then_some(LossScale { scale, steady, skipped }),
             fp8: scalings.iter().map(fp8_state).collect(),
@@ -41,7 +41,7 @@ impl<T: Element> Network<T> {
             guard = Guard { steady, skipped, ..Guard::new(scale) };
         }
         self.shared.guard.write(lane, &[guard])?;
-        let Some(fp8) = self.hidden.fp8() else { return Ok(()) };
+        let Some(fp8) = &self.shared.fp8 else { return Ok(()) };
         let scalings: Vec<_> =
             device.map(|device| &device.fp8[..]).unwrap_or_default().iter().map(scaling).collect();
         if scalings.len() == fp8.scalings().len() {

@@ -1,0 +1,98 @@
+//! `fp8_by_first.cu`.
+
+use half::bf16;
+
+use super::fp8_matmul::{STAGES_BYTES, factors, tiles};
+use super::matmul::{COLUMNS, TensorMap, matmul};
+use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
+use crate::blas::{Fp8CrossKept, Fp8Matrix, Matrix};
+use crate::buffer::Pointer;
+use crate::error::Result;
+
+/// Samples of a slice.
+const THIN: usize = 16;
+/// The stages, places of slices, and barriers of ten places at most.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + (80 << 10) + 10 * 3 * 8) as u32;
+
+/// What all kernels take.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct Fp8ByFirst {
+    weights: TensorMap,
+    samples: TensorMap,
+    products: [TensorMap; CROSS_LAYERS],
+    gradients: [TensorMap; CROSS_LAYERS],
+    output: TensorMap,
+    biases: [Pointer<f32>; CROSS_LAYERS],
+    products_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
+    gradients_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
+    weights_scaling: Pointer<Fp8Scaling>,
+    samples_scaling: Pointer<Fp8Scaling>,
+    guard: Pointer<Guard>,
+    count: u32,
+    columns: u32,
+    depth: u32,
+    layers: u32,
+    reserved: [u32; 14],
+}
+
+const _: () = assert!(size_of::<Fp8ByFirst>() == 1600);
+
+impl Fp8ByFirst {
+    fn new(
+        samples: Fp8Matrix,
+        weights: Fp8Matrix,
+        layers: &[Fp8CrossKept],
+        out: Matrix<bf16>,
+        guard: Pointer<Guard>,
+    ) -> Result<Self> {
+        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
+        let mut all = Self {
+            weights: weights_tiles,
+            samples: samples_tiles,
+            products: [TensorMap([0; 16]); CROSS_LAYERS],
+            gradients: [TensorMap([0; 16]); CROSS_LAYERS],
+            output: TensorMap::new(out, THIN)?,
+            biases: [Pointer::NULL; CROSS_LAYERS],
+            products_scalings: [Pointer::NULL; CROSS_LAYERS],
+            gradients_scalings: [Pointer::NULL; CROSS_LAYERS],
+            weights_scaling: weights.scaling,
+            samples_scaling: samples.scaling,
+            guard,
+            count: out.rows as u32,
+            columns: out.columns as u32,
+            depth: samples.numbers.columns as u32,
+            layers: layers.len() as u32,
+            reserved: [0; 14],
+        };
+        for (place, layer) in layers.iter().enumerate() {
+            all.products[place] = tiles(layer.product.numbers, THIN, COLUMNS)?;
+            all.gradients[place] = tiles(layer.gradients.numbers, THIN, COLUMNS)?;
+            all.products_scalings[place] = layer.product.scaling;
+            all.gradients_scalings[place] = layer.gradients.scaling;
+            all.biases[place] = layer.bias;
+        }
+        Ok(all)
+    }
+}
+
+matmul! {
+    /// Gradients by the first cross layer's input, and with them what cross layers add to those by x0, which it is:
+    /// `product + g + (u + b) * g`, of each layer the last term.
+    Fp8GradientByFirst(Fp8ByFirst), "fp8_by_first"
+}
+
+impl Fp8GradientByFirst {
+    /// The rows of `weights`, `[column][depth]`, lie in pairs. The guard is told where a result is no finite number.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        (gradients, weights): (Fp8Matrix, Fp8Matrix),
+        layers: &[Fp8CrossKept],
+        out: Matrix<bf16>,
+        guard: Pointer<Guard>,
+    ) -> Result<Self> {
+        Ok(Self(Fp8ByFirst::new(gradients, weights, layers, out, guard)?))
+    }
+}

@@ -1,0 +1,116 @@
+//! `fp8_cross.cu`.
+
+use super::fp8_matmul::{SLICE, STAGES_BYTES, factors, tiles};
+use super::matmul::{COLUMNS, TensorMap, matmul};
+use super::{Fp8Scaling, Id, Kernel};
+use crate::blas::{Fp8Matrix, Fp8Tensor};
+use crate::buffer::Pointer;
+use crate::error::Result;
+
+/// Slices that there is room for, each thrice.
+const PLACES: usize = 6;
+/// The stages, places of slices, and barriers.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + PLACES * (3 * SLICE * COLUMNS + 3 * 8)) as u32;
+
+/// What both kernels take.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct Fp8Cross {
+    weights: TensorMap,
+    samples: TensorMap,
+    inputs: [TensorMap; 2],
+    outputs: [TensorMap; 2],
+    turned: TensorMap,
+    parts: Pointer<f32>,
+    bias: Pointer<f32>,
+    weights_scaling: Pointer<Fp8Scaling>,
+    samples_scaling: Pointer<Fp8Scaling>,
+    inputs_scalings: [Pointer<Fp8Scaling>; 2],
+    outputs_scalings: [Pointer<Fp8Scaling>; 2],
+    count: u32,
+    columns: u32,
+    depth: u32,
+    second: u32,
+    learns: u32,
+    reserved: [u32; 11],
+}
+
+const _: () = assert!(size_of::<Fp8Cross>() == 1024);
+
+impl Fp8Cross {
+    fn new(
+        samples: Fp8Matrix,
+        weights: Fp8Matrix,
+        (first, second): (Fp8Matrix, Option<Fp8Matrix>),
+        (straight, both): (Fp8Matrix, Fp8Tensor),
+    ) -> Result<Self> {
+        let slices = |matrix: Fp8Matrix| tiles(matrix.numbers, SLICE, COLUMNS);
+        let [weights_tiles, samples_tiles] = factors(samples, weights)?;
+        // Where there is no second input nothing is read there.
+        let other = second.unwrap_or(first);
+        Ok(Self {
+            weights: weights_tiles,
+            samples: samples_tiles,
+            inputs: [slices(first)?, slices(other)?],
+            outputs: [slices(straight)?, slices(both.straight())?],
+            turned: tiles(both.turned, COLUMNS, SLICE)?,
+            parts: Pointer::NULL,
+            bias: Pointer::NULL,
+            weights_scaling: weights.scaling,
+            samples_scaling: samples.scaling,
+            inputs_scalings: [first.scaling, other.scaling],
+            outputs_scalings: [straight.scaling, both.scaling],
+            count: straight.numbers.rows as u32,
+            columns: straight.numbers.columns as u32,
+            depth: samples.numbers.columns as u32,
+            second: u32::from(second.is_some()),
+            learns: 1,
+            reserved: [0; 11],
+        })
+    }
+}
+
+matmul! {
+    /// A cross layer: `out = first * (product + bias) + input`.
+    Fp8CrossLayer(Fp8Cross), "fp8_cross_layer"
+}
+
+impl Fp8CrossLayer {
+    /// The rows of `weights`, `[column][depth]`, lie in pairs. Without an input it is `first`. `learns` says whether there
+    /// is a way back: else only the rows of `out` are written, and no scaling is told.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        (samples, weights): (Fp8Matrix, Fp8Matrix),
+        bias: Pointer<f32>,
+        inputs: (Fp8Matrix, Option<Fp8Matrix>),
+        (product, out): (Fp8Matrix, Fp8Tensor),
+        learns: bool,
+    ) -> Result<Self> {
+        let all = Fp8Cross::new(samples, weights, inputs, (product, out))?;
+        Ok(Self(Fp8Cross { bias, learns: u32::from(learns), ..all }))
+    }
+}
+
+matmul! {
+    /// A product that is, with what is added to it, a gradient by a cross layer's result: `out`. Those by the layer's
+    /// own product, `first * out`, are written too, and their columns are summed over tiles of the samples.
+    Fp8CrossGradient(Fp8Cross), "fp8_cross_gradient"
+}
+
+impl Fp8CrossGradient {
+    /// The rows of `weights`, `[column][depth]`, lie in pairs; `parts` has [`super::matmul_pieces`] of them,
+    /// `[piece][column]`.
+    ///
+    /// # Errors
+    /// Where the driver refuses to describe a matrix.
+    pub(crate) fn new(
+        (gradients, weights): (Fp8Matrix, Fp8Matrix),
+        (first, added): (Fp8Matrix, Option<Fp8Matrix>),
+        (out, product): (Fp8Matrix, Fp8Tensor),
+        parts: Pointer<f32>,
+    ) -> Result<Self> {
+        Ok(Self(Fp8Cross { parts, ..Fp8Cross::new(gradients, weights, (first, added), (out, product))? }))
+    }
+}

@@ -1,0 +1,56 @@
+//! `fp8_cross_first.cu`.
+
+use half::bf16;
+
+use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
+use crate::buffer::Pointer;
+use crate::fp8::E4m3;
+
+/// Adds what cross layers' gradients are by x0 as the factor of their products, `(u + b) * gradients`, to the gradients
+/// by x0. Grid: [`Fp8CrossFirst::grid`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8CrossFirst {
+    /// u: `[sample][columns]`, of each layer.
+    pub products: [Pointer<E4m3>; CROSS_LAYERS],
+    /// By the layers' results: `[sample][columns]` each.
+    pub gradients: [Pointer<E4m3>; CROSS_LAYERS],
+    /// Those of the products.
+    pub products_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
+    /// Those of the gradients.
+    pub gradients_scalings: [Pointer<Fp8Scaling>; CROSS_LAYERS],
+    /// b: `[columns]` each.
+    pub biases: [Pointer<f32>; CROSS_LAYERS],
+    /// By x0: `[sample][first_stride]`
+    pub first_gradients: Pointer<bf16>,
+    /// Is told where one of those is no finite number.
+    pub guard: Pointer<Guard>,
+    /// Layers, at least one.
+    pub layers: u32,
+    /// Samples.
+    pub samples: u32,
+    /// Columns, a multiple of [`super::FP8_MULTIPLE`].
+    pub columns: u32,
+    /// Elements from one sample's x0 to the next, a multiple of 4.
+    pub first_stride: u32,
+    /// 1 where the first layer is the first of all, whose x is x0: the gradients by its result are added, too; else 0.
+    pub through: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+const _: () = assert!(size_of::<Fp8CrossFirst>() == 200);
+
+impl Fp8CrossFirst {
+    /// Blocks.
+    pub fn grid(&self) -> (u32, u32) {
+        (self.samples.div_ceil(128), self.columns.div_ceil(256))
+    }
+}
+
+// SAFETY: `fp8_cross_first.cu` has the same struct.
+unsafe impl Kernel for Fp8CrossFirst {
+    const ID: Id = Id::Fp8CrossFirst;
+    const NAME: &'static str = "fp8_cross_first";
+    const THREADS: u32 = 256;
+}

@@ -1,0 +1,236 @@
+//! What of a network is in fp8: the hidden layers of the top MLP, and cross layers before it.
+//!
+//! Activations and gradients between such layers are in fp8 alone, each both row by row and turned where gradients by
+//! weights read them: products write them so. What comes in from elsewhere is rounded first, and what goes out is bf16.
+//! Weights are rounded once a step, when they have learned. Every tensor has a scale of its own, which follows from its
+//! largest magnitudes in the last steps; all scalings lie one behind the other.
+
+mod cross;
+mod mlp;
+
+use std::sync::Arc;
+
+use half::bf16;
+use rankine_cuda::blas::{Fp8Matrix, Fp8Tensor, Matrix};
+use rankine_cuda::kernels::{
+    FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Weights, Guard,
+};
+use rankine_cuda::{Buffer, Device, E4m3, Lane, Pointer};
+use rankine_embedding::cuda::Result;
+
+use super::shared::dense;
+use crate::model::Layer;
+pub(super) use cross::{Backward as CrossBackward, Entrance, Forward as CrossForward, Fp8Cross};
+pub(super) use mlp::{Backward, Forward, Fp8Mlp, Input};
+
+/// What is expected before the first step. Of activations nothing is known: their scale is 1. Gradients by a mean over
+/// a batch are of the order of a sample's share of it; theirs is 16 times the batch, or somewhat less.
+const ACTIVATIONS_AT_FIRST: f32 = 224.0;
+const GRADIENTS_AT_FIRST: f32 = 14.0;
+
+/// Whether layers can be in fp8, by their sizes.
+pub(super) fn takes(layers: &[Layer]) -> bool {
+    let mut sizes = layers.iter().flat_map(|layer| [layer.inputs, layer.outputs]);
+    sizes.all(|size| size.is_multiple_of(FP8_MULTIPLE))
+}
+
+/// The scalings of all tensors, and where weights are rounded from.
+#[derive(Debug)]
+pub(super) struct Fp8 {
+    scalings: Buffer<Fp8Scaling>,
+    weights: Buffer<Fp8Weights>,
+    weights_grid: (u32, u32),
+}
+
+impl Fp8 {
+    /// How each tensor's values become numbers of fp8.
+    pub(in crate::cuda) fn scalings(&self) -> &Buffer<Fp8Scaling> {
+        &self.scalings
+    }
+
+    fn scaling(&self, number: usize) -> Pointer<Fp8Scaling> {
+        self.scalings.pointer().element(number)
+    }
+
+    /// Enqueues telling the guard of values that are not finite, before a step's verdict.
+    ///
+    /// # Safety
+    /// All of the step's tensors must be there; see [`Lane::launch`].
+    pub(super) unsafe fn check(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
+        let check = Fp8Check::new(self.scalings.pointer(), self.scalings.len(), guard);
+        // SAFETY: the addresses are of this value's buffer, and of the caller's guard.
+        unsafe { lane.launch(&check, (1, 1)) }?;
+        Ok(())
+    }
+
+    /// Enqueues what follows the update of the parameters: the scales for the next step, and the weights by them.
+    ///
+    /// # Safety
+    /// The guard must have its verdict; see [`Lane::launch`].
+    pub(super) unsafe fn update(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
+        let rescale = Fp8Rescale::new(self.scalings.pointer(), self.scalings.len(), guard);
+        // SAFETY: as for `check`.
+        unsafe {
+            lane.launch(&rescale, (1, 1))?;
+            self.quantize_weights(lane)
+        }
+    }
+
+    /// Enqueues making fp8 of the weights, as which products read them.
+    ///
+    /// # Safety
+    /// See [`Lane::launch`].
+    pub(super) unsafe fn quantize_weights(&self, lane: &Lane) -> Result<()> {
+        let weights = Fp8QuantizeWeights { layers: self.weights.pointer() };
+        // SAFETY: the layers' addresses are of the parameters that this was made for and of rooms that live as long.
+        unsafe { lane.launch(&weights, self.weights_grid) }?;
+        Ok(())
+    }
+}
+
+/// What of a network is in fp8, while it is put together.
+#[derive(Debug)]
+pub(super) struct Making {
+    device: Arc<Device>,
+    /// Parameters of all layers, on the host and where they lie.
+    parameters: Vec<f32>,
+    parameters_at: Pointer<f32>,
+    scalings: Vec<Fp8Scaling>,
+    /// Weights with the numbers of their scalings.
+    weights: Vec<(Fp8Weights, usize)>,
+}
+
+impl Making {
+    pub(super) fn new(device: &Arc<Device>, parameters: Vec<f32>, parameters_at: Pointer<f32>) -> Self {
+        Self {
+            device: Arc::clone(device),
+            parameters,
+            parameters_at,
+            scalings: Vec::new(),
+            weights: Vec::new(),
+        }
+    }
+
+    /// The number of a scaling for values whose magnitudes are expected up to this one.
+    fn scaling(&mut self, expected: f32) -> usize {
+        self.scalings.push(Fp8Scaling::expecting(expected));
+        self.scalings.len() - 1
+    }
+
+    fn activations(&mut self, samples: usize, columns: usize) -> Result<Room> {
+        let scaling = self.scaling(ACTIVATIONS_AT_FIRST);
+        Room::new(&self.device, samples, columns, scaling)
+    }
+
+    fn gradients(&mut self, samples: usize, columns: usize) -> Result<Room> {
+        let scaling = self.scaling(GRADIENTS_AT_FIRST / samples as f32);
+        Room::new(&self.device, samples, columns, scaling)
+    }
+
+    fn weights(&mut self, layer: &Layer) -> Result<Room> {
+        let weights = &self.parameters[layer.offset..][..layer.inputs * layer.outputs];
+        let largest = weights.iter().fold(0.0, |largest: f32, weight| largest.max(weight.abs()));
+        let scaling = self.scaling(if largest > 0.0 { largest } else { 1.0 });
+        let room = Room::new(&self.device, layer.outputs, layer.inputs, scaling)?;
+        let weights = Fp8Weights {
+            values: self.parameters_at.element(layer.offset),
+            rows: room.rows.pointer(),
+            turned: room.turned.pointer(),
+            scaling: Pointer::NULL,
+            outputs: layer.outputs as u32,
+            inputs: layer.inputs as u32,
+        };
+        self.weights.push((weights, scaling));
+        Ok(room)
+    }
+
+    /// What all of it shares.
+    pub(super) fn finish(self) -> Result<Fp8> {
+        let scalings = Buffer::of(&self.device, &self.scalings)?;
+        let placed =
+            |(weights, number)| Fp8Weights { scaling: scalings.pointer().element(number), ..weights };
+        let weights: Vec<_> = self.weights.into_iter().map(placed).collect();
+        Ok(Fp8 {
+            weights_grid: Fp8QuantizeWeights::grid(&weights),
+            weights: Buffer::of(&self.device, &weights)?,
+            scalings,
+        })
+    }
+}
+
+/// Room for a tensor, row by row and turned.
+#[derive(Debug)]
+pub(super) struct Room {
+    rows: Buffer<E4m3>,
+    turned: Buffer<E4m3>,
+    columns: usize,
+    turned_stride: usize,
+    /// The number of its scaling.
+    scaling: usize,
+}
+
+impl Room {
+    /// Of 0.
+    fn new(device: &Arc<Device>, rows: usize, columns: usize, scaling: usize) -> Result<Self> {
+        let turned_stride = rows.next_multiple_of(FP8_MULTIPLE);
+        Ok(Self {
+            rows: Buffer::filled(device, rows * columns, 0)?,
+            turned: Buffer::filled(device, turned_stride * columns, 0)?,
+            columns,
+            turned_stride,
+            scaling,
+        })
+    }
+
+    /// The first rows.
+    fn tensor(&self, fp8: &Fp8, rows: usize) -> Fp8Tensor {
+        Fp8Tensor {
+            rows: dense(self.rows.pointer(), rows, self.columns),
+            turned: dense(self.turned.pointer(), self.columns, self.turned_stride),
+            scaling: fp8.scaling(self.scaling),
+        }
+    }
+
+    /// All rows of weights.
+    fn weights(&self, fp8: &Fp8) -> Fp8Tensor {
+        self.tensor(fp8, self.rows.len() / self.columns)
+    }
+
+    /// Makes fp8 of a matrix as large.
+    fn quantize(&self, fp8: &Fp8, from: Matrix<bf16>, learns: bool) -> Fp8Quantize {
+        Fp8Quantize {
+            values: from.pointer,
+            rows: self.rows.pointer(),
+            turned: self.turned.pointer(),
+            scaling: fp8.scaling(self.scaling),
+            samples: from.rows as u32,
+            columns: from.columns as u32,
+            stride: from.stride as u32,
+            turned_stride: self.turned_stride as u32,
+            learns: u32::from(learns),
+            reserved: 0,
+        }
+    }
+}
+
+/// Room for what is never turned.
+#[derive(Debug)]
+struct Straight {
+    numbers: Buffer<E4m3>,
+    columns: usize,
+    /// The number of its scaling.
+    scaling: usize,
+}
+
+impl Straight {
+    /// Of 0.
+    fn new(device: &Arc<Device>, rows: usize, columns: usize, scaling: usize) -> Result<Self> {
+        Ok(Self { numbers: Buffer::filled(device, rows * columns, 0)?, columns, scaling })
+    }
+
+    /// The first rows.
+    fn matrix(&self, fp8: &Fp8, rows: usize) -> Fp8Matrix {
+        let numbers = dense(self.numbers.pointer(), rows, self.columns);
+        Fp8Matrix { numbers, scaling: fp8.scaling(self.scaling) }
+    }
+}
