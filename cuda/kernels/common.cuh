@@ -113,9 +113,9 @@ __device__ inline void add(float4& sum, float4 value) {
     sum.w += value.w;
 }
 
-// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank
-// `id % ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`. Of some tables there are rows
-// that every rank has.
+// A column of ids as it is looked up in a shard of a table. Where owners take turns, row `id` belongs to rank `id %
+// ranks` and is its row `base + id / ranks`; else it is the owner's row `base + id`. Of some tables there are rows that
+// every rank has.
 struct Feature {
     // Where the shard begins on this GPU, in words of four bytes.
     u64 words;

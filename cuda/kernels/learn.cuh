@@ -65,8 +65,8 @@ __device__ inline float sum_over_row(const TEAM& team, const float4 (&values)[TE
     return total;
 }
 
-// What row-wise Adagrad takes of a row of which others have further columns: the sum of the squares of all, and how many
-// columns they are; none where the whole row is here.
+// What row-wise Adagrad takes of a row of which others have further columns: the sum of the squares of all, and how
+// many columns they are; none where the whole row is here.
 struct WholeRow {
     float squares;
     u32 dim;
@@ -162,7 +162,8 @@ __device__ inline void learn_lean(const Learning& by, const TEAM& team, const Sh
     }
 }
 
-// The same as `learn_by_rule`, as one function for all its callers: of wide rows it is long, and was compiled for minutes at every one.
+// The same as `learn_by_rule`, as one function for all its callers: of wide rows it is long, and was compiled for
+// minutes at every one.
 template <class TEAM>
 __device__ __noinline__ void learn_apart(const Learning& by, const TEAM& team, const Shard& shard, u32 row,
                                          const float4 (&sums)[TEAM::VECTORS][TEAM::LANES]) {

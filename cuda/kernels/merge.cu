@@ -1,5 +1,5 @@
-// An owner reads the lists of rows that its peers want of it, and those of rows that every rank has, and finds the union
-// of them.
+// An owner reads the lists of rows that its peers want of it, and those of rows that every rank has, and finds the
+// union of them.
 //
 // Reads 4 bytes an entry over the link; the rest stays in the cache.
 #include "common.cuh"

@@ -1,9 +1,9 @@
 // Bags that owners pool: each rank's ids to the owners of their rows, and bags' vectors and gradients between them.
 //
 // A rank cuts each bag into parts, one an owner of some of its rows, in the order of the bag, and writes these into the
-// owners' memory, feature by feature as columns of ragged bags. So an owner has all ranks' parts as features of its own,
-// which it looks up and updates as tables on one GPU are. The vectors of parts come back and are added up in the order of
-// owners; gradients of bags go to each owner of a part.
+// owners' memory, feature by feature as columns of ragged bags. So an owner has all ranks' parts as features of its
+// own, which it looks up and updates as tables on one GPU are. The vectors of parts come back and are added up in the
+// order of owners; gradients of bags go to each owner of a part.
 //
 // Reads an id three times and writes it once; reads and writes an element for each part and each bag.
 #include "dtype.cuh"
@@ -191,13 +191,13 @@ __device__ inline void send_gradients(const Pooled& p) {
     }
 }
 
-#define KERNELS(NAME, T)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_add_##NAME(const __grid_constant__ Pooled p) {  \
-        add_parts<T>(p);                                                                                             \
-    }                                                                                                                \
-    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) pooled_send_##NAME(const __grid_constant__ Pooled p) { \
-        send_gradients<T>(p);                                                                                        \
+#define KERNEL(NAME, BODY, T)                                                                              \
+    extern "C" __global__ void __launch_bounds__(POOLED_THREADS) NAME(const __grid_constant__ Pooled p) { \
+        BODY<T>(p);                                                                                        \
     }
+#define KERNELS(NAME, T)                    \
+    KERNEL(pooled_add_##NAME, add_parts, T) \
+    KERNEL(pooled_send_##NAME, send_gradients, T)
 
 KERNELS(f32, float)
 KERNELS(bf16, bf16)

@@ -1,5 +1,5 @@
-// The gradients of a rank's distinct rows, summed over its bags and written into the memory of the rows' owners: of rows
-// that every rank has, into that of all.
+// The gradients of a rank's distinct rows, summed over its bags and written into the memory of the rows' owners: of
+// rows that every rank has, into that of all.
 //
 // Reads an element of every look-up's gradient and writes one of every distinct row: while other rows are read, the
 // link costs little. Of 16384 samples of dlrm in bf16 that is 129 MB: 57 us on one GPU, 74 on each of four, of which 15

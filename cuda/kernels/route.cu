@@ -2,9 +2,9 @@
 //
 // Look-ups are numbered by table, feature, sample and place in the bag. Where all rows lie on one GPU, those of a table
 // are a segment of their own, whose rows alone are sorted: in as many passes as they have digits of DIGIT_BITS bits or
-// fewer. Keys of several owners are one segment, ordered by owner; behind all ranks comes an owner that stands for each of
-// them, which has the rows that every rank has. How many look-ups there are is known on the GPU alone: blocks own tiles
-// of the most there may be, and those behind the end return.
+// fewer. Keys of several owners are one segment, ordered by owner; behind all ranks comes an owner that stands for each
+// of them, which has the rows that every rank has. How many look-ups there are is known on the GPU alone: blocks own
+// tiles of the most there may be, and those behind the end return.
 //
 // Each pass reads 8 bytes a look-up (the first one 4, of the ids, which another kernel has read before to count digits)
 // and writes 8; numbering does the same. A tile learns how many pairs of a digit lie in tiles before from what these

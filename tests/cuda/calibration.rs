@@ -54,7 +54,7 @@ fn ranks_measure_what_they_send(_: &Bench, _: &mut Words) -> Outcome {
         return Err("two ranks have links".into());
     }
     // Without measuring, what is known stands in.
-    let known = machine_of(&devices, Precision::Fp32, false)?;
+    let known = machine_of(&devices, 2, Precision::Fp32, false)?;
     let total = devices[0].budget()?.total_bytes;
     if (known.memory_bytes, known.vector_element_bytes) != (total, 4) {
         return Err(format!("{known:?}").into());

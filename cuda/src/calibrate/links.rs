@@ -14,7 +14,7 @@ const ROWS: usize = 1 << 20;
 const DIM: usize = 128;
 const SENT: usize = 32_768;
 /// Bytes of sums.
-const SUMS: [usize; 5] = [4 << 10, 64 << 10, 512 << 10, 4 << 20, 16 << 20];
+const SUMS: [usize; 3] = [4 << 10, 512 << 10, 16 << 20];
 
 pub(super) fn measure(rank: &Rank) -> Result<Links> {
     let rows = Rows::new(rank)?;
@@ -103,8 +103,8 @@ impl Rows {
         };
         let blocks = (4 * device.multiprocessors() / ranks as u32, ranks as u32);
         let takes_part = everyone || own == 0;
-        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all of
-        // it lives until each rank has been waited for.
+        // SAFETY: the entries are rows that lie here, and each rank has room for so many rows of every other one; all
+        // of it lives until each rank has been waited for.
         let seconds = rank.seconds(4, takes_part, |lane| unsafe { send.enqueue(lane, blocks) })?;
         Ok((receivers * SENT * DIM * size_of::<bf16>()) as f64 / seconds)
     }

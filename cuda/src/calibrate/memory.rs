@@ -10,9 +10,9 @@ use crate::kernels::{self, LookUp, LookUpTask, Totals};
 use crate::pinned::Pinned;
 
 /// Bytes that are copied.
-const COPIED: usize = 256 << 20;
+const COPIED: usize = 128 << 20;
 /// Bytes that come from the host.
-const UPLOADED: usize = 64 << 20;
+const UPLOADED: usize = 16 << 20;
 /// Rows of a table, elements of a row, samples, and features that each look up one of them.
 const ROWS: usize = 4 << 20;
 const DIM: usize = 128;

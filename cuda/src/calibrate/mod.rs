@@ -1,8 +1,8 @@
 //! What the GPUs of this machine do in a second, measured: what planning reckons with.
 //!
-//! A fraction of a second for each of some figures, each the median of some replays of a graph, by events. Ranks measure
-//! at the same time, and what is told is the slowest one's: an iteration waits for it. Nothing is written but memory that
-//! is given back.
+//! A fraction of a second for each of some figures, each the median of some replays of a graph, by events. Ranks
+//! measure at the same time, and what is told is the slowest one's: an iteration waits for it. Nothing is written but
+//! memory that is given back.
 
 mod links;
 mod memory;

@@ -3,8 +3,8 @@
 use super::{Id, Kernel, KeySet, RANKS_MAX};
 use crate::buffer::Pointer;
 
-/// Copies lists of rows, and adds them to a set: of each rank the rows that it looks up at this owner, then of each rank
-/// those that every rank has, where there are such. Grid: x over entries, any number of blocks, and y over lists.
+/// Copies lists of rows, and adds them to a set: of each rank the rows that it looks up at this owner, then of each
+/// rank those that every rank has, where there are such. Grid: x over entries, any number of blocks, and y over lists.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Merge {

@@ -33,7 +33,8 @@ pub struct PooledFeature {
     pub part_ids: u32,
 }
 
-/// What a rank does with bags that owners pool: cuts them into parts, one an owner, and adds up what owners have pooled.
+/// What a rank does with bags that owners pool: cuts them into parts, one an owner, and adds up what owners have
+/// pooled.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Pooled {

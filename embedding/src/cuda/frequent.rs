@@ -8,8 +8,8 @@ use rankine_cuda::{Buffer, Device, Pointer};
 use super::error::Result;
 use super::layout::Layout;
 
-/// The set of frequent rows, a bit for each row of their tables. A member's number among all of them is what it is among
-/// the rows of each rank, less the number of the first.
+/// The set of frequent rows, a bit for each row of their tables. A member's number among all of them is what it is
+/// among the rows of each rank, less the number of the first.
 ///
 /// What tells a look-up where its row is takes 1.125 bits a row of these tables: 26 MB for the 187.8 million rows of
 /// dlrm, half of what an H200's second cache holds. A word a row would be 751 MB, of which each look-up would read 32

@@ -70,8 +70,9 @@ pub struct Ids {
 /// and numbers begin with the same at all ranks: where owners take turns, those of a part have room for as many rows as
 /// the owner with most. Rows are filled up with zeros to a multiple of four elements.
 ///
-/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more owner,
-/// behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients to all.
+/// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more
+/// owner, behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients
+/// to all.
 #[derive(Debug, Clone)]
 pub struct Layout {
     pub(super) ranks: usize,
@@ -86,7 +87,8 @@ pub struct Layout {
     pub(super) parts: Vec<Part>,
     /// Those whose owners pool: nothing else that is said here of rows and keys is of these.
     pub(super) pooled: Vec<Part>,
-    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an owner.
+    /// Every feature for each part of its table, by number; for rows that every rank has, only where no row has an
+    /// owner.
     pub(super) sharded: Vec<(usize, usize)>,
     /// Of each table: the key of its first row in the set of rows that every rank has.
     pub(super) listed_keys: Vec<Option<u32>>,

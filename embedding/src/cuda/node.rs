@@ -387,8 +387,8 @@ impl NodeTables {
     ///
     /// # Safety
     /// All ranks must have met since they reduced; the lane must be that of all else but routes; `stop` must be the
-    /// same at all ranks; `rates` must be one for each table; `scale` is null or what
-    /// gradients are multiplied by; see [`Lane::launch`].
+    /// same at all ranks; `rates` must be one for each table; `scale` is null or what gradients are multiplied by; see
+    /// [`Lane::launch`].
     ///
     /// # Errors
     /// Where the driver refuses.

@@ -177,8 +177,8 @@ impl Layout {
         order.into_iter().map(|(number, _)| number).collect()
     }
 
-    /// What a part's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by owner
-    /// first.
+    /// What a part's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by
+    /// owner first.
     fn segment(&self, part: usize) -> Option<usize> {
         (self.owners() == 1).then_some(part)
     }
@@ -323,8 +323,8 @@ impl Layout {
         self.listed_keys[table].is_some()
     }
 
-    /// Of each part where the squares lie that it shares, and how many there can be at a rank; none where no part shares
-    /// any.
+    /// Of each part where the squares lie that it shares, and how many there can be at a rank; none where no part
+    /// shares any.
     pub(super) fn shared_squares(&self) -> Option<(Vec<SharedSquares>, usize)> {
         let mut end = 0;
         let mut begins = vec![0; self.tables.len()];

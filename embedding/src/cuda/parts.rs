@@ -36,8 +36,9 @@ impl Part {
         tables.iter().enumerate().map(whole).collect()
     }
 
-    /// The parts that a plan makes of tables. First those of which rows are exchanged: those with owners in the order of
-    /// tables; then what is listed of tables; then tables that every rank has as a whole. Then those whose owners pool.
+    /// The parts that a plan makes of tables. First those of which rows are exchanged: those with owners in the order
+    /// of tables; then what is listed of tables; then tables that every rank has as a whole. Then those whose owners
+    /// pool.
     pub(super) fn of_plan(
         plan: &EmbeddingPlan,
         tables: &[TableSpec],

@@ -141,7 +141,8 @@ impl Layout {
 }
 
 impl Pooled {
-    /// What a layout has of it, none where no table is pooled; as [`super::NodeTables::initialized`]. A collective call.
+    /// What a layout has of it, none where no table is pooled; as [`super::NodeTables::initialized`]. A collective
+    /// call.
     pub(super) fn initialized<T: Element>(
         peers: &Peers,
         layout: &Layout,
@@ -324,7 +325,8 @@ impl Pooled {
                 samples: samples as u32,
                 stride: self.width as u32,
             };
-            // SAFETY: the rank's landing has room for all samples' parts of each owner; the caller vouches for the rest.
+            // SAFETY: the rank's landing has room for all samples' parts of each owner; the caller vouches for the
+            // rest.
             unsafe { look_up.enqueue(lane, *counts) }?;
         }
         Ok(())

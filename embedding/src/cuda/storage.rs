@@ -19,8 +19,8 @@ pub(super) struct Begin<'a> {
     pub(super) rows: usize,
 }
 
-/// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, or to zeros
-/// where their bound is 0, and all to the state that goes with them; then waits for the lane.
+/// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, or to
+/// zeros where their bound is 0, and all to the state that goes with them; then waits for the lane.
 ///
 /// # Safety
 /// There must be as many words behind `rows` as the shards say; see [`Lane::launch`].

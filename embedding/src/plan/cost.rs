@@ -180,7 +180,10 @@ impl<'a> TableCosts<'a> {
     /// Bytes of so many rows with so many columns of the table, and their state.
     pub(super) fn bytes(&self, rows: u64, columns: usize, rule: UpdateRule) -> f64 {
         let part = TableSpec { name: String::new(), rows, dim: columns, dtype: Dtype::Fp32 };
-        Table::bytes(&part, rule) as f64 / 4.0 * self.context.machine.table_element_bytes as f64
+        let Machine { table_element_bytes, narrow_tables, .. } = *self.context.machine;
+        let bytes = Table::bytes(&part, rule) as f64 / 4.0 * table_element_bytes as f64;
+        let narrower = table_element_bytes.saturating_sub(self.input.spec.dtype.bytes() as u64);
+        if narrow_tables { bytes - (rows * columns as u64 * narrower) as f64 } else { bytes }
     }
 
     /// Bytes of a row with some columns, and its state.

@@ -23,11 +23,14 @@ pub struct Machine {
     pub between_nodes: LinkSpeed,
     /// Bytes of an element of tables and their state.
     pub table_element_bytes: u64,
+    /// Whether weights of tables of bf16 or fp16 take two bytes there; else they take as many as all others.
+    pub narrow_tables: bool,
     /// Bytes of an element of a vector or a gradient that is exchanged, and of activations.
     pub vector_element_bytes: u64,
     /// Bytes of an element of gradients that are summed over all ranks.
     pub reduction_element_bytes: u64,
-    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all else.
+    /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all
+    /// else.
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over the ranks of one node.
     pub frequent_sums: FrequentSums,
@@ -84,6 +87,7 @@ impl Machine {
             within_nodes: memory,
             between_nodes: memory,
             table_element_bytes: 4,
+            narrow_tables: false,
             vector_element_bytes: 4,
             reduction_element_bytes: 4,
             lookup_bytes: 0.0,
@@ -121,6 +125,7 @@ impl Machine {
                 reduction_latency_s: 30e-6,
             },
             table_element_bytes: 4,
+            narrow_tables: true,
             vector_element_bytes: 2,
             reduction_element_bytes: 4,
             lookup_bytes: 220.0,

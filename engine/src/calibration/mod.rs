@@ -10,6 +10,7 @@ mod cache;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rankine_cuda::Device;
 use rankine_cuda::calibrate::{Figures, Links, Sum};
@@ -43,45 +44,51 @@ impl Gpus {
     }
 }
 
-/// The figures of GPUs: those that were kept, or else measured now and kept. Where they cannot be kept they are measured
-/// each time, which a warning says.
+/// The figures of GPUs: those that were kept, or else measured now and kept, where all of them are here. Where they
+/// cannot be kept they are measured each time, which a warning says.
 ///
 /// # Errors
 /// Where the GPUs cannot be measured.
-pub fn figures(devices: &[Arc<Device>]) -> rankine_cuda::Result<Figures> {
-    let gpus = Gpus::of(devices)?;
-    match recall(&gpus) {
-        Some(figures) => Ok(figures),
-        None => measure(devices, &gpus),
+fn figures(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Option<Figures>> {
+    match recall(gpus) {
+        Some(figures) => Ok(Some(figures)),
+        None if devices.len() == gpus.count => measure(devices, gpus).map(Some),
+        None => Ok(None),
     }
 }
 
 /// Measures GPUs, whatever was kept of them, and keeps what was measured.
 ///
 /// # Errors
-/// As [`figures`].
+/// Where the GPUs cannot be measured.
 pub fn measure(devices: &[Arc<Device>], gpus: &Gpus) -> rankine_cuda::Result<Figures> {
     let figures = Figures::measure(devices)?;
     cache::keep(gpus, &figures);
     Ok(figures)
 }
 
-/// GPUs to the planner, as they compute in a precision: as they were measured or, where that is not wanted or fails, as
-/// what is known of H200s with as much memory.
+/// The GPUs of a node to the planner, `count` of them, some or all of which are given: as they were measured or, where
+/// that is not wanted or fails, or was not done and others have some of them, as what is known of H200s with as much
+/// memory.
 ///
 /// # Errors
 /// Where the driver does not tell what a GPU is.
 pub fn machine_of(
     devices: &[Arc<Device>],
+    count: usize,
     precision: Precision,
     measured: bool,
 ) -> rankine_cuda::Result<Machine> {
     let memory = devices.iter().map(|device| Ok(device.budget()?.total_bytes));
     let memory_bytes =
         memory.collect::<rankine_cuda::Result<Vec<_>>>()?.into_iter().min().unwrap_or_default();
-    let figures = if measured { figures(devices) } else { return Ok(known(memory_bytes, precision)) };
-    match figures {
-        Ok(figures) => Ok(machine(&Gpus::of(devices)?, &figures, memory_bytes, precision)),
+    if !measured {
+        return Ok(known(memory_bytes, precision));
+    }
+    let gpus = Gpus { count, ..Gpus::of(devices)? };
+    match figures(devices, &gpus) {
+        Ok(Some(figures)) => Ok(machine(&gpus, &figures, memory_bytes, precision)),
+        Ok(None) => Ok(known(memory_bytes, precision)),
         Err(error) => {
             tracing::warn!(%error, "the GPUs cannot be measured: tables are placed as on H200s");
             Ok(known(memory_bytes, precision))
@@ -130,15 +137,15 @@ fn link(links: &Links, ranks: usize) -> LinkSpeed {
     }
 }
 
-/// Figures in words.
-pub struct Shown<'a>(pub &'a Gpus, pub &'a Figures);
+/// Figures in words, and how long it took to measure them.
+pub struct Shown<'a>(pub &'a Gpus, pub &'a Figures, pub Duration);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(Gpus { name, count, driver }, figures) = self;
+        let Self(Gpus { name, count, driver }, figures, took) = self;
         let gb = |bytes_per_s: f64| format!("{:.0} GB/s", bytes_per_s / 1e9);
         let us = |seconds: f64| format!("{:.1} us", seconds * 1e6);
-        writeln!(f, "{count} x {name}, driver {driver}\n")?;
+        writeln!(f, "{count} x {name}, driver {driver}: measured in {:.1} s\n", took.as_secs_f64())?;
         let mut line = |what: &str, value: String| writeln!(f, "{what:<52} {value:>12}");
         line("copy within memory, read and written", gb(figures.copy_bytes_per_s))?;
         line("rows of 512 bytes at random places, read and written", gb(figures.gather_bytes_per_s))?;

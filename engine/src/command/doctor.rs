@@ -74,11 +74,12 @@ fn bandwidth(json: bool) -> Result<(), CommandError> {
     let all = Device::count().map_err(failed)?;
     let opened = (0..all.max(1)).map(Device::open).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     let gpus = Gpus::of(&opened).map_err(failed)?;
+    let began = std::time::Instant::now();
     let figures = calibration::measure(&opened, &gpus).map_err(failed)?;
     if json {
         output::json(&Told { gpus: &gpus, figures: &figures })
     } else {
-        output::text(Shown(&gpus, &figures))
+        output::text(Shown(&gpus, &figures, began.elapsed()))
     }
 }
 

@@ -164,7 +164,8 @@ fn measured(job: &Job, topology: Topology) -> Result<Machine, String> {
         return Err("the machine `here` is several GPUs, and there is one rank a node".into());
     }
     let opened = (0..per_node).map(Device::open).collect::<Result<Vec<_>, _>>();
-    let machine = opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, job.device.precision, true));
+    let machine =
+        opened.and_then(|gpus| rankine::calibration::machine_of(&gpus, per_node, job.device.precision, true));
     let machine = machine.map_err(|error| format!("the machine `here` is {per_node} GPUs, and {error}"))?;
     Ok(planning::write_machine(&machine, "h200", job.device.precision).1)
 }

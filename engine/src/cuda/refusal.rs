@@ -40,8 +40,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(
-                "GPUs do not pool bags of table {table}, of which frequent rows are on every rank or whose columns share \
-                 squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
+                "GPUs do not pool bags of table {table}, of which frequent rows are on every rank or whose columns \
+                 share squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
             );
             refuse(key, why);
         }
@@ -72,8 +72,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     found
 }
 
-/// The tables that a job has placed hybrid, or column-wise under row-wise Adagrad, and pooled: the key that says so, and
-/// what they are called.
+/// The tables that a job has placed hybrid, or column-wise under row-wise Adagrad, and pooled: the key that says so,
+/// and what they are called.
 fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
     let beyond = |placement: Placement, exchange: Exchange, rule: &Optimizer| {
         let rowwise = matches!(rule, Optimizer::RowwiseAdagrad(_));

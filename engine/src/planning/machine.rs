@@ -41,8 +41,8 @@ struct LinkFile {
 /// The names of the machines that are known.
 const KNOWN: [&str; 2] = ["cpu", "h200"];
 
-/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute in
-/// a precision.
+/// A machine by its name, `cpu` or `h200`, or as a file says it. `cpu` has as much memory as is given, and GPUs compute
+/// in a precision.
 ///
 /// # Errors
 /// What is wrong with the name or the file, with its place.
@@ -67,22 +67,20 @@ pub fn read_machine(
     parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
 }
 
-/// A machine as [`write_machine`] wrote it.
-///
-/// # Errors
-/// What is wrong with the text.
-#[cfg(feature = "cuda")]
-pub(crate) fn machine_of_text(text: &str, precision: Precision) -> Result<Machine, String> {
-    parse(text, |name| known(name, 0, precision))
-        .map_err(|what| format!("the checkpoint's machine.toml: {what}"))
-}
-
 fn known(name: &str, cpu_memory_bytes: u64, precision: Precision) -> Option<Machine> {
     match name {
         "cpu" => Some(Machine::cpu(cpu_memory_bytes)),
         "h200" => Some(in_precision(Machine::h200(), precision)),
         _ => None,
     }
+}
+
+/// A machine as the text of a file says it; see [`read_machine`].
+///
+/// # Errors
+/// What is wrong with it, with its place.
+pub fn parse_machine(text: &str, precision: Precision) -> Result<Machine, String> {
+    parse(text, |name| known(name, 0, precision))
 }
 
 /// GPUs as they compute in a precision: vectors and activations are kept in it.
@@ -116,6 +114,7 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
         between_nodes: link("between_nodes", &file.between_nodes, base.between_nodes)?,
         table_element_bytes: width("table_element_bytes", file.table_element_bytes)?
             .unwrap_or(base.table_element_bytes),
+        narrow_tables: base.narrow_tables,
         vector_element_bytes: width("vector_element_bytes", file.vector_element_bytes)?
             .unwrap_or(base.vector_element_bytes),
         reduction_element_bytes: width("reduction_element_bytes", file.reduction_element_bytes)?
@@ -132,8 +131,8 @@ fn parse(text: &str, known: impl Fn(&str) -> Option<Machine>) -> Result<Machine,
     })
 }
 
-/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of a
-/// known one that has all that files do not say.
+/// A machine in the words of its file, and as that file says it: rates and times to four digits. `base` is the name of
+/// a known one that has all that files do not say.
 pub fn write_machine(machine: &Machine, base: &str, precision: Precision) -> (String, Machine) {
     // Memory is a number of bytes, and not rounded.
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);

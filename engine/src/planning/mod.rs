@@ -22,8 +22,8 @@ mod statistics;
 mod sweep;
 
 #[cfg(feature = "cuda")]
-pub(crate) use machine::{in_precision, machine_of_text};
-pub use machine::{read_machine, write_machine};
+pub(crate) use machine::in_precision;
+pub use machine::{parse_machine, read_machine, write_machine};
 pub use rest::rest;
 pub use statistics::{ColumnStatistics, Origin, Source, Statistics, statistics};
 pub use sweep::{Sweep, SweepBatch, SweepPoint, sweep};

@@ -43,7 +43,7 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others; and where there are several, where tables lie.
+    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
     #[cfg(feature = "cuda")]
     Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
 }
@@ -64,7 +64,7 @@ impl Choice {
         #[cfg(feature = "cuda")]
         let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
-                let placed = gpu::place(&devices, (job, recorded), dataset, (spec, rules))?;
+                let placed = gpu::place((&devices, seats), (job, recorded), dataset, (spec, rules))?;
                 return Ok(Self::Cuda(devices, seats.clone(), placed));
             }
             Err(why) => why,
@@ -86,7 +86,7 @@ impl Choice {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(_, _, placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
@@ -552,23 +552,31 @@ mod gpu {
         pub(super) machine: String,
     }
 
-    /// Places the tables of a job, where there are several GPUs.
+    /// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
     pub(super) fn place(
-        devices: &[Arc<Device>],
+        (devices, seats): (&[Arc<Device>], &Seats),
         (job, recorded): (&Job, &Recorded),
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Option<Placed>, TrainError> {
-        if devices.len() == 1 {
+        let Seats { processes, topology, gpus } = seats;
+        if topology.ranks() == 1 {
             return Ok(None);
         }
-        let (precision, shared) = (job.device.precision, std::env::var_os(LOOPBACK).is_some());
+        let precision = job.device.precision;
+        let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
         let machine = match (&job.device.machine, &recorded.machine) {
             (Some(path), _) => planning::machine_of_job(path, 0, job)?,
-            (None, Some(text)) => planning::machine_of_text(text, precision).map_err(TrainError::Device)?,
-            (None, None) => calibration::machine_of(devices, precision, !shared).map_err(Error::from)?,
+            (None, Some(text)) => planning::parse_machine(text, precision).map_err(TrainError::Device)?,
+            (None, None) => {
+                let a_node = topology.ranks_per_node();
+                calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
+            }
         };
-        let (machine, planned_with) = planning::write_machine(&machine, "h200", precision);
+        let (machine, _) = planning::write_machine(&machine, "h200", precision);
+        let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
+        let machine = String::from_utf8_lossy(&machine).into_owned();
+        let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
         let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
         Ok(Some(Placed { plan, machine }))
     }
