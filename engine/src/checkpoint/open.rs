@@ -97,7 +97,10 @@ impl Checkpoint {
             shards.push(index);
         }
         let (files, xxh3) = (Arc::clone(files), Checksum::of(&bytes));
-        Ok((Self { files, path: path.to_owned(), manifest, xxh3, shards, base: None }, at))
+        let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, base: None };
+        // Nothing is taken memory for that is not there.
+        checkpoint.shards.iter().try_for_each(|shard| checkpoint.open_shard(shard).map(drop))?;
+        Ok((checkpoint, at))
     }
 
     /// Its folder.
