@@ -93,6 +93,19 @@ enum Work {
     Done(Outcome),
 }
 
+impl Work {
+    /// Done on a thread of its own.
+    fn beside(run: impl FnOnce() -> Outcome + Send + 'static) -> Self {
+        let refused = |error| CheckpointError::State(format!("cannot start a thread: {error}"));
+        let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
+        thread.map_or_else(|error| Self::failed(refused(error)), Self::Thread)
+    }
+
+    fn failed(error: CheckpointError) -> Self {
+        Self::Done((Err(error), Vec::new()))
+    }
+}
+
 /// What writing has come to, and the memory of the copies.
 type Outcome = (Result<Written, CheckpointError>, Vec<Snapshot>);
 
@@ -214,8 +227,7 @@ impl Checkpoints {
         let whole = base.is_none();
         let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
         let manifest = Manifest { train, base, device: learner.device_state()?, ..self.frame.clone() };
-        let taken = self.take(learner, manifest, beside, observer)?;
-        let (work, rest) = taken.unwrap_or_else(|error| (Work::Done((Err(error), Vec::new())), None));
+        let (work, rest) = self.take(learner, manifest, beside, observer)?;
         self.writing = Some(Writing { step, whole, began, work, rest });
         // What is written already, or has failed, is told at once where there is nobody to agree with.
         if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
@@ -231,7 +243,7 @@ impl Checkpoints {
         manifest: Manifest,
         beside: Beside,
         observer: &mut dyn Observer,
-    ) -> Result<Result<(Work, Option<Rest>), CheckpointError>, TrainError> {
+    ) -> Result<(Work, Option<Rest>), TrainError> {
         let (files, dir, step) = (Arc::clone(&self.files), self.dir.clone(), manifest.train.step);
         let alone = self.processes.size() == 1;
         // Others write into the folder that the first one makes.
@@ -242,45 +254,33 @@ impl Checkpoints {
         }
         let draft = match draft {
             Ok(draft) => draft,
-            Err(error) => return Ok(Ok(self.rest_of(Err(error), None, manifest, beside))),
+            Err(error) => return Ok((Work::failed(error), Some(Rest { draft: None, manifest, beside }))),
         };
         let taken = self.copy_or_write(learner, &manifest, alone, observer);
         let taken = match taken {
             Ok(Taken::Copied(copies)) if alone => {
                 let write = move || write_alone(files, &dir, &manifest, copies, beside);
-                return Ok(spawn(write).map(|work| (work, None)));
+                return Ok((Work::beside(write), None));
             }
             Ok(Taken::Written(draft, shards)) if alone => {
                 let published =
                     draft.map_or_else(begin, Ok).and_then(|draft| publish(draft, manifest, shards, beside));
-                return Ok(Ok((Work::Done((published.map(Written::Checkpoint), Vec::new())), None)));
+                return Ok((Work::Done((published.map(Written::Checkpoint), Vec::new())), None));
             }
             taken => taken,
         };
         let work = match taken {
             Ok(Taken::Copied(copies)) => {
                 let (manifest, at) = (manifest.clone(), checkpoint::draft_path(&dir, step));
-                spawn(move || {
+                Work::beside(move || {
                     let written = write_copies(&*files, &at, &manifest, &copies);
                     (written.map(Written::Shards), copies.into_iter().map(|(_, _, rows)| rows).collect())
                 })
             }
-            Ok(Taken::Written(_, shards)) => Ok(Work::Done((shards.map(Written::Shards), Vec::new()))),
-            Err(error) => Err(error),
+            Ok(Taken::Written(_, shards)) => Work::Done((shards.map(Written::Shards), Vec::new())),
+            Err(error) => Work::failed(error),
         };
-        let work = work.unwrap_or_else(|error| Work::Done((Err(error), Vec::new())));
-        Ok(Ok((work, Some(Rest { draft, manifest, beside }))))
-    }
-
-    /// Of one of several processes: what is left where it has come to nothing already.
-    fn rest_of(
-        &self,
-        outcome: Result<Written, CheckpointError>,
-        draft: Option<Draft>,
-        manifest: Manifest,
-        beside: Beside,
-    ) -> (Work, Option<Rest>) {
-        (Work::Done((outcome, Vec::new())), Some(Rest { draft, manifest, beside }))
+        Ok((work, Some(Rest { draft, manifest, beside })))
     }
 
     /// Copies what the ranks here have, or writes it where memory does not hold a copy.
@@ -445,14 +445,6 @@ enum Taken {
     Copied(Vec<Copied>),
     /// It was written, into this draft where there is but one process.
     Written(Option<Draft>, Result<Vec<ShardFiles>, CheckpointError>),
-}
-
-/// Runs something beside training.
-fn spawn(run: impl FnOnce() -> Outcome + Send + 'static) -> Result<Work, CheckpointError> {
-    let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
-    thread
-        .map(Work::Thread)
-        .map_err(|error| CheckpointError::State(format!("cannot start a thread: {error}")))
 }
 
 /// What is written beside the shards.
