@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::activity::Activity;
+use super::activity::{Activity, Phase};
 use super::frame::{Inbox, Kind, Message};
 use super::meeting::WatchLines;
 
@@ -178,8 +178,8 @@ struct Watcher {
     lines: Vec<Line>,
     /// Of rank 0: what is wrong, and since when that is known.
     found: Vec<(Failure, Instant)>,
-    /// When this process told last that it lives.
-    told: Option<Instant>,
+    /// When this process told last that it lives, and in which phase.
+    told: Option<(Instant, Phase)>,
     own: Own,
 }
 
@@ -207,15 +207,16 @@ impl Own {
     }
 
     fn is(&mut self, activity: Activity) {
-        // Whoever waits for others is not the one that hangs.
-        if activity.signs != self.activity.signs || activity.waits_for.is_some() {
+        if activity.signs != self.activity.signs {
             self.moved = Instant::now();
         }
         self.activity = activity;
     }
 
     fn stands_still(&self, patience: Patience) -> bool {
-        self.activity.phase.goes_by_small_steps() && self.moved.elapsed() > patience.standstill
+        // Whoever waits for others is not the one that hangs.
+        let works = self.activity.phase.goes_by_small_steps() && self.activity.waits_for.is_none();
+        works && self.moved.elapsed() > patience.standstill
     }
 }
 
@@ -290,8 +291,9 @@ impl Watcher {
             if let Some(report) = report {
                 self.report(report);
             }
-            if self.told.is_none_or(|told| told.elapsed() > BEAT) {
-                self.told = Some(Instant::now());
+            let phase = self.own.activity.phase;
+            if self.told.is_none_or(|(told, before)| told.elapsed() > BEAT || before != phase) {
+                self.told = Some((Instant::now(), phase));
                 for line in &mut self.lines {
                     line.send(Kind::Alive, &self.own.activity);
                 }

@@ -14,6 +14,7 @@ use rankine_embedding::Topology;
 use rankine_embedding::rows::{Choice, Snapshot};
 use rankine_reader::Dataset;
 
+use super::alive::alive;
 use super::learner::Learner;
 use super::{Event, Observer, TrainError, identity};
 use crate::checkpoint::{
@@ -256,7 +257,8 @@ impl Checkpoints {
             Ok(draft) => draft,
             Err(error) => return Ok((Work::failed(error), Some(Rest { draft: None, manifest, beside }))),
         };
-        let taken = self.copy_or_write(learner, &manifest, alone, observer);
+        let processes = self.processes.clone();
+        let taken = alive(&processes, step, || self.copy_or_write(learner, &manifest, alone, observer));
         let taken = match taken {
             Ok(Taken::Copied(copies)) if alone => {
                 let write = move || write_alone(files, &dir, &manifest, copies, beside);
@@ -353,7 +355,10 @@ impl Checkpoints {
     pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let Some(Writing { step, whole, began, work, rest }) = self.writing.take() else { return Ok(()) };
         let (written, spare) = match work {
-            Work::Thread(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Work::Thread(thread) => {
+                let joined = alive(&self.processes, step, || thread.join());
+                joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }
             Work::Done(outcome) => outcome,
         };
         self.spare = spare;

@@ -12,6 +12,7 @@ use rankine_reader::stream::{Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
+use super::alive::alive;
 use super::batches::Batches;
 use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_together;
@@ -111,7 +112,7 @@ pub fn train(
             run.write_tuning(record)?;
         }
         let from = from.map(|checkpoint| {
-            learner.restore(&checkpoint)?;
+            alive(processes, checkpoint.manifest().train.step, || learner.restore(&checkpoint))?;
             Ok::<_, TrainError>(checkpoint.manifest().train.clone())
         });
         let train = from.transpose()?.unwrap_or_default();
@@ -174,7 +175,7 @@ fn latest(
         let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
         return Ok(step.map(open).transpose()?.map(Arc::new));
     }
-    let (found, skipped) = checkpoint::latest(files, &dir)?;
+    let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
     for skipped in &skipped {
         checkpoint::set_aside(&**files, &dir, skipped.step)?;
         observer.observe(Event::Skipped(skipped));

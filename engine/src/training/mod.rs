@@ -2,6 +2,7 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod alive;
 mod batches;
 mod bench;
 mod checkpoints;
