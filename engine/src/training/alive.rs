@@ -22,9 +22,17 @@ pub(super) fn alive<T>(processes: &ProcessGroup, step: u64, work: impl FnOnce() 
                 thread::park_timeout(EVERY);
             }
         });
-        let outcome = work();
-        done.store(true, Ordering::SeqCst);
-        told.thread().unpark();
-        outcome
+        let _over = Over(&done, told.thread().clone());
+        work()
     })
+}
+
+/// Ends the telling, also where the work panics.
+struct Over<'a>(&'a AtomicBool, thread::Thread);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+        self.1.unpark();
+    }
 }
