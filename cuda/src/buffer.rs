@@ -86,6 +86,18 @@ impl<T: Pod> Buffer<T> {
         Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
+    /// The same, which GPUs of `peers` access as well, all of which must be able to. Where there are any it takes whole
+    /// pages of 2 MiB.
+    ///
+    /// # Errors
+    /// As [`Buffer::uninitialized`], and where one of them cannot access it.
+    pub fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], len: usize) -> Result<Self> {
+        if peers.is_empty() {
+            return Self::uninitialized(device, len);
+        }
+        Ok(Self::in_memory(Memory::for_peers(device, peers, len * size_of::<T>())?, len))
+    }
+
     /// Memory filled with a byte.
     ///
     /// # Errors

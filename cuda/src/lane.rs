@@ -332,8 +332,14 @@ impl Moment {
 
 impl Drop for Moment {
     fn drop(&mut self) {
+        // A lane of another GPU may have waited for it: the thread's GPU stays the current one.
+        let current = result::ctx::get_current();
         let _ = self.device.bind();
         // SAFETY: the event was created by `new` and is destroyed once; the driver does so when its work is done.
         let _ = unsafe { result::event::destroy(self.event) };
+        if let Ok(Some(current)) = current {
+            // SAFETY: the context was the current one just now, and nothing since has ended it.
+            let _ = unsafe { result::ctx::set_current(current) };
+        }
     }
 }

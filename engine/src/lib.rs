@@ -13,6 +13,7 @@ pub mod evaluation;
 pub mod job;
 pub mod launch;
 pub mod model;
+pub mod overlap;
 pub mod planning;
 pub mod prediction;
 pub mod saved;

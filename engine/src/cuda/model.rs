@@ -30,10 +30,30 @@ use super::workers::Workers;
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::Overlaps;
 use crate::saved::{self, SavedModelError, Weights};
 
 /// How long a rank waits for another one before it gives up.
 const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How a model is computed.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// What activations and the gradients by them are.
+    pub precision: Precision,
+    /// Where the algorithms of products come from.
+    pub algorithms: Algorithms,
+    /// What an iteration does at the same time.
+    pub overlaps: Overlaps,
+    /// Whether, over ranks, each updates a part of the dense parameters for all.
+    pub shard_dense_update: bool,
+}
+
+impl From<(Precision, Algorithms)> for Execution {
+    fn from((precision, algorithms): (Precision, Algorithms)) -> Self {
+        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false }
+    }
+}
 
 /// What batches a model is made for, and where its tables lie then.
 #[derive(Debug, Clone, Copy)]
@@ -99,13 +119,13 @@ impl CudaModel {
         device: &Arc<Device>,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
         let shape = shape_of(batches, 1);
-        let rank = make((device, None), (precision, algorithms), (&spec, rules), seed, shape)?;
+        let rank = make((device, None), execution.into(), (&spec, rules), seed, shape)?;
         let ranks = (Topology::ONE, 0, None, Ranks::One(rank));
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
@@ -119,10 +139,11 @@ impl CudaModel {
         processes: &ProcessGroup,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         device.bind()?;
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
@@ -134,7 +155,7 @@ impl CudaModel {
         processes.when_lost(move || giving_up.give_up());
         let make = || {
             let of = (device, Some(Arc::clone(&peers)));
-            make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
+            make(of, execution.clone(), (&spec, rules), seed, shape)
         };
         device.measure(make)?;
         let topology = Topology::new(count, 1).expect("there is a process");
@@ -154,15 +175,13 @@ impl CudaModel {
         devices: &[Arc<Device>],
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         if let [device] = devices {
-            let make = || {
-                let products = (precision, algorithms.clone());
-                Self::initialized(device, spec.clone(), rules, products, seed, batches)
-            };
+            let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
             device.bind()?;
             device.measure(make)?;
             return make();
@@ -176,7 +195,7 @@ impl CudaModel {
             let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref(), keeps_book };
             let make = || {
                 let of = (device, Some(Arc::clone(&peers)));
-                make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
+                make(of, execution.clone(), (&of_spec, &all_rules), seed, shape)
             };
             device.measure(make)?;
             make()
@@ -536,12 +555,13 @@ impl CudaModel {
 /// A rank of a precision.
 fn make(
     of: (&Arc<Device>, Option<Arc<Peers>>),
-    (precision, algorithms): (Precision, Algorithms),
+    Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,
     shape: Shape<'_>,
 ) -> Result<Box<dyn Rank>> {
-    let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
+    let fp8 = precision == Precision::Fp8;
+    let products = |compute| (Products { compute, fp8, algorithms, shard_dense_update }, overlaps);
     Ok(match precision {
         Precision::Fp32 => Box::new(Trainer::<f32>::new(of, products(Compute::F32), parts, seed, shape)?),
         Precision::Tf32 => Box::new(Trainer::<f32>::new(of, products(Compute::Tf32), parts, seed, shape)?),

@@ -20,6 +20,9 @@ use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::Overlap;
+#[cfg(feature = "cuda")]
+use crate::overlap::Overlaps;
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
@@ -43,9 +46,10 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
+    /// GPUs, a rank each, and the processes that have the others; where tables lie over several; and what iterations do
+    /// at the same time.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>, Overlaps),
 }
 
 impl Choice {
@@ -65,7 +69,7 @@ impl Choice {
         let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
                 let placed = gpu::place((&devices, seats), (job, recorded), dataset, (spec, rules))?;
-                return Ok(Self::Cuda(devices, seats.clone(), placed));
+                return Ok(Self::Cuda(devices, seats.clone(), placed, Overlaps::ALL));
             }
             Err(why) => why,
         };
@@ -81,12 +85,24 @@ impl Choice {
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
+    /// Leaves out some of what GPUs do at the same time; nothing changes on the CPU.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone overlap"))]
+    pub(super) fn without(self, left_out: &[Overlap]) -> Self {
+        match self {
+            Self::Cpu(..) => self,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(devices, seats, placed, _) => {
+                Self::Cuda(devices, seats, placed, Overlaps::without(left_out))
+            }
+        }
+    }
+
     /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
     pub(super) fn machine(&self) -> Option<&str> {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(_, _, placed, _) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
@@ -110,10 +126,10 @@ impl Choice {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, seats, placed) => {
+            Self::Cuda(devices, seats, placed, overlaps) => {
                 let plan = placed.as_ref().map(|placed| &placed.plan);
-                let tuning = recorded.tuning.as_deref();
-                match gpu::initialize((&devices, &seats, plan), (job, tuning), dataset, (spec, rules))? {
+                let (tuning, of) = (recorded.tuning.as_deref(), (&devices[..], &seats, plan, overlaps));
+                match gpu::initialize(of, (job, tuning), dataset, (spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
@@ -420,10 +436,13 @@ mod gpu {
     use super::super::seats::Seats;
     use super::Activity;
     use crate::calibration;
-    use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
+    use crate::cuda::{
+        BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
+    };
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DeviceKind, Job, Precision};
+    use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::overlap::Overlaps;
     use crate::planning;
 
     /// What to do where a job is too large.
@@ -483,7 +502,7 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
+        (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
         (job, recorded): (&Job, Option<&str>),
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
@@ -499,12 +518,18 @@ mod gpu {
         };
         let (processes, several) = (&seats.processes, seats.processes.size() > 1);
         let make = |algorithms| {
-            let (spec, products) = (spec.clone(), (precision, algorithms));
+            let execution = Execution {
+                precision,
+                algorithms,
+                overlaps,
+                shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
+            };
+            let spec = spec.clone();
             match devices {
                 [device] if several => {
-                    CudaModel::of_processes(device, processes, spec, rules, products, job.seed, shape)
+                    CudaModel::of_processes(device, processes, spec, rules, execution, job.seed, shape)
                 }
-                _ => CudaModel::over_ranks(devices, spec, rules, products, job.seed, shape),
+                _ => CudaModel::over_ranks(devices, spec, rules, execution, job.seed, shape),
             }
         };
         let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);

@@ -30,7 +30,8 @@ use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
 pub use bench::{
-    Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions, bench_train,
+    Ceilings, EvalBench, EvalBenchOptions, Input, Phase, Reading, Times, TraceSummary, TrainBench,
+    TrainBenchOptions, bench_eval, bench_train,
 };
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};

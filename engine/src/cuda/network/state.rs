@@ -8,6 +8,11 @@ use super::Network;
 use crate::checkpoint::{DenseState, DeviceState, Fp8State, LossScale};
 
 impl<T: Element> Network<T> {
+    /// Whether each rank keeps the optimizer's state of some dense parameters alone.
+    pub(in crate::cuda) fn is_sharded(&self) -> bool {
+        self.shared.dense.is_sharded()
+    }
+
     /// The dense parameters with their optimizer's state, once the lane has done all that was enqueued on it.
     pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<DenseState> {
         let (parameters, state) = self.shared.dense.read(lane)?;
