@@ -26,6 +26,7 @@ mod nodes;
 mod optimizers;
 mod products;
 mod ranks;
+mod resume;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         optimizers::BODIES,
         products::BODIES,
         ranks::BODIES,
+        resume::BODIES,
         training::BODIES,
     ]
     .concat();
