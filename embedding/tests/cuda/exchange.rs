@@ -782,8 +782,8 @@ fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Words) -> Outcom
             if number == 1 {
                 rank.tables.rows(&rank.bench.lane).begin_tracking()?;
             }
-            rank.route(&rank.bench.lane, batch, 0)?;
-            rank.iterate(batch, 0)?;
+            let size = rank.routed(batch, 0)?;
+            rank.iterate(batch, 0, size)?;
             rank.tables.check(&rank.bench.lane)?;
             update::updated(&rank.tables.rows(&rank.bench.lane))
         });
