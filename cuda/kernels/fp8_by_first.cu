@@ -7,7 +7,8 @@
 // the embeddings. Of an element two bytes a layer are read, and two are written: of three layers 1.8 GB for 65536
 // samples of 3456 columns, 431 us at 4,200 GB/s, in which the product's 155 are hidden.
 //
-// Tiles go their way as in `fp8_cross.cu`, in slices of 16 samples, of which there are more matrices.
+// Tiles go their way as in `fp8_cross.cu`, in slices of 16 samples, since there are more matrices of them. What is
+// written lies where the first of these were.
 #include "fp8_tiles.cuh"
 #include "guard.cuh"
 
@@ -47,10 +48,11 @@ constexpr u32 SLICES = SAMPLES / THIN;
 // What is written of a slice: two halves of 64 columns.
 constexpr u32 OUT_BYTES = 2 * THIN_BYTES;
 constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
-constexpr u32 PLACES_BYTES = 80 << 10;
-constexpr u32 PLACES_MAX = PLACES_BYTES / (2 * THIN_BYTES + OUT_BYTES);
-constexpr u32 BARRIERS_AT = PLACES_AT + PLACES_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 3 * PLACES_MAX);
+// Of each warpgroup: places in all, and barriers for so many.
+constexpr u32 PLACES_BYTES = 40 << 10;
+constexpr u32 PLACES_MAX = PLACES_BYTES / OUT_BYTES;
+constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES_MAX);
 static_assert(SHARED_BYTES <= 232448);
 constexpr float BF16_MAX = 3.38953139e38f;
 
@@ -59,24 +61,25 @@ __device__ inline float2 unpacked_fp8(u32 pair) {
 }
 
 __device__ inline void by_first(const Fp8ByFirst& p) {
-    // Of a place: u and g of each layer, and then what is written.
-    const u32 input_bytes = 2 * p.layers * THIN_BYTES, place_bytes = input_bytes + OUT_BYTES;
-    const u32 count = PLACES_BYTES / place_bytes;
+    // A place has u and g of each layer.
+    const u32 place_bytes = 2 * p.layers * THIN_BYTES, count = PLACES_BYTES / place_bytes;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), places = base + PLACES_AT;
+    const u32 base = shared_address(memory);
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages(base, base + BARRIERS_AT);
-    // Places that are given with inputs, those whose elements are finished, and those that are taken back once these
-    // were written.
-    const u32 given = base + BARRIERS_AT + 8 * Stages::BARRIERS;
-    const u32 finished = given + 8 * count, taken = finished + 8 * count;
+    // A warpgroup's places, and its barriers: of those that are given with inputs, and those whose elements are finished.
+    const auto places_of = [&](u32 consumer) { return base + PLACES_AT + consumer * PLACES_BYTES; };
+    const auto given_of = [&](u32 consumer) {
+        return base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES_MAX);
+    };
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 place = 0; place < count; place++) {
-            barrier_make(given + 8 * place, 1);
-            barrier_make(finished + 8 * place, GROUP_THREADS);
-            barrier_make(taken + 8 * place, 1);
+        for (u32 consumer = 0; consumer < 2; consumer++) {
+            for (u32 place = 0; place < count; place++) {
+                barrier_make(given_of(consumer) + 8 * place, 1);
+                barrier_make(given_of(consumer) + 8 * (PLACES_MAX + place), GROUP_THREADS);
+            }
         }
         barriers_made();
     }
@@ -85,45 +88,40 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     if (group == 0) {
         give_registers<40>();
         if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
-        if (warp == 1 && lane == 0) {
-            // Of a slice, among those of all tiles of this block.
-            u32 number = 0;
-            for (u32 pair = pairs.first; pair < pairs.count; pair += pairs.clusters) {
-                const u32 column = pairs.column(pair);
-                for (u32 slice = 0; slice < SLICES; slice++, number++) {
-                    const u32 place = number % count, barrier = given + 8 * place, to = places + place * place_bytes;
-                    const u32 sample = pairs.sample(pair) + slice * THIN;
-                    wait(taken + 8 * place, (number / count & 1) ^ 1);
-                    arrive_with_bytes(barrier, input_bytes);
-#pragma unroll 1
-                    for (u32 layer = 0; layer < p.layers; layer++) {
-                        fetch_tile(to + 2 * layer * THIN_BYTES, p.products[layer], barrier, column, sample);
-                        fetch_tile(to + (2 * layer + 1) * THIN_BYTES, p.gradients[layer], barrier, column, sample);
-                    }
+        if ((warp == 1 || warp == 2) && lane == 0) {
+            const u32 consumer = warp - 1, places = places_of(consumer), given = given_of(consumer);
+            const u32 finished = given + 8 * PLACES_MAX;
+            Slices<SLICES> ahead(pairs, consumer), behind = ahead;
+            const auto fetch = [&](u32 place) {
+                if (ahead.done(pairs)) return;
+                const u32 barrier = given + 8 * place, to = places + place * place_bytes;
+                const u32 sample = pairs.sample(ahead.pair) + ahead.slice * THIN, column = pairs.column(ahead.pair);
+                arrive_with_bytes(barrier, place_bytes);
+                for (u32 layer = 0; layer < p.layers; layer++) {
+                    fetch_tile(to + 2 * layer * THIN_BYTES, p.products[layer], barrier, column, sample);
+                    fetch_tile(to + (2 * layer + 1) * THIN_BYTES, p.gradients[layer], barrier, column, sample);
                 }
-            }
-        }
-        if (warp >= 2 && lane == 0) {
-            // Every other slice.
-            u32 pair = pairs.first;
-            for (u32 number = warp - 2; pair < pairs.count; number += 2) {
-                const u32 slice = number % SLICES, place = number % count;
-                const u32 from = places + place * place_bytes + input_bytes;
-                const u32 sample = pairs.sample(pair) + slice * THIN, column = pairs.column(pair);
+                ahead.advance(pairs);
+            };
+            for (u32 place = 0; place < count; place++) fetch(place);
+            for (u32 number = 0; !behind.done(pairs); number++) {
+                const u32 place = number % count, from = places + place * place_bytes;
+                const u32 sample = pairs.sample(behind.pair) + behind.slice * THIN, column = pairs.column(behind.pair);
                 wait(finished + 8 * place, number / count & 1);
                 write_tile(p.output, from, column, sample);
                 write_tile(p.output, from + THIN_BYTES, column + COLUMNS / 2, sample);
                 writes_begun();
                 writes_read();
-                arrive(taken + 8 * place);
-                if (slice + 2 >= SLICES) pair += pairs.clusters;
+                fetch(place);
+                behind.advance(pairs);
             }
             writes_done();
         }
     } else {
         take_registers<232>();
         const Pieces own;
-        const u32 consumer = group - 1;
+        const u32 consumer = group - 1, places = places_of(consumer), given = given_of(consumer);
+        const u32 finished = given + 8 * PLACES_MAX;
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
         // Four pieces: 8 samples of u, the next 8, and the same of g. This lane gives the address of a sample's 16 columns.
         const u32 row = lane % 16, matrix = lane / 16 * THIN_BYTES + row * COLUMNS;
@@ -140,8 +138,9 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
             multiply_tile(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
-                const u32 item = (number * 2 + consumer) * SLICES + slice, place = item % count;
+                const u32 item = number * SLICES + slice, place = item % count;
                 const u32 at = places + place * place_bytes;
+                u32 results[2][2][2];
                 wait(given + 8 * place, item / count & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
@@ -185,9 +184,21 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                         for (u32 s = 0; s < 2; s++) {
                             const float2 two = make_float2(values[i][s * 2], values[i][s * 2 + 1]);
                             wrong |= !(fabsf(two.x) <= BF16_MAX) || !(fabsf(two.y) <= BF16_MAX);
+                            results[half][i][s] = packed_pair(two);
+                        }
+                    }
+                }
+                // All have read what lies where results go.
+                meet(1 + consumer, GROUP_THREADS);
+#pragma unroll
+                for (u32 half = 0; half < 2; half++) {
+#pragma unroll
+                    for (u32 i = 0; i < 2; i++) {
+#pragma unroll
+                        for (u32 s = 0; s < 2; s++) {
                             const u32 in_eight = lane % 4 * 2 + s, at_piece = (warp * 2 + lane / 16) ^ in_eight;
-                            const u32 to = at + input_bytes + half * THIN_BYTES + (i * 8 + in_eight) * 128;
-                            store_word(to + at_piece * 16 + lane / 4 % 4 * 4, packed_pair(two));
+                            const u32 to = at + half * THIN_BYTES + (i * 8 + in_eight) * 128 + at_piece * 16;
+                            store_word(to + lane / 4 % 4 * 4, results[half][i][s]);
                         }
                     }
                 }

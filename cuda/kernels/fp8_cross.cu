@@ -8,10 +8,10 @@
 // next products read it; back as many. That is five bytes an element, where bf16 takes eight, and still longer than the
 // products: 1.1 GB for 65536 samples of 3456 columns, 270 us at 4,200 GB/s, and 155 us for a depth of 512.
 //
-// So a tile is worked on slice by slice, 32 samples each. What they are combined with is fetched while others multiply,
-// into the place in shared memory that the results are then written from: some slices are read and some written while
-// one is worked on. A block has a warp that fetches factors, one that fetches slices, two that have them written, and
-// two warpgroups that take tiles in turns.
+// So a tile is worked on slice by slice, 32 samples each. What they are combined with is fetched while others are worked
+// on, into the place in shared memory that the results are then written from. Two warpgroups take tiles in turns. Each
+// has places of its own, and a warp that fetches and writes its slices: elements take longer than products, and so both
+// work on theirs most of the time.
 #include "fp8_tiles.cuh"
 
 struct Fp8Cross {
@@ -49,11 +49,12 @@ static_assert(sizeof(Fp8Cross) == 1024);
 
 // A place for a slice: its two inputs, which become its two outputs, and the second one of these turned.
 constexpr u32 PLACE_BYTES = 3 * SLICE_BYTES;
-constexpr u32 PLACES = 6;
+// Of each warpgroup.
+constexpr u32 PLACES = 3;
 constexpr u32 SLICES = SAMPLES / SLICE;
 constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
-constexpr u32 BARRIERS_AT = PLACES_AT + PLACES * PLACE_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 3 * PLACES);
+constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES * PLACE_BYTES;
+constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES);
 static_assert(SHARED_BYTES <= 232448);
 
 // What becomes of the sums.
@@ -70,21 +71,23 @@ __device__ inline void unpacked_fp8(u32 word, float2& first, float2& second) {
 template <Then THEN>
 __device__ inline void fp8_cross(const Fp8Cross& p) {
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory), places = base + PLACES_AT;
+    const u32 base = shared_address(memory);
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages(base, base + BARRIERS_AT);
-    // Places that are given with inputs, those whose elements are finished, and those that are taken back once these
-    // were written.
-    const u32 given = base + BARRIERS_AT + 8 * Stages::BARRIERS;
-    const u32 finished = given + 8 * PLACES, taken = finished + 8 * PLACES;
+    // A warpgroup's places, and its barriers: of those that are given with inputs, and those whose elements are finished.
+    const auto places_of = [&](u32 consumer) { return base + PLACES_AT + consumer * PLACES * PLACE_BYTES; };
+    const auto given_of = [&](u32 consumer) {
+        return base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
+    };
     const bool second = p.second != 0, learns = THEN == BACK || p.learns != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 place = 0; place < PLACES; place++) {
-            barrier_make(given + 8 * place, 1);
-            barrier_make(finished + 8 * place, GROUP_THREADS);
-            barrier_make(taken + 8 * place, 1);
+        for (u32 consumer = 0; consumer < 2; consumer++) {
+            for (u32 place = 0; place < PLACES; place++) {
+                barrier_make(given_of(consumer) + 8 * place, 1);
+                barrier_make(given_of(consumer) + 8 * (PLACES + place), GROUP_THREADS);
+            }
         }
         barriers_made();
     }
@@ -93,46 +96,46 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
     if (group == 0) {
         give_registers<40>();
         if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
-        if (warp == 1 && lane == 0) {
-            // Of a slice, among those of all tiles of this block.
-            u32 number = 0;
-            for (u32 pair = pairs.first; pair < pairs.count; pair += pairs.clusters) {
-                const u32 sample = pairs.sample(pair), column = pairs.column(pair);
-                for (u32 slice = 0; slice < SLICES; slice++, number++) {
-                    const u32 place = number % PLACES, barrier = given + 8 * place, to = places + place * PLACE_BYTES;
-                    wait(taken + 8 * place, (number / PLACES & 1) ^ 1);
-                    arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
-                    fetch_tile(to, p.inputs[0], barrier, column, sample + slice * SLICE);
-                    if (second) fetch_tile(to + SLICE_BYTES, p.inputs[1], barrier, column, sample + slice * SLICE);
-                }
-            }
-        }
-        if (warp >= 2 && lane == 0) {
-            // Every other slice.
-            u32 pair = pairs.first;
-            for (u32 number = warp - 2; pair < pairs.count; number += 2) {
-                const u32 slice = number % SLICES, place = number % PLACES;
-                const u32 from = places + place * PLACE_BYTES;
-                const u32 sample = pairs.sample(pair) + slice * SLICE, column = pairs.column(pair);
+        if ((warp == 1 || warp == 2) && lane == 0) {
+            const u32 consumer = warp - 1, places = places_of(consumer), given = given_of(consumer);
+            const u32 finished = given + 8 * PLACES;
+            Slices<SLICES> ahead(pairs, consumer), behind = ahead;
+            const auto fetch = [&](u32 place) {
+                if (ahead.done(pairs)) return;
+                const u32 barrier = given + 8 * place, to = places + place * PLACE_BYTES;
+                const u32 sample = pairs.sample(ahead.pair) + ahead.slice * SLICE, column = pairs.column(ahead.pair);
+                arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
+                fetch_tile(to, p.inputs[0], barrier, column, sample);
+                if (second) fetch_tile(to + SLICE_BYTES, p.inputs[1], barrier, column, sample);
+                ahead.advance(pairs);
+            };
+            for (u32 place = 0; place < PLACES; place++) fetch(place);
+            for (u32 number = 0; !behind.done(pairs); number++) {
+                const u32 place = number % PLACES, from = places + place * PLACE_BYTES;
+                const u32 sample = pairs.sample(behind.pair) + behind.slice * SLICE, column = pairs.column(behind.pair);
                 wait(finished + 8 * place, number / PLACES & 1);
                 if (learns) write_tile(p.outputs[0], from, column, sample);
                 write_tile(p.outputs[1], from + SLICE_BYTES, column, sample);
                 if (learns) write_tile(p.turned, from + 2 * SLICE_BYTES, sample, column);
                 writes_begun();
                 writes_read();
-                arrive(taken + 8 * place);
-                if (slice + 2 >= SLICES) pair += pairs.clusters;
+                fetch(place);
+                behind.advance(pairs);
             }
             writes_done();
         }
     } else {
         take_registers<232>();
         const Pieces own;
-        const u32 consumer = group - 1;
-        // Inputs and products in their values; what is written goes in its own units.
-        const float product_unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
-        const float first_unit = p.inputs_scalings[0]->inverse, second_unit = p.inputs_scalings[1]->inverse;
-        const float first_scale = p.outputs_scalings[0]->scale, second_scale = p.outputs_scalings[1]->scale;
+        const u32 consumer = group - 1, places = places_of(consumer), given = given_of(consumer);
+        const u32 finished = given + 8 * PLACES;
+        // Scales are powers of two, and so are all of these: with the sums in the units of both factors, and inputs in
+        // their own, results come in theirs.
+        const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
+        const float scales[2] = {p.outputs_scalings[0]->scale, p.outputs_scalings[1]->scale};
+        const float of_sum = unit * scales[0];
+        const float of_first = p.inputs_scalings[0]->inverse * (THEN == FORWARD ? scales[1] : scales[1] / scales[0]);
+        const float of_second = p.inputs_scalings[1]->inverse * scales[THEN == FORWARD];
         float largest[2] = {};
         Ring ring;
         ring.advance(consumer * pairs.steps);
@@ -148,14 +151,14 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                 for (u32 half = 0; half < 2; half++) {
                     const u32 at = column + own.column(half);
                     if (at >= p.columns) continue;
-                    by_column[half][0] = p.bias[at];
-                    by_column[half][1] = p.bias[at + 1];
+                    by_column[half][0] = p.bias[at] * of_first;
+                    by_column[half][1] = p.bias[at + 1] * of_first;
                 }
             }
             multiply_tile(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
-                const u32 item = (number * 2 + consumer) * SLICES + slice, place = item % PLACES;
+                const u32 item = number * SLICES + slice, place = item % PLACES;
                 const u32 at = places + place * PLACE_BYTES;
                 wait(given + 8 * place, item / PLACES & 1);
 #pragma unroll
@@ -168,31 +171,25 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                     for (u32 i = 0; i < 4; i++) {
                         const u32 j = slice * 4 + i;
                         // Words have both columns of a sample beside each other, sums both samples of a column.
-                        float x0[4], more[4] = {}, out[2][4];
-                        float2 low, high;
-                        unpacked_fp8(pieces[0][i], low, high);
-                        x0[0] = low.x * first_unit, x0[1] = low.y * first_unit;
-                        x0[2] = high.x * first_unit, x0[3] = high.y * first_unit;
-                        if (second) {
-                            unpacked_fp8(pieces[1][i], low, high);
-                            more[0] = low.x * second_unit, more[1] = low.y * second_unit;
-                            more[2] = high.x * second_unit, more[3] = high.y * second_unit;
-                        }
+                        float2 first[2], other[2] = {};
+                        unpacked_fp8(pieces[0][i], first[0], first[1]);
+                        if (second) unpacked_fp8(pieces[1][i], other[0], other[1]);
+                        if (THEN == FORWARD && !second) other[0] = first[0], other[1] = first[1];
+                        float out[2][4];
 #pragma unroll
                         for (u32 k = 0; k < 4; k++) {
-                            const float product = sums[half][j * 4 + k / 2 + k % 2 * 2] * product_unit;
+                            const float sum = sums[half][j * 4 + k / 2 + k % 2 * 2];
+                            const float x0 = k % 2 == 0 ? first[k / 2].x : first[k / 2].y;
+                            const float more = k % 2 == 0 ? other[k / 2].x : other[k / 2].y;
                             float& of_column = by_column[half][k % 2];
-                            float values[2];
                             if (THEN == FORWARD) {
-                                values[0] = product;
-                                values[1] = fmaf(x0[k], product + of_column, second ? more[k] : x0[k]);
+                                out[0][k] = sum * of_sum;
+                                out[1][k] = fmaf(x0, fmaf(sum, unit * of_first, of_column), more * of_second);
                             } else {
-                                values[0] = product + more[k];
-                                values[1] = x0[k] * values[0];
-                                of_column += values[1];
+                                out[0][k] = fmaf(sum, of_sum, more * of_second);
+                                out[1][k] = x0 * of_first * out[0][k];
+                                of_column += out[1][k];
                             }
-                            out[0][k] = values[0] * first_scale;
-                            out[1][k] = values[1] * second_scale;
                             largest[0] = fmaxf(largest[0], fabsf(out[0][k]));
                             largest[1] = fmaxf(largest[1], fabsf(out[1][k]));
                         }
@@ -209,7 +206,8 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                 arrive(finished + 8 * place);
             }
             if (THEN == BACK) {
-                write_sums(p.parts + u64(sample / SAMPLES) * p.columns, by_column, column, p.columns, 1.0f);
+                float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;
+                write_sums(parts, by_column, column, p.columns, 1 / scales[1]);
             }
         }
         if (learns) {

@@ -21,7 +21,10 @@ __device__ inline void observe_in_block(Fp8Scaling* scaling, float magnitude) {
 
 // Of a tile of activations.
 constexpr u32 TILE_SAMPLES = 128;
-constexpr u32 TILE_COLUMNS = 64;
+constexpr u32 TILE_COLUMNS = 128;
+// Columns that a thread has, and threads of a sample.
+constexpr u32 EACH = 8;
+constexpr u32 ACROSS = TILE_COLUMNS / EACH;
 
 struct Fp8Quantize {
     // [sample][stride]
@@ -43,42 +46,55 @@ struct Fp8Quantize {
 };
 static_assert(sizeof(Fp8Quantize) == 56);
 
-// Grid: x over 128 samples, y over 64 columns. A thread has eight columns of four samples that are one word of a turned
-// row.
+// Grid: x over 128 samples, y over 128 columns. A thread has eight columns of four samples that are one word of a
+// turned row, and the same columns of as many samples once more.
 extern "C" __global__ void __launch_bounds__(QUANTIZE_THREADS) fp8_quantize(const __grid_constant__ Fp8Quantize p) {
-    constexpr u32 WORDS = TILE_SAMPLES / 4;
+    constexpr u32 WORDS = TILE_SAMPLES / 4, TIMES = WORDS * ACROSS / QUANTIZE_THREADS;
     __shared__ u32 turned[TILE_COLUMNS][WORDS + 1];
-    const u32 own = threadIdx.x % 8 * 8, word = threadIdx.x / 8;
-    const u32 column = blockIdx.y * TILE_COLUMNS + own;
+    const u32 own = threadIdx.x % ACROSS * EACH, column = blockIdx.y * TILE_COLUMNS + own;
     const float scale = p.scaling->scale;
-    float largest = 0;
-    uint2 bytes[4];
+    uint4 values[TIMES][4];
 #pragma unroll
-    for (u32 i = 0; i < 4; i++) {
-        const u32 sample = blockIdx.x * TILE_SAMPLES + turned_sample(word) + i / 2 * TURNED_FAR + i % 2;
-        bytes[i] = make_uint2(0, 0);
-        if (sample >= p.samples || column >= p.columns) continue;
-        const uint4 from = *reinterpret_cast<const uint4*>(p.values + u64(sample) * p.stride + column);
-        const float4 low = unpacked(make_uint2(from.x, from.y)), high = unpacked(make_uint2(from.z, from.w));
-        const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-        float scaled[8];
+    for (u32 time = 0; time < TIMES; time++) {
+        const u32 first = blockIdx.x * TILE_SAMPLES + turned_sample(threadIdx.x / ACROSS + time * (WORDS / TIMES));
 #pragma unroll
-        for (u32 k = 0; k < 8; k++) {
-            scaled[k] = values[k] * scale;
-            largest = fmaxf(largest, fabsf(scaled[k]));
+        for (u32 i = 0; i < 4; i++) {
+            const u32 sample = first + i / 2 * TURNED_FAR + i % 2;
+            values[time][i] = make_uint4(0, 0, 0, 0);
+            if (sample >= p.samples || column >= p.columns) continue;
+            values[time][i] = *reinterpret_cast<const uint4*>(p.values + u64(sample) * p.stride + column);
         }
-        bytes[i] = make_uint2(packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]),
-                              packed_fp8(scaled[4], scaled[5], scaled[6], scaled[7]));
-        *reinterpret_cast<uint2*>(p.rows + u64(sample) * p.columns + column) = bytes[i];
+    }
+    float largest = 0;
+#pragma unroll
+    for (u32 time = 0; time < TIMES; time++) {
+        const u32 word = threadIdx.x / ACROSS + time * (WORDS / TIMES);
+        uint2 bytes[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+            const u32 sample = blockIdx.x * TILE_SAMPLES + turned_sample(word) + i / 2 * TURNED_FAR + i % 2;
+            const uint4 from = values[time][i];
+            const float4 low = unpacked(make_uint2(from.x, from.y)), high = unpacked(make_uint2(from.z, from.w));
+            float scaled[EACH] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (u32 k = 0; k < EACH; k++) {
+                scaled[k] *= scale;
+                largest = fmaxf(largest, fabsf(scaled[k]));
+            }
+            bytes[i] = make_uint2(packed_fp8(scaled[0], scaled[1], scaled[2], scaled[3]),
+                                  packed_fp8(scaled[4], scaled[5], scaled[6], scaled[7]));
+            if (sample >= p.samples || column >= p.columns) continue;
+            *reinterpret_cast<uint2*>(p.rows + u64(sample) * p.columns + column) = bytes[i];
+        }
+#pragma unroll
+        for (u32 k = 0; k < EACH; k++) {
+            const u32 pick = k % 4 | (k % 4 + 4) << 4;
+            const auto word_of = [&](u32 i) { return k < 4 ? bytes[i].x : bytes[i].y; };
+            const u32 low = __byte_perm(word_of(0), word_of(1), pick), high = __byte_perm(word_of(2), word_of(3), pick);
+            turned[own + k][word] = __byte_perm(low, high, 0x5410);
+        }
     }
     if (p.learns == 0) return;
-#pragma unroll
-    for (u32 k = 0; k < 8; k++) {
-        const u32 pick = k % 4 | (k % 4 + 4) << 4;
-        const u32 low = k < 4 ? __byte_perm(bytes[0].x, bytes[1].x, pick) : __byte_perm(bytes[0].y, bytes[1].y, pick);
-        const u32 high = k < 4 ? __byte_perm(bytes[2].x, bytes[3].x, pick) : __byte_perm(bytes[2].y, bytes[3].y, pick);
-        turned[own + k][word] = __byte_perm(low, high, 0x5410);
-    }
     // Meets the other threads.
     observe_in_block(p.scaling, largest);
     const u32 lane = threadIdx.x % WARP, at = blockIdx.x * TILE_SAMPLES + lane * 4;

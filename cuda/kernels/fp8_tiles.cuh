@@ -32,6 +32,21 @@ struct Pairs {
     __device__ inline u32 column(u32 pair) const { return (pair % across * 2 + rank) * COLUMNS; }
 };
 
+// The slices of a warpgroup's tiles, `COUNT` of each, one by one.
+template <u32 COUNT>
+struct Slices {
+    u32 pair;
+    u32 slice = 0;
+
+    __device__ inline Slices(const Pairs& pairs, u32 consumer) : pair(pairs.first + consumer * pairs.clusters) {}
+
+    __device__ inline bool done(const Pairs& pairs) const { return pair >= pairs.count; }
+    __device__ inline void advance(const Pairs& pairs) {
+        slice = (slice + 1) % COUNT;
+        if (slice == 0) pair += 2 * pairs.clusters;
+    }
+};
+
 // Stages, from the beginning of shared memory on, and their barriers: of stages that are full, of those that are empty,
 // and of whose turn it is to multiply.
 struct Stages {

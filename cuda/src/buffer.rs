@@ -173,6 +173,31 @@ impl<T: Pod> Buffer<T> {
         lane.read(self.pointer().element(first), len)
     }
 
+    /// The elements from `first` on, as many as there is room for, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn read_into(&self, lane: &Lane, first: usize, to: &mut [T]) -> Result<()> {
+        assert!(first + to.len() <= self.len, "elements {first} to {} of {}", first + to.len(), self.len);
+        lane.read_into(self.pointer().element(first), to)
+    }
+
+    /// Replaces the elements from `first` on, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn write_part(&self, lane: &Lane, first: usize, elements: &[T]) -> Result<()> {
+        let end = first + elements.len();
+        assert!(end <= self.len, "elements {first} to {end} of {}", self.len);
+        lane.write(self.pointer().element(first), elements.len(), elements)
+    }
+
     /// Replaces the elements, once the lane has done all that was enqueued on it.
     ///
     /// # Panics

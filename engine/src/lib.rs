@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod calibration;
+pub mod checkpoint;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;

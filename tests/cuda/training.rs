@@ -176,7 +176,13 @@ impl Training {
     }
 
     fn shape(&self) -> BatchShape<'_> {
-        BatchShape { batch_size: self.batch_size, score_size: 100, hotness: &self.hotness, plan: None }
+        BatchShape {
+            batch_size: self.batch_size,
+            score_size: 100,
+            hotness: &self.hotness,
+            plan: None,
+            keeps_book: false,
+        }
     }
 
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {

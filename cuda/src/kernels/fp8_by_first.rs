@@ -11,10 +11,12 @@ use crate::error::Result;
 
 /// Samples of a slice.
 const THIN: usize = 16;
-/// The stages, places of slices, and barriers of ten places at most.
-pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + (80 << 10) + 10 * 3 * 8) as u32;
+/// Bytes of each of two warpgroups' places, of which there are ten at most, and their barriers.
+const PLACES_BYTES: usize = (40 << 10) + 10 * 2 * 8;
+/// The stages, and those.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES_BYTES) as u32;
 
-/// What all kernels take.
+/// What the kernel takes.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
 struct Fp8ByFirst {

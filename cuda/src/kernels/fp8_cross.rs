@@ -7,10 +7,10 @@ use crate::blas::{Fp8Matrix, Fp8Tensor};
 use crate::buffer::Pointer;
 use crate::error::Result;
 
-/// Slices that there is room for, each thrice.
-const PLACES: usize = 6;
-/// The stages, places of slices, and barriers.
-pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + PLACES * (3 * SLICE * COLUMNS + 3 * 8)) as u32;
+/// Slices that each of two warpgroups has room for, each slice thrice.
+const PLACES: usize = 3;
+/// The stages, places of slices, and their barriers.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (3 * SLICE * COLUMNS + 2 * 8)) as u32;
 
 /// What both kernels take.
 #[repr(C, align(64))]

@@ -53,7 +53,7 @@ const _: () = assert!(size_of::<Fp8Quantize>() == 56);
 impl Fp8Quantize {
     /// Blocks.
     pub fn grid(&self) -> (u32, u32) {
-        (self.samples.div_ceil(128), self.columns.div_ceil(64))
+        (self.samples.div_ceil(128), self.columns.div_ceil(128))
     }
 }
 

@@ -31,6 +31,7 @@ mod initialize;
 mod judge;
 mod look_up;
 mod machine;
+mod mark;
 mod matmul;
 mod merge;
 mod number;
@@ -73,6 +74,7 @@ pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
+pub use mark::Mark;
 pub(crate) use matmul::{
     Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
 };
@@ -292,6 +294,7 @@ kernels! {
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
+    "mark": Mark = c"mark";
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";

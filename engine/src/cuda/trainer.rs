@@ -1,16 +1,16 @@
 //! A rank with what its GPU has, and the work that it enqueues there.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Budget, Device, Graph, Lane, Moment, Peers, Pinned};
+use rankine_embedding::rows::{RowsError, RowsMut};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, Judgement, Scored};
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
@@ -21,10 +21,10 @@ use super::tables::{Routed, Tables};
 use super::together::Together;
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
+use crate::checkpoint::{DenseState, DeviceState};
 use crate::cpu::initial_parameters;
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::{Overlap, Overlaps};
-use crate::saved::SavedModelError;
 
 /// A rank with all that its steps need.
 #[derive(Debug)]
@@ -459,19 +459,31 @@ impl<T: Element> Rank for Trainer<T> {
     fn checksum(&self) -> Result<u64> {
         let mut checksum = Xxh3Default::new();
         checksum.update(bytemuck::cast_slice(&self.network.all_parameters(&self.main)?));
-        self.tables.for_each_shared_row(&self.main, |row| checksum.update(bytemuck::cast_slice(row)))?;
+        let rows = self.tables.rows(&self.main);
+        rows.for_each_shared_row(|row| checksum.update(bytemuck::cast_slice(row))).map_err(Error::State)?;
         Ok(checksum.digest())
     }
 
-    fn try_for_each_row(
-        &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
-    ) -> Result<(), SavedModelError> {
-        self.tables.try_for_each_row(&self.main, tell)
+    fn rows(&self) -> Box<dyn RowsMut + '_> {
+        Box::new(self.tables.rows(&self.main))
     }
 
-    fn copy_rows(&self, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
-        Ok(self.tables.copy_rows(&self.main, table, rows, weights)?)
+    fn dense_state(&self) -> Result<DenseState> {
+        self.tables.check(&self.main)?;
+        if self.network.is_sharded() {
+            let why = "a checkpoint of GPUs cannot be saved so far with device.dense_update = \"sharded\"";
+            return Err(Error::State(RowsError(why.into())));
+        }
+        Ok(self.network.dense_state(&self.main)?)
+    }
+
+    fn device_state(&self) -> Result<DeviceState> {
+        Ok(self.network.device_state(&self.main)?)
+    }
+
+    fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()> {
+        self.finish()?;
+        Ok(self.network.restore(&self.main, dense, device)?)
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseInput, DenseUpdate, Element, ElementKind, Guard, Rate, Rule};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
-use rankine_embedding::Optimizer;
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{Optimizer, UpdateRule};
 
 use super::super::together::Gradients;
 use super::layers::Layers;
@@ -29,6 +29,8 @@ pub(super) struct Dense<T> {
     /// The first numbers of all of these, then the second ones, as far as the rule keeps any.
     state: Buffer<f32>,
     rule: Rule,
+    /// The same, as it begins.
+    kept: UpdateRule,
 }
 
 /// The parameters' memory.
@@ -92,8 +94,47 @@ impl<T: Element> Dense<T> {
             own,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),
+            kept: optimizer.rule,
             layers,
         })
+    }
+
+    /// Whether each rank has the state of its slices alone.
+    pub(super) fn is_sharded(&self) -> bool {
+        matches!(self.parameters, Parameters::Sharded(_))
+    }
+
+    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done all
+    /// that was enqueued on it. The state must be all of it.
+    pub(super) fn read(&self, lane: &Lane) -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
+        let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
+        let kinds = state.chunks_exact(parameters.len()).map(|kind| self.layers.cut_out(kind));
+        Ok((self.layers.cut_out(&parameters), kinds.collect()))
+    }
+
+    /// Sets them, as [`Dense::read`] has them. What fills them up is as it begins. Of the state this takes what is
+    /// updated here.
+    pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
+        let layers = &self.layers;
+        let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));
+        let mut state = vec![0.0; self.kept.state_elements(filled.len())];
+        self.kept.initialize(&filled, &mut state);
+        for (own, kind) in state.chunks_exact_mut(filled.len()).zip(kinds) {
+            for ((own, value), &ours) in own.iter_mut().zip(layers.fill_up(kind)).zip(&ours) {
+                *own = if ours == 0.0 { *own } else { value };
+            }
+        }
+        let learnt = state.chunks_exact(filled.len());
+        let learnt =
+            learnt.flat_map(|kind| self.own.iter().flat_map(move |range| kind[range.clone()].to_vec()));
+        self.state.write(lane, &learnt.collect::<Vec<_>>())?;
+        if let Some(copies) = &self.copies {
+            copies.write(lane, &filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>())?;
+        }
+        let mut with_zeros = filled;
+        with_zeros.resize(self.parameters.len(), 0.0);
+        self.parameters.write(lane, &with_zeros)?;
+        Ok(())
     }
 
     /// The parameters in the elements of activations.

@@ -15,6 +15,7 @@ mod mlp;
 mod places;
 mod shared;
 mod squares;
+mod state;
 
 use std::sync::Arc;
 

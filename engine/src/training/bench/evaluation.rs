@@ -5,6 +5,7 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
+use super::super::checkpoints::Recorded;
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::fit::thread_pool;
@@ -79,10 +80,11 @@ pub fn bench_eval(
     if options.passes == 0 {
         return Err(TrainError::Device("a measurement needs at least one pass".into()));
     }
-    let choice = Choice::of(job, &seats, &dataset, &spec, &rules)?;
+    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?;
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let (mut learner, device) =
+            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
         // GPUs have room for a batch of training.
         let most = if learner.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
+use super::checkpoints::Recorded;
 use super::data::open_together;
 use super::evaluate::Scorer;
 use super::fit::{thread_pool, train_options};
@@ -83,10 +84,12 @@ pub fn bench_train(
              train.batch_size"
         )));
     }
-    let choice = Choice::of(job, &seats, &dataset, &spec, &rules)?.without(&options.without);
+    let choice =
+        Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?.without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let (mut learner, device) =
+            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
         if options.trace.is_some() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
                 "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"

@@ -53,6 +53,11 @@ pub(super) struct Fp8 {
 }
 
 impl Fp8 {
+    /// How each tensor's values become numbers of fp8.
+    pub(in crate::cuda) fn scalings(&self) -> &Buffer<Fp8Scaling> {
+        &self.scalings
+    }
+
     fn scaling(&self, number: usize) -> Pointer<Fp8Scaling> {
         self.scalings.pointer().element(number)
     }
