@@ -104,4 +104,10 @@ impl Batch {
             Self::Packed(batch) => batch.start(),
         }
     }
+
+    /// Where the stream goes on.
+    pub(super) fn end(&self) -> Position {
+        let start = self.start();
+        Position { sample: start.sample + self.len() as u64, ..start }
+    }
 }
