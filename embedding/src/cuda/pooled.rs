@@ -4,8 +4,6 @@
 //! rows that it owns are tables on one GPU. So their route, vectors and update are those of [`super::LocalTables`], but
 //! that vectors are written to the ranks whose bags they are of, and gradients come from there.
 
-use std::ops::Range;
-
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
     self, Element, ElementKind, Learning, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,

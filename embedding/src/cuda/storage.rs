@@ -7,7 +7,6 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::blocks;
 use super::error::Result;
-use super::layout::Layout;
 
 /// Rows as they begin.
 #[derive(Debug, Clone, Copy)]
