@@ -222,7 +222,12 @@ impl Pooled {
             routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
             received,
         };
-        let begin = storage::Begin { shards: &shards, bounds: &bounds, rows: pooled.received.row_numbers() };
+        let begin = storage::Begin {
+            shards: &shards,
+            bounds: &bounds,
+            rows: pooled.received.row_numbers(),
+            words: pooled.table.len(),
+        };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe { storage::initialize(device, lane, begin, pooled.table.pointer(), seed) }?;
         Ok(Some(pooled))
