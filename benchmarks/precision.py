@@ -5,7 +5,7 @@ Run it from the root of the repository on a machine with a GPU, behind `cargo bu
     python3 benchmarks/precision.py
 
 Each run trains configs/precision.toml with a seed of its own, for weights and order alike, and is judged on the job's
-evaluation part. "cpu" among the precisions is the CPU's fp32.
+evaluation part. "cpu" among the precisions is the CPU's fp32, and "bf16x4" is bf16 over four GPUs.
 """
 
 import argparse
@@ -40,7 +40,9 @@ def main():
     arguments = parser.parse_args()
     base = None
     for precision in arguments.precisions.split(","):
-        device = ["device.kind=cpu"] if precision == "cpu" else ["device.kind=cuda", f"device.precision={precision}"]
+        name, _, ranks = precision.partition("x")
+        on_gpus = ["device.kind=cuda", f"device.precision={name}", f"device.ranks={ranks or 1}"]
+        device = ["device.kind=cpu"] if name == "cpu" else on_gpus
         scores = [
             auc(arguments.binary.resolve(), arguments.job.resolve(), [*device, f"seed={seed}", *arguments.set])
             for seed in range(1, arguments.seeds + 1)
@@ -48,7 +50,7 @@ def main():
         mean = statistics.mean(scores)
         base = mean if base is None else base
         listed = " ".join(f"{score:.5f}" for score in scores)
-        print(f"{precision:5} AUC {mean:.6f}, {mean - base:+.6f} from the first; seeds: {listed}", flush=True)
+        print(f"{precision:6} AUC {mean:.6f}, {mean - base:+.6f} from the first; seeds: {listed}", flush=True)
 
 
 if __name__ == "__main__":

@@ -68,3 +68,28 @@ fn batches_that_lie_ready_take_turns() {
     let traced = run(["bench", "train", &job, "--trace", "trace.json"]).with(USAGE);
     traced.says(&["a trace is taken on GPUs alone"]);
 }
+
+#[test]
+fn evaluations_are_timed() {
+    let place = Place::new();
+    let job = job(&place);
+    run(["bench", "eval", &job]).with(USAGE).says(&["no evaluation part", "eval_samples"]);
+    let other = ["--set", "data.generate.eval_samples=500", "--set", "eval.batch_size=64"];
+    let elsewhere = format!("data.dir=\"{}\"", place.path("evaluated").display());
+    let bench =
+        run(["bench", "eval", &job, "--set", &elsewhere, "--passes", "3", "--json"].into_iter().chain(other))
+            .with(SUCCESS)
+            .json();
+    assert_eq!((&bench["samples"], &bench["batch_size"]), (&500.into(), &64.into()));
+    let seconds: Vec<_> = bench["seconds"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
+    let (first, median) =
+        (bench["first_seconds"].as_f64().unwrap(), bench["seconds_median"].as_f64().unwrap());
+    assert!(seconds.len() == 3 && seconds.contains(&median) && first > 0.0, "{bench}");
+    let rate = bench["samples_per_second"].as_f64().unwrap();
+    assert!((rate * median - 500.0).abs() < 1e-6, "{bench}");
+    assert_eq!(bench["metrics"]["samples"], 500);
+    run(["bench", "train", &job, "--without", "routes"]).with(USAGE).says(&["leave --without out"]);
+    run(["bench", "train", &job, "--without", "everything"])
+        .with(USAGE)
+        .says(&["expected one of input, look-ups"]);
+}

@@ -9,12 +9,14 @@
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use hostile::{ALONE, read, read_variants, variants};
+use rankine::checkpoint::{Checkpoint, Disk, Files, StoredRows};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{TrainOptions, train};
+use rankine_embedding::rows::Rows;
 use rankine_reader::convert::{
     BadLimit, ConvertOptions, CriteoColumns, OnBad, SchemaFile, convert_criteo, convert_csv,
     convert_hugectr_raw,
@@ -333,5 +335,57 @@ fn models() {
         fs::write(&manifest, seal(&content)).unwrap();
         fs::write(dir.join("model.safetensors"), &bytes).unwrap();
         read("model.safetensors with a right checksum", &case, bytes.len() + weights.len(), load);
+    }
+}
+
+#[test]
+fn checkpoints() {
+    let place = Place::new();
+    dataset(&place);
+    let sets =
+        ["train.max_steps=2", "device.threads=1", "checkpoint.every_steps=1", "checkpoint.incremental=true"];
+    let job = Job::load(support::job(&place).as_ref(), &sets).unwrap();
+    let run = place.path("run");
+    train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
+    let files: Arc<dyn Files> = Arc::new(Disk);
+    let whole = run.join("checkpoints/step-1");
+    // The second one is an addition to the first.
+    for dir in [&whole, &run.join("checkpoints/step-2")] {
+        let load = || {
+            let checkpoint = Checkpoint::open(&files, dir).map_err(said)?;
+            let rows = StoredRows::new(&checkpoint, 0, 1).map_err(said)?;
+            checkpoint.dense().map_err(said)?;
+            for (number, part) in rows.parts().iter().enumerate() {
+                rows.read(number, 0..part.rows.len(), &mut Vec::new()).map_err(said)?;
+            }
+            checkpoint.verify().map(drop).map_err(said)
+        };
+        let bytes: usize =
+            files_below(dir).iter().map(|file| fs::metadata(file).unwrap().len() as usize).sum();
+        let [manifest, index, shard] =
+            ["manifest.json", "shard-00000.json", "shard-00000.safetensors"].map(|name| dir.join(name));
+        for file in [&manifest, &index, &shard] {
+            let is_text = *file != shard;
+            read_variants(&support::word(file), file, is_text, load);
+        }
+        let (of_manifest, seal) = unseal(&manifest);
+        let (of_index, seal_index) = unseal(&index);
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = [&manifest, &index].map(|path| (path, fs::read(path).unwrap()));
+        for (case, content) in json_variants(&of_manifest) {
+            fs::write(&manifest, seal(&content)).unwrap();
+            read("a checkpoint's manifest with a right checksum", &case, bytes, load);
+        }
+        for (case, content) in json_variants(&of_index) {
+            let text = seal_index(&content);
+            let mut of_manifest = of_manifest.clone();
+            let entry = &mut of_manifest["shards"][0];
+            (entry["bytes"], entry["xxh3"]) = (text.len().into(), checksum(text.as_bytes()));
+            fs::write(&index, text).unwrap();
+            fs::write(&manifest, seal(&of_manifest)).unwrap();
+            read("a shard's index with a right checksum", &case, bytes, load);
+        }
+        kept.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+        load().unwrap();
     }
 }

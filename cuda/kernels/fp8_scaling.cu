@@ -5,16 +5,35 @@
 struct Fp8Scalings {
     Fp8Scaling* tensors;
     Guard* guard;
+    // [rank][tensor]: the largest magnitudes of a step; null where there is one rank.
+    double* of_ranks;
     u32 count;
+    u32 rank;
+    u32 ranks;
     u32 reserved;
 };
-static_assert(sizeof(Fp8Scalings) == 24);
+static_assert(sizeof(Fp8Scalings) == 40);
 
-// The largest magnitudes are held within those that fp8 has a number for: so what is infinite is known here alone. One
+// What this rank has seen, with zeros in the other ranks' places: their sum over the ranks is what each has seen. One
 // block.
+extern "C" __global__ void __launch_bounds__(256) fp8_tell(const __grid_constant__ Fp8Scalings p) {
+    for (u32 i = threadIdx.x; i < p.ranks * p.count; i += blockDim.x) {
+        const float largest = __uint_as_float(p.tensors[i % p.count].largest);
+        p.of_ranks[i] = i / p.count == p.rank ? largest : 0;
+    }
+}
+
+// The largest magnitudes are held within those that fp8 has a number for: so what is infinite is known here alone. Over
+// ranks, a tensor's largest magnitude is that of all. One block.
 extern "C" __global__ void __launch_bounds__(256) fp8_check(const __grid_constant__ Fp8Scalings p) {
     for (u32 i = threadIdx.x; i < p.count; i += blockDim.x) {
-        if (!isfinite(__uint_as_float(p.tensors[i].largest))) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+        u32 largest = p.tensors[i].largest;
+        for (u32 rank = 0; p.of_ranks != nullptr && rank < p.ranks; rank++) {
+            // As numbers without a sign their bits have the same order, and what is no number comes last.
+            largest = max(largest, __float_as_uint(float(p.of_ranks[rank * p.count + i])) & 0x7fffffff);
+        }
+        p.tensors[i].largest = largest;
+        if (!isfinite(__uint_as_float(largest))) atomicOr(&p.guard->stop, WRONG_GRADIENT);
     }
 }
 

@@ -22,29 +22,38 @@ __device__ inline double sum_of_block(double value) {
 
 struct Squares {
     const float* gradients;
-    // One a block.
+    // Where each begins and ends; beginnings are multiples of 4.
+    const uint2* ranges;
+    // [range][block along x]
     double* parts;
-    u32 count;
-    u32 reserved;
+    // The ranges that are summed here, from one to the one behind; parts of others are 0.
+    u32 first;
+    u32 behind;
 };
-static_assert(sizeof(Squares) == 24);
+static_assert(sizeof(Squares) == 32);
 
+// Grid: any, times the ranges.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) squares(const __grid_constant__ Squares p) {
     double sum = 0;
-    const u32 first = blockIdx.x * GUARD_THREADS + threadIdx.x, vectors = p.count / VECTOR;
+    if (blockIdx.y >= p.first && blockIdx.y < p.behind) {
+        const uint2 range = p.ranges[blockIdx.y];
+        const float* gradients = p.gradients + range.x;
+        const u32 count = range.y - range.x;
+        const u32 first = blockIdx.x * GUARD_THREADS + threadIdx.x, vectors = count / VECTOR;
 #pragma unroll 4
-    for (u32 i = first; i < vectors; i += gridDim.x * GUARD_THREADS) {
-        const float4 values = load4(p.gradients + i * VECTOR);
-        const double x = values.x, y = values.y, z = values.z, w = values.w;
-        sum += x * x + y * y + (z * z + w * w);
+        for (u32 i = first; i < vectors; i += gridDim.x * GUARD_THREADS) {
+            const float4 values = load4(gradients + i * VECTOR);
+            const double x = values.x, y = values.y, z = values.z, w = values.w;
+            sum += x * x + y * y + (z * z + w * w);
+        }
+        // Fewer than four are left.
+        if (vectors * VECTOR + first < count) {
+            const double value = gradients[vectors * VECTOR + first];
+            sum += value * value;
+        }
+        sum = sum_of_block(sum);
     }
-    // Fewer than four are left.
-    if (vectors * VECTOR + first < p.count) {
-        const double value = p.gradients[vectors * VECTOR + first];
-        sum += value * value;
-    }
-    sum = sum_of_block(sum);
-    if (threadIdx.x == 0) p.parts[blockIdx.x] = sum;
+    if (threadIdx.x == 0) p.parts[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
 struct Tally {

@@ -86,6 +86,18 @@ impl<T: Pod> Buffer<T> {
         Ok(Self::in_memory(Memory::new(device, len * size_of::<T>())?, len))
     }
 
+    /// The same, which GPUs of `peers` access as well, all of which must be able to. Where there are any it takes whole
+    /// pages of 2 MiB.
+    ///
+    /// # Errors
+    /// As [`Buffer::uninitialized`], and where one of them cannot access it.
+    pub fn for_peers(device: &Arc<Device>, peers: &[Arc<Device>], len: usize) -> Result<Self> {
+        if peers.is_empty() {
+            return Self::uninitialized(device, len);
+        }
+        Ok(Self::in_memory(Memory::for_peers(device, peers, len * size_of::<T>())?, len))
+    }
+
     /// Memory filled with a byte.
     ///
     /// # Errors
@@ -159,6 +171,31 @@ impl<T: Pod> Buffer<T> {
     pub fn read_part(&self, lane: &Lane, first: usize, len: usize) -> Result<Vec<T>> {
         assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
         lane.read(self.pointer().element(first), len)
+    }
+
+    /// The elements from `first` on, as many as there is room for, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn read_into(&self, lane: &Lane, first: usize, to: &mut [T]) -> Result<()> {
+        assert!(first + to.len() <= self.len, "elements {first} to {} of {}", first + to.len(), self.len);
+        lane.read_into(self.pointer().element(first), to)
+    }
+
+    /// Replaces the elements from `first` on, once the lane has done all that was enqueued on it.
+    ///
+    /// # Panics
+    /// Where the buffer has not as many.
+    ///
+    /// # Errors
+    /// Where work that was enqueued on the lane failed.
+    pub fn write_part(&self, lane: &Lane, first: usize, elements: &[T]) -> Result<()> {
+        let end = first + elements.len();
+        assert!(end <= self.len, "elements {first} to {end} of {}", self.len);
+        lane.write(self.pointer().element(first), elements.len(), elements)
     }
 
     /// Replaces the elements, once the lane has done all that was enqueued on it.

@@ -148,6 +148,26 @@ impl Lane {
             .named("cuMemcpyHtoDAsync")
     }
 
+    /// Enqueues a copy to the first of pinned elements of the host.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    ///
+    /// # Safety
+    /// As for [`Lane::launch`]; there must be as many elements from the pointer on, and the pinned ones must not be used
+    /// until the copy is done.
+    ///
+    /// # Errors
+    /// Where the driver refuses.
+    pub unsafe fn download<T: Pod>(&self, from: Pointer<T>, to: &mut Pinned<T>, count: usize) -> Result<()> {
+        let to = &mut to.elements_mut()[..count];
+        if self.measures() {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the memory.
+        unsafe { result::memcpy_dtoh_async(to, from.address(), self.stream) }.named("cuMemcpyDtoHAsync")
+    }
+
     /// Enqueues a copy of bytes of [`Locked`] memory. From other memory the host waits for it.
     ///
     /// # Safety
@@ -206,6 +226,16 @@ impl Lane {
         // SAFETY: callers are this crate's buffers, which pass their own pointer and length; any bytes are a valid `T`.
         unsafe { result::memcpy_dtoh_sync(&mut elements, pointer.address()) }.named("cuMemcpyDtoH")?;
         Ok(elements)
+    }
+
+    /// Waits for the lane and copies elements to where they are wanted. The pointer is one of a buffer, which has as many.
+    pub(crate) fn read_into<T: Pod>(&self, pointer: Pointer<T>, to: &mut [T]) -> Result<()> {
+        self.synchronize()?;
+        if self.measures() {
+            return Ok(());
+        }
+        // SAFETY: callers are this crate's buffers, which pass their own pointer and no more elements than they have.
+        unsafe { result::memcpy_dtoh_sync(to, pointer.address()) }.named("cuMemcpyDtoH")
     }
 
     /// Waits for the lane and replaces all `len` elements of a buffer.
@@ -302,8 +332,14 @@ impl Moment {
 
 impl Drop for Moment {
     fn drop(&mut self) {
+        // A lane of another GPU may have waited for it: the thread's GPU stays the current one.
+        let current = result::ctx::get_current();
         let _ = self.device.bind();
         // SAFETY: the event was created by `new` and is destroyed once; the driver does so when its work is done.
         let _ = unsafe { result::event::destroy(self.event) };
+        if let Ok(Some(current)) = current {
+            // SAFETY: the context was the current one just now, and nothing since has ended it.
+            let _ = unsafe { result::ctx::set_current(current) };
+        }
     }
 }

@@ -3,7 +3,8 @@
 //! [`table`] describes a table, [`optimizer`] the rules by which its rows learn, [`random`] the numbers that depend on
 //! nothing but their place; all three are the same on every device. [`cpu`] has the bodies: it is the executable
 //! specification that other back ends are tested against. With the feature `cuda`, `cuda` has the same on GPUs. Ids
-//! come in as plain arrays, so no reader is needed here.
+//! come in as plain arrays, so no reader is needed here. [`rows`] has rows with their state on the way from one place
+//! to another.
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -14,6 +15,7 @@ pub mod optimizer;
 pub mod placement;
 pub mod plan;
 pub mod random;
+pub mod rows;
 pub mod table;
 pub mod topology;
 pub mod traffic;

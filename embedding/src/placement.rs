@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rows::RowSet;
 use crate::table::TableSpec;
 use crate::topology::Topology;
 
@@ -295,6 +296,14 @@ impl FrequentRows {
                 let below = (bits & (bit - 1)).count_ones();
                 (bits & bit != 0).then(|| u64::from(before[word] + below))
             }
+        }
+    }
+
+    /// The same as rows with positions.
+    pub fn set(&self) -> RowSet {
+        match &self.0 {
+            Rows::All(rows) => RowSet::all(*rows),
+            Rows::Listed { rows, .. } => RowSet::Listed(rows.as_slice().into()),
         }
     }
 

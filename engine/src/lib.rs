@@ -4,6 +4,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod calibration;
+pub mod checkpoint;
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -12,6 +13,7 @@ pub mod evaluation;
 pub mod job;
 pub mod launch;
 pub mod model;
+pub mod overlap;
 pub mod planning;
 pub mod prediction;
 pub mod saved;

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufReader, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rankine_embedding::cpu::Table;
@@ -34,6 +35,8 @@ const FORMAT: u32 = 2;
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Rows are written and read in runs of about this many bytes.
 const RUN_BYTES: usize = 1 << 20;
+/// Bytes of rows that are collected at a time from where they lie.
+const GATHER_BYTES: usize = 64 << 20;
 
 /// What went wrong with a saved model.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,9 @@ pub enum SavedModelError {
     /// The weights cannot be had from where they are.
     #[error("the weights cannot be read from the GPU: {0}; the model was not saved")]
     Gpu(String),
+    /// The weights cannot be had from the checkpoint.
+    #[error("the weights cannot be read from the checkpoint: {0}")]
+    Source(String),
     /// The dataset's ids do not mean what the model learned.
     #[error("the dataset {} does not fit the model: {what}", dataset.display())]
     Mismatch {
@@ -130,8 +136,33 @@ impl Weights for CpuModel {
         tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
     ) -> Result<(), SavedModelError> {
         tell(self.parameters())?;
-        self.try_for_each_row(|_, weights| tell(weights))
+        let tables = self.spec().tables.iter().cloned().chain(self.spec().wide_tables());
+        for (number, table) in tables.enumerate() {
+            for_each_run(&table, |rows, weights| {
+                self.gather(number, rows, (table.dim, weights));
+                tell(weights)
+            })?;
+        }
+        Ok(())
     }
+}
+
+/// Lets `run` have the rows of a table in runs of about 64 MiB, each with room for its weights, `[row][dim]`.
+///
+/// # Errors
+/// The first that `run` returns.
+pub fn for_each_run(
+    table: &TableSpec,
+    mut run: impl FnMut(Range<u64>, &mut [f32]) -> Result<(), SavedModelError>,
+) -> Result<(), SavedModelError> {
+    let at_once = (GATHER_BYTES / (4 * table.dim)).max(1) as u64;
+    let mut weights = vec![0.0; (at_once.min(table.rows) as usize) * table.dim];
+    for first in (0..table.rows).step_by(at_once as usize) {
+        let rows = first..table.rows.min(first + at_once);
+        let len = (rows.end - first) as usize * table.dim;
+        run(rows, &mut weights[..len])?;
+    }
+    Ok(())
 }
 
 /// Saves a model into `dir`, which appears only when it is complete and durable. What lies on a GPU goes to the file

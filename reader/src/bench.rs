@@ -1,4 +1,4 @@
-//! How fast data comes here: from the device, through each rung, checked, and unpacked.
+//! How fast data comes here: from the device, through each rung, checked, and in batches, unpacked and not.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,12 +11,15 @@ use serde::Serialize;
 use crate::dataset::{Dataset, DatasetPart, Part};
 use crate::error::{Error, IoContext, Result};
 use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, SlabRing};
-use crate::stream::{BatchStream, BlockStream, Order, Plan, Position, StreamOptions};
+use crate::stream::{BatchStream, BlockStream, Order, PackedStream, Plan, Position, StreamOptions};
 
 /// Requests by which the device is measured: large enough to be cheap, small enough to keep a deep queue in step.
 const DEVICE_READ_BYTES: u32 = 1 << 20;
 /// The depths at which the device is measured; its best counts.
 const DEVICE_DEPTHS: [u32; 5] = [4, 8, 16, 32, 64];
+
+/// The order in which samples are batched for GPUs.
+const SHUFFLED: Order = Order::Shuffled { seed: 0, window_blocks: 16 };
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -86,6 +89,9 @@ pub struct RungRates {
     pub verified: Rate,
     /// Read, checked and unpacked into batches, on one thread.
     pub decoded: Rate,
+    /// Read, checked and shuffled within windows of 16 blocks, in batches that GPUs unpack: on as many threads as feed
+    /// these.
+    pub packed_batches: Rate,
 }
 
 /// An amount and the time that it took.
@@ -119,7 +125,7 @@ pub fn bench_read(dir: &Path, options: &ReadBenchOptions) -> Result<ReadBench> {
     for rung in Rung::ALL {
         let io = IoOptions { mode: rung.into(), depth: options.depth };
         let (slabs, slab_bytes) = BlockStream::ring_for(&bench.part, &io);
-        let ring = SlabRing::allocate(slabs, slab_bytes)?;
+        let ring = SlabRing::allocate(slabs + PackedStream::BLOCKS_AHEAD, slab_bytes)?;
         let subject = match bench.reads(&io, ring) {
             Ok(reads) => Ok(Subject { io, ring: Some(reads.close()), seconds: Default::default() }),
             Err(error) => Err(error.to_string()),
@@ -185,7 +191,7 @@ struct Subject {
     io: IoOptions,
     ring: Option<SlabRing>,
     /// By stage.
-    seconds: [Vec<f64>; 3],
+    seconds: [Vec<f64>; 4],
 }
 
 /// What is done with the blocks that a rung brings.
@@ -194,10 +200,11 @@ enum Stage {
     Packed,
     Verified,
     Decoded,
+    PackedBatches,
 }
 
 impl Stage {
-    const ALL: [Self; 3] = [Self::Packed, Self::Verified, Self::Decoded];
+    const ALL: [Self; 4] = [Self::Packed, Self::Verified, Self::Decoded, Self::PackedBatches];
 }
 
 const RING_IS_BACK: &str = "the ring came back from the pass before";
@@ -264,6 +271,13 @@ impl Bench {
                 batches.by_ref().try_for_each(|batch| batch.map(drop))?;
                 batches.close()
             }
+            Stage::PackedBatches => {
+                let one_epoch = StreamOptions::one_epoch(part.block_samples as usize);
+                let options = StreamOptions { io, order: SHUFFLED, ..one_epoch };
+                let mut batches = PackedStream::with_ring(part, &options, ring)?;
+                batches.by_ref().try_for_each(|packed| packed.map(drop))?;
+                batches.close()
+            }
         });
         Ok(())
     }
@@ -279,7 +293,7 @@ impl Bench {
     }
 
     fn rates(&self, subject: &Subject, device_seconds: &[f64]) -> RungRates {
-        let [packed, verified, decoded] = &subject.seconds;
+        let [packed, verified, decoded, packed_batches] = &subject.seconds;
         let shares: Vec<f64> =
             device_seconds.iter().zip(packed).map(|(device, packed)| device / packed).collect();
         RungRates {
@@ -287,6 +301,7 @@ impl Bench {
             share_of_device: median(&shares),
             verified: self.rate(median(verified)),
             decoded: self.rate(median(decoded)),
+            packed_batches: self.rate(median(packed_batches)),
         }
     }
 }
@@ -357,7 +372,10 @@ mod tests {
         assert_eq!(bench.rungs.iter().map(|rung| rung.rung).collect::<Vec<_>>(), Rung::ALL);
         for rung in &bench.rungs {
             match &rung.outcome {
-                Ok(rates) => assert!(rates.decoded.samples_per_s > 0.0 && rates.decoded.samples < 1000),
+                Ok(rates) => {
+                    assert!(rates.decoded.samples_per_s > 0.0 && rates.decoded.samples < 1000);
+                    assert_eq!(rates.packed_batches.samples, rates.decoded.samples);
+                }
                 Err(why) => eprintln!("skipped: {}: {why}", rung.rung),
             }
         }

@@ -46,7 +46,12 @@ fn a_benchmark_tells_where_the_time_goes(_: &Bench, _: &mut Words) -> Outcome {
     fs::write(&path, JOB.replace("DIR", &place.path().display().to_string()))?;
     let job = JobFile::read(&path, &["seed=1"])?.job()?;
     let trace = place.path().join("trace.json");
-    let options = TrainBenchOptions { warm_up: 20, steps: 200, resident: false, trace: Some(trace.clone()) };
+    let options = TrainBenchOptions {
+        warm_up: 20,
+        steps: 200,
+        trace: Some(trace.clone()),
+        ..TrainBenchOptions::default()
+    };
     let bench = match bench_train(&job, &options, &ProcessGroup::alone(), &mut ()) {
         // CUPTI is the toolkit's, and training needs no toolkit.
         Err(error) if error.to_string().contains("(libcupti.so.13)") => {

@@ -3,8 +3,8 @@
 use half::bf16;
 use rankine_cuda::blas::{Algorithms, Blas, Fp8Outputs, Fp8Tensor, Matrix, Product};
 use rankine_cuda::kernels::{
-    Element, FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Weights,
-    Guard, paired_place, turned_place,
+    Element, FP8_MULTIPLE, Fp8Check, Fp8OfRanks, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling,
+    Fp8Tell, Fp8Weights, Guard, paired_place, turned_place,
 };
 use rankine_cuda::{Buffer, E4m3, Pointer};
 
@@ -17,6 +17,7 @@ pub(crate) const BODIES: &[Body] = &[
     ("fp8_gradients_are_the_sums", 4 * CASES, fp8_gradients_are_the_sums),
     ("fp8_products_are_the_sums", 4 * CASES, fp8_products_are_the_sums),
     ("large_fp8_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
+    ("ranks_agree_on_the_largest_magnitudes_of_fp8", CASES, ranks_agree_on_the_largest_magnitudes),
     ("fp8_scales_follow_the_steps", CASES, scales_follow_the_steps),
 ];
 
@@ -504,6 +505,55 @@ fn scales_follow_the_steps(bench: &Bench, words: &mut Words) -> Outcome {
                 return Err(format!("step {step}, tensor {number}: {found:?}, not {expected:?}").into());
             }
         }
+    }
+    Ok(())
+}
+
+fn ranks_agree_on_the_largest_magnitudes(bench: &Bench, words: &mut Words) -> Outcome {
+    let (count, ranks) = (1 + words.below(70) as usize, 2 + words.below(7) as usize);
+    let guard = Buffer::of(&bench.device, &[Guard::new(1.0)])?;
+    let wrong = words.one_of(&[None, None, Some(f32::INFINITY), Some(f32::NAN)]);
+    let mut of_ranks = Vec::new();
+    for _ in 0..ranks {
+        let magnitude = |_| words.number().abs() * words.one_of(&[0.0, 1e-30, 1.0, 400.0]);
+        of_ranks.push((0..count).map(magnitude).collect::<Vec<f32>>());
+    }
+    if let Some(wrong) = wrong {
+        let (rank, tensor) = (words.below(ranks as u64) as usize, words.below(count as u64) as usize);
+        of_ranks[rank][tensor] = wrong;
+    }
+    let tensors = |largest: &[f32]| {
+        let tensor = |largest: &f32| Fp8Scaling { largest: largest.to_bits(), ..Fp8Scaling::expecting(1.0) };
+        Buffer::of(&bench.device, &largest.iter().map(tensor).collect::<Vec<_>>())
+    };
+    let numbers = |told: &Buffer<f64>, rank: usize| {
+        let (rank, ranks) = (rank as u32, ranks as u32);
+        Fp8OfRanks { largest: told.pointer(), rank, ranks }
+    };
+    // What the sum over the ranks does.
+    let mut sums = vec![0.0_f64; ranks * count];
+    for (rank, largest) in of_ranks.iter().enumerate() {
+        let (tensors, told) = (tensors(largest)?, Buffer::of(&bench.device, &vec![7.0_f64; ranks * count])?);
+        let tell = Fp8Tell::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&told, rank));
+        // SAFETY: the buffers have these lengths.
+        unsafe { bench.lane.launch(&tell, (1, 1)) }?;
+        sums.iter_mut().zip(told.read(&bench.lane)?).for_each(|(sum, told)| *sum += told);
+    }
+    let rank = words.below(ranks as u64) as usize;
+    let (tensors, told) = (tensors(&of_ranks[rank])?, Buffer::of(&bench.device, &sums)?);
+    let check = Fp8Check::over_ranks(tensors.pointer(), count, guard.pointer(), numbers(&told, rank));
+    // SAFETY: as above.
+    unsafe { bench.lane.launch(&check, (1, 1)) }?;
+    for (tensor, found) in tensors.read(&bench.lane)?.iter().enumerate() {
+        let seen = of_ranks.iter().map(|largest| largest[tensor]);
+        let (found, expected) = (f32::from_bits(found.largest), seen.clone().fold(0.0, f32::max));
+        if found != expected && !seen.clone().any(f32::is_nan) {
+            return Err(format!("tensor {tensor}: {found}, not {expected} of {ranks} ranks").into());
+        }
+    }
+    let stopped = guard.read(&bench.lane)?[0].stop != 0;
+    if stopped != wrong.is_some() {
+        return Err(format!("with {wrong:?} among them the guard says {stopped}").into());
     }
     Ok(())
 }

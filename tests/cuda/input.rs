@@ -306,7 +306,13 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     };
     let rules = TrainingRules::sgd(&spec, 0.001);
     let hotness: Vec<_> = part.schema.categorical.iter().map(|column| column.hotness).collect();
-    let shape = BatchShape { batch_size: options.batch_size, score_size: 700, hotness: &hotness, plan: None };
+    let shape = BatchShape {
+        batch_size: options.batch_size,
+        score_size: 700,
+        hotness: &hotness,
+        plan: None,
+        keeps_book: false,
+    };
     let products = (Precision::Bf16, Algorithms::Known);
     let model = || CudaModel::over_ranks(devices, spec.clone(), &rules, products.clone(), 3, shape);
     let (mut unpacked, mut fed) = (model()?, model()?);

@@ -25,6 +25,7 @@ mod network;
 mod optimizers;
 mod products;
 mod ranks;
+mod resume;
 mod training;
 
 type Outcome = Result<(), Failed>;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
         optimizers::BODIES,
         products::BODIES,
         ranks::BODIES,
+        resume::BODIES,
         training::BODIES,
     ]
     .concat();

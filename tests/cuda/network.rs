@@ -384,13 +384,17 @@ fn judged(
     let (losses_at, totals_at, weights_at) = (losses_at?, totals_at?, weights_at?);
     let step = Buffer::of(&bench.device, &[Step { loss_place: 1, ..Step::default() }])?;
     let (sums, parts) =
-        (Buffer::of(&bench.device, &[5.0f64; 3])?, Buffer::<f64>::filled(&bench.device, 9, 0xff)?);
+        (Buffer::of(&bench.device, &[5.0f64; 3])?, Buffer::<f64>::filled(&bench.device, 36, 0xff)?);
     let (guard, gradients_at) = (Buffer::of(&bench.device, &[guard])?, bench.buffer(gradients)?);
+    // In three ranges, and one that another rank sums.
+    let (len, middle) = (gradients.len() as u32, (gradients.len() / 8 * 4) as u32);
+    let ranges = Buffer::of(&bench.device, &[[0, middle], [middle, middle], [middle, len], [0, len]])?;
     let squares = Squares {
         gradients: gradients_at.pointer(),
+        ranges: ranges.pointer(),
         parts: parts.pointer(),
-        count: gradients.len() as u32,
-        reserved: 0,
+        first: 0,
+        behind: 3,
     };
     let verdict = Verdict {
         losses: losses_at.pointer(),
@@ -409,7 +413,7 @@ fn judged(
     };
     // SAFETY: the buffers have these lengths.
     unsafe {
-        bench.lane.launch(&squares, (parts.len() as u32, 1))?;
+        bench.lane.launch(&squares, (9, 4))?;
         bench.lane.launch(&verdict, (1, 1))?;
     }
     let sums = sums.read(&bench.lane)?;

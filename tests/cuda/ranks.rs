@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::CudaModel;
+use rankine::cuda::{CudaModel, Execution};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
 use rankine_cuda::Device;
+use rankine_cuda::blas::Algorithms;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, Placement, TablePlan, TableSpec, Topology, UpdateRule,
 };
 use rankine_reader::Samples;
 
 use super::input::is_the_same_however_it_is_fed;
-use super::training::{Training, weights};
+use super::training::{Training, overlaps_change_no_bit, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
@@ -30,10 +31,19 @@ pub(crate) const BODIES: &[Body] = &[
     }),
     ("ranks_train_with_bf16_as_one", 1, |bench, words| learns_as_one(bench, words, Precision::Bf16)),
     ("ranks_train_with_fp16_as_one", 1, |bench, words| learns_as_one(bench, words, Precision::Fp16)),
+    ("ranks_train_with_fp8_as_one", 2, |bench, words| match bench.device.multiplies_fp8() {
+        true => learns_as_one(bench, words, Precision::Fp8),
+        false => Ok(()),
+    }),
     ("ranks_leave_out_the_same_steps", 1, leave_out_the_same_steps),
     ("ranks_write_nothing_after_a_loss_that_is_no_number", 1, write_nothing_after_a_wrong_loss),
     ("ranks_judge_as_the_cpu_does", 2, judge_as_the_cpu_does),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
+    ("ranks_update_slices_as_all", 3, update_slices_as_all),
+    ("what_overlaps_changes_no_bit_over_ranks", 1, |_, words| {
+        let devices = some_devices(words)?;
+        overlaps_change_no_bit(&devices, &Training::random(words, Interaction::Dot, 30))
+    }),
 ];
 
 /// A GPU a rank, each opened for itself.
@@ -84,7 +94,16 @@ fn of_all_ranks(
     precision: Precision,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<Run, Failed> {
-    let mut model = training.over_ranks(devices, precision, plan)?;
+    run(training, devices, (precision, Algorithms::Known).into(), plan)
+}
+
+fn run(
+    training: &Training,
+    devices: &[Arc<Device>],
+    execution: Execution,
+    plan: Option<&EmbeddingPlan>,
+) -> Result<Run, Failed> {
+    let mut model = training.executed(devices, execution, plan)?;
     let losses = training.losses_on_gpu(&mut model)?;
     let diverged = model.diverged_ranks()?;
     if !diverged.is_empty() {
@@ -153,7 +172,10 @@ fn is_as_one(
 }
 
 fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
-    let training = Training::random(words, Interaction::Dot, 200);
+    let mut training = Training::random(words, Interaction::Dot, 200);
+    if precision == Precision::Fp8 {
+        training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+    }
     let expected = training.losses_on_gpu(&mut training.on_gpu(bench, precision)?)?;
     let devices = some_devices(words)?;
     let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
@@ -246,4 +268,22 @@ fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
 fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome {
     let devices = some_devices(words)?;
     is_the_same_however_it_is_fed(&devices, words)
+}
+
+fn update_slices_as_all(_: &Bench, words: &mut Words) -> Outcome {
+    let interaction = words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: None }]);
+    let training = Training::random(words, interaction, 60);
+    let (devices, precision) = (some_devices(words)?, words.one_of(&[Precision::Fp32, Precision::Bf16]));
+    let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+    let sharded = |shard_dense_update| {
+        let execution = (precision, Algorithms::Known).into();
+        run(&training, &devices, Execution { shard_dense_update, ..execution }, Some(&plan))
+    };
+    let same = sharded(true)? == sharded(false)?;
+    let (ranks, norm) = (devices.len(), training.rules.dense_clip_norm);
+    if same {
+        Ok(())
+    } else {
+        Err(format!("{ranks} ranks differ in {precision:?}, clipped to {norm:?}").into())
+    }
 }

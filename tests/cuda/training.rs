@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use libtest_mimic::Failed;
 use rankine::cpu::CpuModel;
-use rankine::cuda::{BatchShape, CudaModel};
+use rankine::cuda::{BatchShape, CudaModel, Execution};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+use rankine::overlap::{Overlap, Overlaps};
 use rankine::saved::Weights;
 use rankine_cuda::Device;
 use rankine_cuda::blas::Algorithms;
@@ -37,6 +38,10 @@ pub(crate) const BODIES: &[Body] = &[
     ("fp8_learns_as_the_cpu_does", 4, fp8_learns_as_the_cpu_does),
     ("steps_beyond_the_range_of_f16_are_left_out", 1, steps_beyond_the_range_of_f16_are_left_out),
     ("a_loss_that_is_no_number_changes_nothing", 1, a_loss_that_is_no_number_changes_nothing),
+    ("what_overlaps_changes_no_bit", 1, |bench, words| {
+        let interaction = words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: Some(12) }]);
+        overlaps_change_no_bit(std::slice::from_ref(&bench.device), &Training::random(words, interaction, 30))
+    }),
 ];
 
 /// Rules of the dense parameters, with rates that suit them. Where gradients are close to 0, nothing may hang on their
@@ -171,14 +176,17 @@ impl Training {
     }
 
     fn shape(&self) -> BatchShape<'_> {
-        BatchShape { batch_size: self.batch_size, score_size: 100, hotness: &self.hotness, plan: None }
+        BatchShape {
+            batch_size: self.batch_size,
+            score_size: 100,
+            hotness: &self.hotness,
+            plan: None,
+            keeps_book: false,
+        }
     }
 
     pub(super) fn on_gpu(&self, bench: &Bench, precision: Precision) -> Result<CudaModel, Failed> {
-        let Self { spec, rules, seed, .. } = self;
-        let shape = self.shape();
-        let compute = (precision, Algorithms::Known);
-        Ok(CudaModel::initialized(&bench.device, spec.clone(), rules, compute, *seed, shape)?)
+        self.executed(std::slice::from_ref(&bench.device), (precision, Algorithms::Known), None)
     }
 
     pub(super) fn over_ranks(
@@ -187,10 +195,22 @@ impl Training {
         precision: Precision,
         plan: Option<&EmbeddingPlan>,
     ) -> Result<CudaModel, Failed> {
+        self.executed(devices, (precision, Algorithms::Known), plan)
+    }
+
+    /// On one GPU, or over several.
+    pub(super) fn executed(
+        &self,
+        devices: &[Arc<Device>],
+        execution: impl Into<Execution>,
+        plan: Option<&EmbeddingPlan>,
+    ) -> Result<CudaModel, Failed> {
         let Self { spec, rules, seed, .. } = self;
         let shape = BatchShape { plan, ..self.shape() };
-        let compute = (precision, Algorithms::Known);
-        Ok(CudaModel::over_ranks(devices, spec.clone(), rules, compute, *seed, shape)?)
+        Ok(match devices {
+            [device] => CudaModel::initialized(device, spec.clone(), rules, execution, *seed, shape)?,
+            _ => CudaModel::over_ranks(devices, spec.clone(), rules, execution, *seed, shape)?,
+        })
     }
 
     pub(super) fn losses_on_gpu(&self, model: &mut CudaModel) -> Result<Vec<f64>, Failed> {
@@ -344,6 +364,25 @@ fn a_loss_that_is_no_number_changes_nothing(bench: &Bench, words: &mut Words) ->
     let losses = training.losses_on_gpu(&mut model)?;
     if losses.len() != 4 || !losses[0].is_nan() || weights(&model)? != before {
         return Err(format!("weights changed after the losses {losses:?}").into());
+    }
+    Ok(())
+}
+
+/// Trains with all overlaps, and then without each of them: losses and weights must be the same.
+pub(super) fn overlaps_change_no_bit(devices: &[Arc<Device>], training: &Training) -> Outcome {
+    let run = |overlaps| -> Result<_, Failed> {
+        let execution = Execution { overlaps, ..(Precision::Bf16, Algorithms::Known).into() };
+        let mut model = training.executed(devices, execution, None)?;
+        Ok((training.losses_on_gpu(&mut model)?, weights(&model)?))
+    };
+    let expected = run(Overlaps::ALL)?;
+    for overlap in Overlap::ALL {
+        if run(Overlaps::without(&[overlap]))? != expected {
+            return Err(format!("without {} a training comes to something else", overlap.name()).into());
+        }
+    }
+    if run(Overlaps::without(&Overlap::ALL))? != expected {
+        return Err("without any overlap a training comes to something else".into());
     }
     Ok(())
 }

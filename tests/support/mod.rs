@@ -16,6 +16,7 @@ pub(crate) const FAILED: i32 = 1;
 pub(crate) const USAGE: i32 = 2;
 pub(crate) const BAD_DATA: i32 = 3;
 pub(crate) const LOST: i32 = 5;
+pub(crate) const RESUMABLE: i32 = 75;
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -39,6 +40,14 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
+    /// Runs a command to its end.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let Output { status, stdout, stderr } = command.output().expect("the command starts");
+        let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+        let code = status.code().expect("it was not killed");
+        Self { code, stdout: text(stdout), stderr: text(stderr) }
+    }
+
     /// The exit code is the expected one; else the test fails, and shows what the command said.
     #[track_caller]
     pub(crate) fn with(self, code: i32) -> Self {
@@ -71,10 +80,9 @@ impl Ended {
 
 /// Runs the command to its end.
 pub(crate) fn run(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ended {
-    let Output { status, stdout, stderr } = rankine().args(args).output().expect("the command starts");
-    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
-    let code = status.code().expect("it was not killed");
-    Ended { code, stdout: text(stdout), stderr: text(stderr) }
+    let mut command = rankine();
+    command.args(args);
+    Ended::of(command)
 }
 
 /// A folder of a test's own, removed with it.

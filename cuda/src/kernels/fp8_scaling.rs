@@ -55,11 +55,25 @@ impl Pointer<Fp8Scaling> {
 struct Fp8Scalings {
     tensors: Pointer<Fp8Scaling>,
     guard: Pointer<Guard>,
+    of_ranks: Pointer<f64>,
     count: u32,
+    rank: u32,
+    ranks: u32,
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Fp8Scalings>() == 24);
+const _: () = assert!(size_of::<Fp8Scalings>() == 40);
+
+/// Where the ranks hand each other the largest magnitudes of a step.
+#[derive(Debug, Clone, Copy)]
+pub struct Fp8OfRanks {
+    /// `[rank][tensor]`, which are added up over the ranks between [`Fp8Tell`] and [`Fp8Check`].
+    pub largest: Pointer<f64>,
+    /// This one.
+    pub rank: u32,
+    /// All.
+    pub ranks: u32,
+}
 
 macro_rules! scalings {
     ($(#[$words:meta])+ $name:ident, $kernel:literal) => {
@@ -69,9 +83,21 @@ macro_rules! scalings {
         pub struct $name(Fp8Scalings);
 
         impl $name {
-            /// Of so many tensors.
+            /// Of so many tensors, on one rank.
             pub fn new(tensors: Pointer<Fp8Scaling>, count: usize, guard: Pointer<Guard>) -> Self {
-                Self(Fp8Scalings { tensors, guard, count: count as u32, reserved: 0 })
+                let none = Fp8OfRanks { largest: Pointer::NULL, rank: 0, ranks: 1 };
+                Self::over_ranks(tensors, count, guard, none)
+            }
+
+            /// The same over ranks.
+            pub fn over_ranks(
+                tensors: Pointer<Fp8Scaling>,
+                count: usize,
+                guard: Pointer<Guard>,
+                Fp8OfRanks { largest, rank, ranks }: Fp8OfRanks,
+            ) -> Self {
+                let count = count as u32;
+                Self(Fp8Scalings { tensors, guard, of_ranks: largest, count, rank, ranks, reserved: 0 })
             }
         }
 
@@ -85,7 +111,14 @@ macro_rules! scalings {
 }
 
 scalings! {
-    /// Tells the guard where a tensor of the step had a value that is not finite, before the verdict. Grid: one block.
+    /// Over ranks: puts the largest magnitudes of this rank's step where they are added up over the ranks. Grid: one
+    /// block.
+    Fp8Tell, "fp8_tell"
+}
+
+scalings! {
+    /// Tells the guard where a tensor of the step had a value that is not finite, before the verdict; over ranks, of
+    /// all of them. Grid: one block.
     Fp8Check, "fp8_check"
 }
 

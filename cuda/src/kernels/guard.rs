@@ -64,21 +64,23 @@ impl Pointer<Guard> {
     }
 }
 
-/// The sum of the squares of gradients, in parts. Grid: any.
+/// The sums of the squares of ranges of gradients, in parts. Grid: any along x, times the ranges.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Squares {
     /// The gradients.
     pub gradients: Pointer<f32>,
-    /// One a block.
+    /// Where each range begins, at a multiple of 4, and ends.
+    pub ranges: Pointer<[u32; 2]>,
+    /// `[range][block along x]`
     pub parts: Pointer<f64>,
-    /// Gradients.
-    pub count: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The first of the ranges that are summed here.
+    pub first: u32,
+    /// The one behind the last of these; parts of other ranges are 0.
+    pub behind: u32,
 }
 
-const _: () = assert!(size_of::<Squares>() == 24);
+const _: () = assert!(size_of::<Squares>() == 32);
 
 // SAFETY: `guard.cu` has the same struct.
 unsafe impl Kernel for Squares {

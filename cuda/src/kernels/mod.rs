@@ -31,6 +31,7 @@ mod initialize;
 mod judge;
 mod look_up;
 mod machine;
+mod mark;
 mod matmul;
 mod merge;
 mod number;
@@ -66,13 +67,14 @@ pub(crate) use fp8_matmul::{Fp8Plain, Fp8Relu, Fp8ReluGradient, Fp8ToBf16};
 pub use fp8_quantize::{
     FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
 };
-pub use fp8_scaling::{Fp8Check, Fp8Rescale, Fp8Scaling};
+pub use fp8_scaling::{Fp8Check, Fp8OfRanks, Fp8Rescale, Fp8Scaling, Fp8Tell};
 pub use guard::{Finite, Guard, Rescale, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
 pub use look_up::{LookUp, LookUpTask};
 pub use machine::{Machine, MachineBackward, MachineForward};
+pub use mark::Mark;
 pub(crate) use matmul::{
     Factors, MatmulCross, MatmulCrossGradient, MatmulReluGradient, is_tiled, pieces as matmul_pieces,
 };
@@ -277,7 +279,7 @@ kernels! {
     "fp8_matmul": Fp8Relu = c"fp8_relu", Fp8ReluGradient = c"fp8_relu_gradient", Fp8Plain = c"fp8_plain",
         Fp8ToBf16 = c"fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
-    "fp8_scaling": Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
+    "fp8_scaling": Fp8Tell = c"fp8_tell", Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
     "guard": Squares = c"squares", Tally = c"tally", Verdict = c"verdict", Rescale = c"rescale",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
@@ -292,6 +294,7 @@ kernels! {
         MachineForwardF16 = c"machine_forward_f16",
         MachineBackwardF32 = c"machine_backward_f32", MachineBackwardBf16 = c"machine_backward_bf16",
         MachineBackwardF16 = c"machine_backward_f16";
+    "mark": Mark = c"mark";
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";

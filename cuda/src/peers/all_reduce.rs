@@ -102,7 +102,13 @@ impl AllReduce {
     }
 
     /// As [`AllReduce::of_part`], for [`AllReduce::scatter`] and [`AllReduce::spread`].
-    pub(crate) fn by_slices(
+    ///
+    /// # Panics
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn by_slices(
         peers: &Peers,
         values: &Arc<Shared<f32>>,
         part: Range<usize>,
@@ -214,8 +220,13 @@ impl AllReduce {
 
     /// Which of the values this rank sums by slices.
     pub(crate) fn slice(&self) -> Range<usize> {
+        self.slice_of(self.parameters.wait.rank as usize)
+    }
+
+    /// Which of the values a rank sums by slices; it begins at a multiple of 4.
+    pub fn slice_of(&self, rank: usize) -> Range<usize> {
         let slice = self.parameters.slice as usize * VECTOR;
-        let begin = (self.part.start + self.parameters.wait.rank as usize * slice).min(self.part.end);
+        let begin = (self.part.start + rank * slice).min(self.part.end);
         begin..(begin + slice).min(self.part.end)
     }
 
@@ -226,7 +237,7 @@ impl AllReduce {
     ///
     /// # Errors
     /// As there.
-    pub(crate) unsafe fn scatter(&self, lane: &Lane) -> Result<()> {
+    pub unsafe fn scatter(&self, lane: &Lane) -> Result<()> {
         let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
         // SAFETY: as for `enqueue`.
         unsafe {
@@ -246,8 +257,32 @@ impl AllReduce {
     ///
     /// # Errors
     /// As there.
-    pub(crate) unsafe fn spread(&self, lane: &Lane) -> Result<()> {
-        let (grid, parameters) = ((self.blocks as u32, 1), self.parameters);
+    pub unsafe fn spread(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { self.spread_with(lane, self.parameters) }
+    }
+
+    /// The same with what each rank has in the place of its slice in other values.
+    ///
+    /// # Panics
+    /// Where there are fewer of these.
+    ///
+    /// # Safety
+    /// As for [`AllReduce::spread`], of these values too.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn spread_of(&self, lane: &Lane, values: &Shared<f32>) -> Result<()> {
+        assert!(
+            (0..self.parameters.wait.ranks as usize).all(|rank| values.len_of(rank) >= self.values.len())
+        );
+        let values = values.of_ranks().map(|values| values.element(self.part.start));
+        // SAFETY: there are as many values; the caller vouches for the rest.
+        unsafe { self.spread_with(lane, kernels::AllReduce { values, ..self.parameters }) }
+    }
+
+    unsafe fn spread_with(&self, lane: &Lane, parameters: kernels::AllReduce) -> Result<()> {
+        let grid = (self.blocks as u32, 1);
         // SAFETY: as for `enqueue`.
         unsafe {
             match parameters.wait.ranks {

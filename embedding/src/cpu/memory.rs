@@ -12,13 +12,13 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// pages where the system grants them: look-ups go to random places, and with pages of 4 KiB each would wait for the
 /// page tables too. Memory that was never written takes none, up to the size of a page.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     map: MmapMut,
 }
 
 impl Memory {
     /// `len` zeros. Where the system has no room for them, the process ends, as with every allocation.
-    pub(super) fn zeroed(len: usize) -> Self {
+    pub(crate) fn zeroed(len: usize) -> Self {
         let layout = Layout::array::<f32>(len).expect("a table has fewer bytes than addresses");
         let map = MmapMut::map_anon(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout));
         if layout.size() >= HUGE_PAGE_BYTES {

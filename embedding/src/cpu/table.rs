@@ -7,9 +7,10 @@ use rayon::prelude::*;
 use super::deduplicate::{BagPlace, Route};
 use super::memory::Memory;
 use super::pool::Feature;
-use crate::dtype::Rounding;
+use crate::dtype::{Dtype, Rounding};
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
+use crate::rows::{RowLayout, Touched};
 use crate::table::TableSpec;
 use crate::vectorized;
 
@@ -30,6 +31,8 @@ pub struct Table {
     data: Memory,
     /// What the first weights were drawn from, where they were.
     field: Option<UniformField>,
+    /// Which rows have been updated, where that is of interest.
+    touched: Option<Touched>,
 }
 
 impl Table {
@@ -38,7 +41,7 @@ impl Table {
     pub fn zeroed(spec: TableSpec, optimizer: Optimizer) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
-        let mut table = Self { spec, optimizer, stride, data, field: None };
+        let mut table = Self { spec, optimizer, stride, data, field: None, touched: None };
         let mut state = vec![0.0; optimizer.rule.state_elements(table.spec.dim)];
         optimizer.rule.initialize(&vec![0.0; table.spec.dim], &mut state);
         // Memory that was never written takes none.
@@ -61,7 +64,7 @@ impl Table {
     pub fn filled(spec: TableSpec, optimizer: Optimizer, fill: impl Fn(u64, &mut [f32]) + Sync) -> Self {
         let stride = stride(&spec, optimizer.rule);
         let data = Memory::zeroed(spec.rows as usize * stride);
-        let mut table = Self { spec, optimizer, stride, data, field: None };
+        let mut table = Self { spec, optimizer, stride, data, field: None, touched: None };
         table.fill(fill);
         table
     }
@@ -117,6 +120,13 @@ impl Table {
             gradients,
         };
         task.run(0..route.rows.len(), 0, &mut self.data);
+        self.mark(&route.rows);
+    }
+
+    fn mark(&mut self, rows: &[u64]) {
+        if let Some(touched) = &mut self.touched {
+            touched.mark(rows);
+        }
     }
 
     /// How a step's weights are rounded, where they are.
@@ -148,6 +158,7 @@ impl Table {
                 None => update.apply(weights, state, sum),
             }
         }
+        self.mark(rows);
     }
 
     /// The sum of each row's squared gradients, weight decay included, from the sums of its gradients, `[row, dim]`.
@@ -160,6 +171,38 @@ impl Table {
     pub fn row(&self, row: u64) -> &[f32] {
         let len = self.spec.dim + self.optimizer.rule.state_elements(self.spec.dim);
         &self.data[row as usize * self.stride..][..len]
+    }
+
+    /// How its rows lie in memory.
+    pub fn layout(&self) -> RowLayout {
+        let (dim, rule) = (self.spec.dim, self.optimizer.rule);
+        RowLayout::new(self.stride, (dim, Dtype::Fp32), rule, (dim, dim))
+    }
+
+    /// Some rows as they lie in memory.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub fn words(&self, rows: Range<u64>) -> &[f32] {
+        &self.data[rows.start as usize * self.stride..rows.end as usize * self.stride]
+    }
+
+    /// The same, to be changed.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub fn words_mut(&mut self, rows: Range<u64>) -> &mut [f32] {
+        &mut self.data[rows.start as usize * self.stride..rows.end as usize * self.stride]
+    }
+
+    /// Which rows have been updated since [`Table::begin_tracking`]; `None` where there was none.
+    pub fn touched(&self) -> Option<&Touched> {
+        self.touched.as_ref()
+    }
+
+    /// Keeps book, from now on, of which rows are updated: a bit each.
+    pub fn begin_tracking(&mut self) {
+        self.touched = Some(Touched::none(self.spec.rows));
     }
 }
 

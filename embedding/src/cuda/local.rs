@@ -6,7 +6,8 @@ use rankine_cuda::kernels::{Element, Learning, LookUp, LookUpTask, Rate, Shard, 
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::POISON;
-use super::error::{Error, Result, check_ids};
+use super::device_rows::{self, DeviceRows, Store};
+use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
@@ -27,6 +28,8 @@ pub struct LocalTables {
     /// The tables, and how their rows learn.
     shards: Buffer<Shard>,
     parts: Buffer<f32>,
+    /// Which rows have been updated, where that is of interest.
+    touched: Option<Buffer<u32>>,
 }
 
 impl LocalTables {
@@ -63,6 +66,7 @@ impl LocalTables {
             route: LocalRoute::new(device, &layout)?,
             shards: Buffer::of(device, &shards)?,
             parts: Buffer::filled(device, parts, POISON)?,
+            touched: None,
             seed,
             layout,
         };
@@ -177,7 +181,23 @@ impl LocalTables {
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
         unsafe { update.enqueue(lane, layout.is_lean()) }?;
+        let count = self.route.counts.pointer().element(1);
+        device_rows::mark(self.touched.as_ref(), lane, (self.route.rows.pointer(), count), stop)
+    }
+
+    /// Keeps book of the rows that are updated by what is enqueued from now on, a bit each.
+    ///
+    /// # Errors
+    /// Where the memory does not suffice.
+    pub fn keep_book(&mut self) -> Result<()> {
+        self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
         Ok(())
+    }
+
+    /// The rows of all tables, to be read and changed once the lane has done all that was enqueued on it.
+    pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
+        let store = Store { table: &self.table, touched: self.touched.as_ref() };
+        DeviceRows::new(lane).with_parts(&self.layout, 0, store)
     }
 
     /// The look-ups of the batch that was routed last, and the distinct rows among them.
@@ -195,30 +215,5 @@ impl LocalTables {
     /// Where the lane's work failed, and where ids were out of range.
     pub fn check(&self, lane: &Lane) -> Result<()> {
         check_ids(self.router.faults(lane)?)
-    }
-
-    /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was
-    /// enqueued on it.
-    ///
-    /// # Errors
-    /// The first that `tell` returns; what `failed` makes of an error where the lane's work failed.
-    pub fn try_for_each_row<E>(
-        &self,
-        lane: &Lane,
-        mut tell: impl FnMut(&[f32]) -> Result<(), E>,
-        failed: impl Fn(Error) -> E,
-    ) -> Result<(), E> {
-        for (number, table) in self.layout.tables.iter().enumerate() {
-            storage::try_for_each_row(
-                &self.layout,
-                (0, number),
-                &self.table,
-                lane,
-                0..table.rows,
-                &mut tell,
-                &failed,
-            )?;
-        }
-        Ok(())
     }
 }

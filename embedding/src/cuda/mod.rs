@@ -26,6 +26,7 @@
 //!
 //! No sum depends on timing, so that a run has the same bits each time.
 
+mod device_rows;
 mod error;
 mod frequent;
 mod layout;
@@ -42,6 +43,7 @@ mod storage;
 
 use rankine_cuda::Device;
 
+pub use device_rows::DeviceRows;
 pub use error::{Error, Result};
 pub use layout::{Feature, Hotness, Ids, Layout};
 pub use local::LocalTables;

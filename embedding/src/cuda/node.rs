@@ -1,13 +1,12 @@
 //! Tables over the GPUs of an NVLink domain: each rank owns some of the rows, and exchanges them with its peers.
 
-use std::ops::Range;
-
 use rankine_cuda::kernels::{
     Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce, Send,
     Shard, SharedSquares, Step, Update,
 };
 use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
 
+use super::device_rows::{self, DeviceRows, Store};
 use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::pooled::Pooled;
@@ -49,6 +48,8 @@ pub struct NodeTables {
     routes: Vec<NodeRoute>,
     union: Bits,
     parts: Buffer<f32>,
+    /// Which rows have been updated, where that is of interest.
+    touched: Option<Buffer<u32>>,
     /// Of routes, which are made aside, and of all else.
     route_barrier: PeerBarrier,
     barrier: PeerBarrier,
@@ -115,6 +116,7 @@ impl NodeTables {
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
             union: Bits::new(device, layout.span)?,
             parts: Buffer::filled(device, parts, POISON)?,
+            touched: None,
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
@@ -439,7 +441,29 @@ impl NodeTables {
                 self.meet(lane)?;
             }
             update.enqueue(lane, vectors, blocks)?;
-            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))
+            self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))?;
+        }
+        let count = route.union_starts.pointer().element(1);
+        device_rows::mark(self.touched.as_ref(), lane, (route.union.pointer(), count), stop)
+    }
+
+    /// Keeps book of the rows that are updated by what is enqueued from now on, a bit each.
+    ///
+    /// # Errors
+    /// Where the memory does not suffice.
+    pub fn keep_book(&mut self) -> Result<()> {
+        self.touched = Some(device_rows::bits(self.table.device(), &self.layout)?);
+        self.pooled.as_mut().map_or(Ok(()), Pooled::keep_book)
+    }
+
+    /// The rows that this rank has, to be read and changed once the lane has done all that was enqueued on it. Of those
+    /// that all ranks have, each speaks for a share.
+    pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
+        let store = Store { table: &self.table, touched: self.touched.as_ref() };
+        let rows = DeviceRows::new(lane).with_parts(&self.layout, self.rank, store);
+        match &self.pooled {
+            None => rows,
+            Some(pooled) => rows.with_pooled(&self.layout, self.rank, (pooled.received(), pooled.store())),
         }
     }
 
@@ -484,75 +508,6 @@ impl NodeTables {
     pub fn check_now(&self) -> Result<()> {
         self.barrier.check_now()?;
         Ok(self.route_barrier.check_now()?)
-    }
-
-    /// Copies what this rank has of some rows of a table to their places in `weights`, which is `[row][dim]` from the
-    /// first of these rows on; the lane must have done all that was enqueued on it. With the parts of all ranks, rows
-    /// are whole.
-    ///
-    /// # Panics
-    /// Where there is no such table, or `weights` is of another size.
-    ///
-    /// # Errors
-    /// Where the lane's work failed.
-    pub fn copy_rows(&self, lane: &Lane, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
-        let (layout, dim) = (&self.layout, self.layout.tables[table].dim);
-        assert_eq!(weights.len() as u64, (rows.end - rows.start) * dim as u64, "room for the rows");
-        for (number, part) in layout.parts.iter().enumerate() {
-            // What every rank has, the first one tells.
-            if part.table != table || (part.is_everywhere() && self.rank > 0) {
-                continue;
-            }
-            let topology = layout.topology();
-            // Owners have room for frequent rows, too, and do not use it.
-            let listed = layout.listed().find(|(_, other, _)| *other == table);
-            let elsewhere = |row| {
-                !part.is_everywhere() && listed.is_some_and(|(.., frequent)| frequent.index(row).is_some())
-            };
-            let numbers =
-                part.numbers_within(&rows, (self.rank, layout.part_rows(self.rank, part)), topology);
-            let mut next = numbers.start;
-            storage::try_for_each_row(
-                layout,
-                (self.rank, number),
-                &self.table,
-                lane,
-                numbers,
-                |own| {
-                    let row = part.row(next, self.rank, topology);
-                    if !elsewhere(row) {
-                        let at = (row - rows.start) as usize * dim;
-                        weights[at..][part.columns.clone()].copy_from_slice(own);
-                    }
-                    next += 1;
-                    Ok(())
-                },
-                |error: Error| error,
-            )?;
-        }
-        for number in (0..layout.pooled.len()).filter(|&number| layout.pooled[number].table == table) {
-            let pooled = self.pooled.as_ref().expect("there are such parts");
-            pooled.copy_rows(lane, layout, (number, &rows), weights)?;
-        }
-        Ok(())
-    }
-
-    /// Tells the weights of the rows that every rank has, part by part, once the lane has done all that was enqueued on
-    /// it: they are the same at all ranks.
-    ///
-    /// # Errors
-    /// Where the lane's work failed.
-    pub fn for_each_shared_row(&self, lane: &Lane, mut tell: impl FnMut(&[f32])) -> Result<()> {
-        let layout = &self.layout;
-        for (number, part) in layout.parts.iter().enumerate().filter(|(_, part)| part.is_everywhere()) {
-            let (at, rows) = ((self.rank, number), 0..layout.part_rows(self.rank, part));
-            let told = |row: &[f32]| {
-                tell(row);
-                Ok(())
-            };
-            storage::try_for_each_row(layout, at, &self.table, lane, rows, told, |error: Error| error)?;
-        }
-        Ok(())
     }
 
     /// Checksums and sizes aside, bytes of this rank's memory that peers access.

@@ -70,13 +70,13 @@ impl Layout {
     }
 
     /// Words that a row's weights take: state begins where rows can be read by vectors of f32.
-    fn weight_words(&self, part: usize) -> usize {
+    pub(super) fn weight_words(&self, part: usize) -> usize {
         let table = &self.tables[self.parts[part].table];
         (self.filled_dim(part) * table.dtype.bytes() / 4).next_multiple_of(VECTOR)
     }
 
     /// Elements of a part's row, filled up to whole vectors.
-    fn filled_dim(&self, part: usize) -> usize {
+    pub(super) fn filled_dim(&self, part: usize) -> usize {
         self.parts[part].columns.len().next_multiple_of(VECTOR)
     }
 

@@ -12,6 +12,7 @@ use rankine_cuda::kernels::{
 };
 use rankine_cuda::{Buffer, Lane, Peers, Pointer, Shared};
 
+use super::device_rows::{self, Store};
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Ids, Layout, VECTOR};
 use super::local_route::LocalRoute;
@@ -39,6 +40,8 @@ pub(super) struct Pooled {
     /// `[sample][rank][width]`: gradients of bags, as ranks write them here.
     gradients: Shared<u32>,
     table: Buffer<f32>,
+    /// Which rows have been updated, where that is of interest.
+    touched: Option<Buffer<u32>>,
     shards: Buffer<kernels::Shard>,
     router: Router,
     /// What looks up for each rank: places are those in its landing.
@@ -207,6 +210,7 @@ impl Pooled {
             faults: Buffer::filled(device, 1, 0)?,
             gradients,
             table,
+            touched: None,
             shards: Buffer::of(device, &shards)?,
             router: Router::new(device, &received, 0)?,
             tasks: tasks.collect::<Result<_>>()?,
@@ -391,7 +395,9 @@ impl Pooled {
         };
         // SAFETY: all other addresses are of this value's buffers, whose lengths follow from the layout; the caller
         // vouches for the rest.
-        Ok(unsafe { update.enqueue(lane, layout.is_lean()) }?)
+        unsafe { update.enqueue(lane, layout.is_lean()) }?;
+        let rows = (route.rows.pointer(), route.counts.pointer().element(1));
+        device_rows::mark(self.touched.as_ref(), lane, rows, by.stop)
     }
 
     /// Blocks of one feature.
@@ -399,34 +405,20 @@ impl Pooled {
         blocks(lane.device()).div_ceil(self.features.len() as u32)
     }
 
-    /// As [`super::NodeTables::copy_rows`], of one of the layout's pooled parts.
-    pub(super) fn copy_rows(
-        &self,
-        lane: &Lane,
-        layout: &Layout,
-        (number, rows): (usize, &Range<u64>),
-        weights: &mut [f32],
-    ) -> Result<()> {
-        let (part, topology) = (&layout.pooled[number], layout.topology());
-        let TableSpec { rows: all, dim, .. } = layout.tables[part.table];
-        let numbers =
-            part.numbers_within(rows, (self.rank, part.rows_at(self.rank, all, topology)), topology);
-        let mut next = numbers.start;
-        let tell = |own: &[f32]| {
-            let at = (part.row(next, self.rank, topology) - rows.start) as usize * dim;
-            weights[at..][part.columns.clone()].copy_from_slice(own);
-            next += 1;
-            Ok(())
-        };
-        storage::try_for_each_row(
-            &self.received,
-            (0, number),
-            &self.table,
-            lane,
-            numbers,
-            tell,
-            |error: Error| error,
-        )
+    /// Keeps book of the rows that are updated by what is enqueued from now on.
+    pub(super) fn keep_book(&mut self) -> Result<()> {
+        self.touched = Some(device_rows::bits(self.table.device(), &self.received)?);
+        Ok(())
+    }
+
+    /// The rows that the rank owns, as tables of one GPU: one for each of the layout's pooled parts.
+    pub(super) fn received(&self) -> &Layout {
+        &self.received
+    }
+
+    /// Where they lie.
+    pub(super) fn store(&self) -> Store<'_> {
+        Store { table: &self.table, touched: self.touched.as_ref() }
     }
 
     /// Waits for the lane, and tells how many ids were out of range.

@@ -199,9 +199,13 @@ impl<'a> Search<'a> {
                 Placement::Hybrid => {
                     for exchange in possible(false) {
                         let splits = &self.splits[table][exchange as usize];
-                        // Without frequent rows it is row-wise, unless it must be hybrid.
-                        let splits = splits.iter().filter(|&&split| split > 0 || placement.is_some());
-                        found.extend(splits.map(|&split| Choice::hybrid(exchange, split)));
+                        // Without frequent rows it is row-wise, unless the job has it hybrid.
+                        let demanded = input.placement == Some(Placement::Hybrid);
+                        let none = |split| split == 0 && !demanded;
+                        found.extend(splits.iter().map(|&split| match none(split) {
+                            true => Choice::row_wise(exchange),
+                            false => Choice::hybrid(exchange, split),
+                        }));
                     }
                 }
                 Placement::TableWise => {

@@ -2,7 +2,7 @@
 //!
 //! Ranks share one GPU, and where there are several the same tests run on two and on all of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
 use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
+use rankine_embedding::rows::{PlacedRows, RowPart, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
     Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
     UpdateRule,
@@ -28,7 +29,7 @@ const SCALE: f32 = 4.0;
 /// The tests: each on one GPU, and where there are several on two and on all of them.
 pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
-    let bodies: [(&str, CaseBody); 9] = [
+    let bodies: [(&str, CaseBody); 11] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
         ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>),
@@ -38,6 +39,8 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
         ("sums_in_bf16_are_near_the_exact_ones", sums_in_bf16_are_near_the_exact_ones),
         ("captured_iterations_have_the_same_bits", captured_iterations_have_the_same_bits),
         ("ids_out_of_range_are_told", ids_out_of_range_are_told),
+        ("rows_come_and_go_with_their_state", rows_come_and_go_with_their_state),
+        ("the_rows_that_are_updated_are_known", the_rows_that_are_updated_are_known),
     ];
     let mut gpus = vec![1];
     gpus.extend((devices >= 2).then_some(2));
@@ -169,8 +172,9 @@ impl Case {
             device.bind()?;
             let (lane, side) = (Lane::new(&device)?, Lane::of_high_priority(&device)?);
             let (layout, drawn) = (self.layout.clone(), self.layout.tables().len());
-            let tables =
+            let mut tables =
                 NodeTables::initialized::<T>(&peers, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
+            tables.keep_book()?;
             let bench = Bench { device, lane };
             let rank = Rank { case: self, peers, bench, side, tables };
             let outcome = body(&rank);
@@ -261,18 +265,29 @@ impl Rank<'_> {
         unsafe { self.tables.route(lane, batch.ids.ids(), place) }
     }
 
-    /// All rows that this rank has, `[row][dim]` of each table; poison elsewhere.
+    /// All rows that this rank speaks for, `[row][dim]` of each table; poison elsewhere.
     fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
-        let table = |(number, table): (usize, &TableSpec)| {
-            let mut weights = vec![f32::from_bits(u32::MAX); table.rows as usize * table.dim];
-            // In two pieces, as whoever saves tables reads them.
-            let middle = table.rows / 3;
-            let (low, high) = weights.split_at_mut(middle as usize * table.dim);
-            self.tables.copy_rows(&self.bench.lane, number, 0..middle, low)?;
-            self.tables.copy_rows(&self.bench.lane, number, middle..table.rows, high)?;
-            Ok(weights)
-        };
-        self.case.layout.tables().iter().enumerate().map(table).collect()
+        let rows = self.tables.rows(&self.bench.lane);
+        let tables = self.case.layout.tables();
+        let poison = |table: &TableSpec| vec![f32::from_bits(u32::MAX); table.rows as usize * table.dim];
+        let mut weights: Vec<_> = tables.iter().map(poison).collect();
+        let listed = |part: &&RowPart| matches!(part.rows, RowSet::Listed(_));
+        for (number, part) in rows.parts().iter().enumerate() {
+            // What is listed goes before what has holes there.
+            let others = rows.parts().iter().filter(listed).filter(|other| other.table == part.table);
+            let before: Vec<_> = others.filter(|_| !listed(&part)).collect();
+            let (mut scratch, layout) = (Vec::new(), part.layout);
+            let words = rows.read(number, part.own.clone(), &mut scratch)?;
+            for (position, words) in part.own.clone().zip(words.chunks_exact(layout.words)) {
+                let row = part.rows.row(position);
+                if before.iter().all(|other| other.rows.position(row).is_none()) {
+                    let dim = tables[part.table].dim;
+                    let to = &mut weights[part.table][row as usize * dim..][..dim];
+                    layout.read_weights(words, &mut to[part.columns.clone()]);
+                }
+            }
+        }
+        Ok(weights)
     }
 }
 
@@ -447,6 +462,8 @@ fn travelled<T: Element>(sum: f32) -> f32 {
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
         let (dim, mut ids, mut sums) = (table.spec().dim, Vec::new(), Vec::new());
+        // Where owners pool, gradients of bags travel, as they are.
+        let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
         for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
             let (_, features) = case.cpu_features(columns, number);
             if features.is_empty() {
@@ -463,7 +480,7 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
                     sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
                 }
                 ids.push(row);
-                sums.extend(sum.into_iter().map(travelled::<T>));
+                sums.extend(sum.into_iter().map(|sum| if pooled { sum } else { travelled::<T>(sum) }));
             }
         }
         let offsets: Vec<u32> = (0..=ids.len() as u32).collect();
@@ -553,18 +570,105 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outco
         }
         rank.tables.check(lane)?;
         let mut rows = Vec::new();
-        local.try_for_each_row(
-            lane,
-            |row| {
-                rows.extend_from_slice(row);
-                Ok(())
-            },
-            Failed::from,
-        )?;
+        for (number, table) in case.layout.tables().iter().enumerate() {
+            let mut weights = vec![0.0; table.rows as usize * table.dim];
+            gather(&local.rows(lane), number, 0..table.rows, false, (table.dim, &mut weights))?;
+            rows.extend(weights);
+        }
         Ok((rank.weights()?.concat(), rows))
     })?;
     let (found, expected) = &found[0];
     if bits(found) == bits(expected) { Ok(()) } else { Err("weights are others".into()) }
+}
+
+/// A row's state as the CPU has it, of some columns: kind by kind.
+fn state_of(table: &Table, row: u64, part: &RowPart) -> Vec<f32> {
+    let (row, dim) = (table.row(row), table.spec().dim);
+    let kind = |number: usize| match part.layout.rowwise {
+        true => row[dim..dim + 1].to_vec(),
+        false => row[dim + number * dim..][part.columns.clone()].to_vec(),
+    };
+    (0..part.layout.state().len()).flat_map(kind).collect()
+}
+
+/// What the CPU has is put where ranks have it, and taken out again.
+fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome {
+    let mut tables = case.of_rank.on_cpu();
+    for table in &mut tables {
+        let (layout, dtype) = (table.layout(), table.spec().dtype);
+        for row in 0..table.spec().rows {
+            for (column, word) in table.words_mut(row..row + 1).iter_mut().enumerate() {
+                let number = words.unit() as f32 - 0.5;
+                *word = if column < layout.dim { dtype.nearest(number) } else { number };
+            }
+        }
+    }
+    case.on_ranks::<f32, _>(|rank| {
+        let mut rows = rank.tables.rows(&rank.bench.lane);
+        for (number, table) in tables.iter().enumerate() {
+            let (spec, layout) = (table.spec(), table.layout());
+            let mut weights = Vec::new();
+            let mut state = vec![Vec::new(); layout.state().len()];
+            for row in table.words(0..spec.rows).chunks_exact(layout.words) {
+                layout.write_weights(row, spec.dtype, &mut weights);
+                for (state, &begin) in state.iter_mut().zip(layout.state()) {
+                    state.extend_from_slice(&row[begin..begin + layout.state_words()]);
+                }
+            }
+            let piece = PlacedRows {
+                table: number,
+                columns: 0..spec.dim,
+                rows: RowSet::all(spec.rows),
+                dtype: spec.dtype,
+                weights: &weights,
+                state: state.iter().map(Vec::as_slice).collect(),
+            };
+            place(&mut rows, &piece)?;
+        }
+        let mut scratch = Vec::new();
+        for (number, part) in rows.parts().iter().enumerate() {
+            let table = &tables[part.table];
+            let words = rows.read(number, 0..part.rows.len(), &mut scratch)?;
+            for (row, words) in part.rows.iter().zip(words.chunks_exact(part.layout.words)) {
+                let mut weights = vec![0.0; part.columns.len()];
+                part.layout.read_weights(words, &mut weights);
+                let kept = |begin: &usize| words[*begin..begin + part.layout.state_words()].to_vec();
+                let state: Vec<_> = part.layout.state().iter().flat_map(kept).collect();
+                if weights != table.weights(row)[part.columns.clone()] || state != state_of(table, row, part)
+                {
+                    return Err(format!("row {row} of {part:?} is another one").into());
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn the_rows_that_are_updated_are_known(case: &Case, words: &mut Words) -> Outcome {
+    let batches = [case.batch::<f32>(words, true), case.batch(words, true)];
+    let of_ranks = case.on_ranks::<f32, _>(|rank| {
+        let uploaded = rank.upload(&[(&batches[0], 0), (&batches[1], 0)])?;
+        let found = uploaded.iter().enumerate().map(|(number, batch)| {
+            if number == 1 {
+                rank.tables.rows(&rank.bench.lane).begin_tracking()?;
+            }
+            rank.route(&rank.bench.lane, batch, 0)?;
+            rank.iterate(batch, 0)?;
+            rank.tables.check(&rank.bench.lane)?;
+            update::updated(&rank.tables.rows(&rank.bench.lane))
+        });
+        found.collect::<Result<Vec<_>, _>>()
+    })?;
+    for (number, batch) in batches.iter().enumerate() {
+        let named: BTreeSet<_> =
+            batch.columns.iter().flat_map(|columns| case.of_rank.named(columns)).collect();
+        let found: BTreeSet<_> = of_ranks.iter().flat_map(|rank| &rank[number]).copied().collect();
+        if found != named {
+            return Err(format!("of batch {number} other rows are said to be updated").into());
+        }
+    }
+    Ok(())
 }
 
 fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outcome {

@@ -6,6 +6,7 @@ use rankine_cuda::kernels::{Element, Pair};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Ids, Layout, LocalSnapshot, LocalTables};
 use rankine_embedding::random::UniformField;
+use rankine_embedding::rows::gather;
 use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec};
 
 use super::{Bench, Body, CASES, Outcome, Words};
@@ -180,14 +181,11 @@ fn first_weights_are_the_cpus_or_zeros(bench: &Bench, words: &mut Words) -> Outc
     let of_rows = |table: &Table| (0..table.spec().rows).map(|row| table.weights(row).to_vec()).collect();
     let expected: Vec<Vec<f32>> = expected.iter().flat_map(|table| -> Vec<_> { of_rows(table) }).collect();
     let mut found = Vec::with_capacity(expected.len());
-    tables.try_for_each_row(
-        &bench.lane,
-        |row| {
-            found.push(row.to_vec());
-            Ok(())
-        },
-        |error| error,
-    )?;
+    for (number, table) in case.layout.tables().iter().enumerate() {
+        let mut weights = vec![0.0; table.rows as usize * table.dim];
+        gather(&tables.rows(&bench.lane), number, 0..table.rows, false, (table.dim, &mut weights))?;
+        found.extend(weights.chunks_exact(table.dim).map(<[f32]>::to_vec));
+    }
     match found.iter().zip(&expected).position(|(found, expected)| found != expected) {
         None if found.len() == expected.len() => Ok(()),
         at => {

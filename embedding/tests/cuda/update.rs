@@ -3,12 +3,15 @@
 //! Gradients are small multiples of a power of two, so that their sums are exact in any order: what is left is the
 //! arithmetic of rules, which must be the CPU's.
 
+use std::collections::BTreeSet;
+
 use half::bf16;
 use libtest_mimic::Failed;
 use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
+use rankine_embedding::rows::{Rows, gather};
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
 use super::local::{Column, DeviceIds};
@@ -117,6 +120,12 @@ impl Case {
         self.layout.columns().iter().enumerate().map(column).collect()
     }
 
+    /// The rows that a batch looks up, each with its table.
+    pub(crate) fn named(&self, batch: &[Column]) -> Vec<(usize, u64)> {
+        let of = |feature: &Feature| batch[feature.column].ids.iter().map(|&id| (feature.table, id));
+        self.layout.features().iter().flat_map(of).collect()
+    }
+
     /// Gradients whose sums are exact in any order.
     pub(crate) fn exact_gradients<T: Element>(&self, words: &mut Words) -> Vec<T> {
         let number = |_| T::of((words.below(63) as f32 - 31.0) / 64.0);
@@ -165,7 +174,8 @@ struct OnGpu<'a> {
 impl<'a> OnGpu<'a> {
     fn new(bench: &'a Bench, case: &'a Case) -> Result<Self, Failed> {
         let (layout, drawn) = (case.layout.clone(), case.layout.tables().len());
-        let tables = LocalTables::initialized(&bench.device, layout, &bench.lane, case.seed, drawn)?;
+        let mut tables = LocalTables::initialized(&bench.device, layout, &bench.lane, case.seed, drawn)?;
+        tables.keep_book()?;
         Ok(Self { case, bench, tables })
     }
 
@@ -192,14 +202,17 @@ impl<'a> OnGpu<'a> {
     /// All weights, table by table and row by row.
     fn weights(&self) -> Result<Vec<Vec<f32>>, Failed> {
         let mut rows = Vec::new();
-        self.tables.try_for_each_row(
-            &self.bench.lane,
-            |row| {
-                rows.push(row.to_vec());
-                Ok(())
-            },
-            Failed::from,
-        )?;
+        for (number, table) in self.case.layout.tables().iter().enumerate() {
+            let mut weights = vec![0.0; table.rows as usize * table.dim];
+            gather(
+                &self.tables.rows(&self.bench.lane),
+                number,
+                0..table.rows,
+                false,
+                (table.dim, &mut weights),
+            )?;
+            rows.extend(weights.chunks_exact(table.dim).map(<[f32]>::to_vec));
+        }
         Ok(rows)
     }
 
@@ -220,6 +233,7 @@ impl<'a> OnGpu<'a> {
 /// Trains on the GPU and on the CPU; of some steps nothing may be written.
 fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) -> Outcome {
     let (gpu, mut cpu) = (OnGpu::new(bench, case)?, case.on_cpu());
+    let mut named = BTreeSet::new();
     for number in 1..=steps {
         let (batch, gradients) = (case.batch(words), case.exact_gradients::<T>(words));
         let step = Step { number, rate_factor: 1.0 / number as f64 };
@@ -229,11 +243,24 @@ fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) 
         }
         gpu.update(&batch, &gradients, step, 0)?;
         case.update_on_cpu(&mut cpu, &batch, &gradients, step);
+        named.extend(case.named(&batch));
         if number == 1 || number == steps {
             gpu.compare(&cpu, number)?;
         }
     }
-    Ok(())
+    let rows = gpu.tables.rows(&bench.lane);
+    if updated(&rows)? == named { Ok(()) } else { Err("other rows are said to be updated".into()) }
+}
+
+/// The rows that a rank speaks for, and that are said to have been updated, each with its table.
+pub(crate) fn updated(rows: &dyn Rows) -> Result<BTreeSet<(usize, u64)>, Failed> {
+    let mut found = BTreeSet::new();
+    for (number, part) in rows.parts().iter().enumerate() {
+        let touched = rows.touched(number)?.ok_or("no book was kept")?;
+        let own = touched.iter().filter(|position| part.own.contains(position));
+        found.extend(own.map(|position| (part.table, part.rows.row(position))));
+    }
+    Ok(found)
 }
 
 pub(crate) fn random_case(words: &mut Words, samples: &[usize]) -> Result<Case, Failed> {

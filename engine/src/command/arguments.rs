@@ -1,6 +1,7 @@
 //! Values of arguments that several commands take, read and refused in the same words.
 
 use rankine::job::{Count, NonNegative, RankCount, ThreadCount};
+use rankine::overlap::Overlap;
 use rankine_reader::Part;
 
 /// A number of which there must be at least one. Digits may be grouped: 1_000_000.
@@ -30,6 +31,14 @@ pub(crate) fn non_negative(text: &str) -> Result<NonNegative, String> {
 /// A part of a dataset.
 pub(crate) fn part(text: &str) -> Result<Part, String> {
     Part::ALL.into_iter().find(|part| part.name() == text).ok_or_else(|| "expected train or eval".into())
+}
+
+/// What an iteration does at the same time.
+pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
+    Overlap::ALL
+        .into_iter()
+        .find(|overlap| overlap.name() == text)
+        .ok_or_else(|| format!("expected one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
 }
 
 /// A number of bytes, with a binary unit: `512MiB`, `2GiB`, or plain bytes.

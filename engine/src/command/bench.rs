@@ -5,8 +5,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use rankine::launch::Seat;
+use rankine::overlap::Overlap;
 use rankine::training::{
-    self, Ceilings, Input, MemoryPart, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
+    self, Ceilings, EvalBench, EvalBenchOptions, Input, MemoryPart, Phase, Reading, Times, TraceSummary,
+    TrainBench, TrainBenchOptions,
 };
 use rankine_reader::Part;
 use rankine_reader::bench::{ReadBench, ReadBenchOptions, bench_read};
@@ -25,12 +27,14 @@ pub(crate) struct Args {
 enum What {
     Read(Read),
     Train(Train),
+    Eval(Eval),
 }
 
 /// Read a dataset on every path that this machine allows, and compare it with the device itself
 ///
 /// Rates are medians of several passes, made in turn, with the page cache dropped before each: of the device alone, of
-/// blocks read, of blocks read and checked on one thread, and of samples unpacked into batches on one thread.
+/// blocks read, of blocks read and checked on one thread, of samples unpacked into batches on one thread, and of
+/// samples shuffled into batches that GPUs unpack, on the threads that feed these.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -97,6 +101,37 @@ struct Train {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 
+    /// Do something after the rest that is done beside it otherwise, to see what that gains: input, look-ups, routes,
+    /// weight-gradients, row-gradients, gradient-sums or dense-update. On GPUs; losses stay the same to the bit
+    #[arg(long, value_name = "OVERLAP", value_delimiter = ',', value_parser = arguments::overlap)]
+    without: Vec<Overlap>,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    launch: launch::Args,
+}
+
+/// Evaluate a job's model again and again, and tell how long that takes
+///
+/// The model has learnt nothing. The first evaluation reads; where the evaluation part fits on the GPUs it stays there,
+/// and the others read nothing, as in a training that evaluates now and then. Each ends with its metrics.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine bench eval configs/quickstart.toml
+  rankine bench eval configs/bench-dlrm.toml --set device.kind=cuda --set data.generate.eval_samples=89137319 \\
+      --set data.dir=/dev/shm/dlrm --set eval.batch_size=65536")]
+struct Eval {
+    #[command(flatten)]
+    job: JobArgs,
+
+    /// Evaluations after the first one; the median counts
+    #[arg(long, value_name = "N", default_value_t = EvalBenchOptions::default().passes)]
+    passes: usize,
+
     /// Print JSON instead of text
     #[arg(long)]
     json: bool,
@@ -111,6 +146,7 @@ impl Args {
         match &self.what {
             What::Read(_) => None,
             What::Train(train) => Some(&train.launch),
+            What::Eval(eval) => Some(&eval.launch),
         }
     }
 }
@@ -119,6 +155,7 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     match args.what {
         What::Read(args) => run_read(args),
         What::Train(args) => run_train(args, seat),
+        What::Eval(args) => run_eval(args, seat),
     }
 }
 
@@ -126,14 +163,46 @@ fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
     let processes = args.launch.form(seat)?;
-    let Train { warm_up, steps, resident, trace, json, .. } = args;
-    let options = TrainBenchOptions { warm_up, steps, resident, trace };
+    let Train { warm_up, steps, resident, trace, without, json, .. } = args;
+    let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
     let bench = training::bench_train(&job, &options, &processes, &mut ());
     let bench = launch::outcome(&processes, &file, bench)?;
     if !processes.is_first() {
         return Ok(());
     }
     if json { output::json(&bench) } else { output::text(Iteration(&bench)) }
+}
+
+fn run_eval(args: Eval, seat: &Seat) -> Result<(), CommandError> {
+    let file = args.job.read()?;
+    let job = file.job()?;
+    let processes = args.launch.form(seat)?;
+    let options = EvalBenchOptions { passes: args.passes };
+    let bench = training::bench_eval(&job, &options, &processes, &mut ());
+    let bench = launch::outcome(&processes, &file, bench)?;
+    if !processes.is_first() {
+        return Ok(());
+    }
+    if args.json { output::json(&bench) } else { output::text(Passes(&bench)) }
+}
+
+struct Passes<'a>(&'a EvalBench);
+
+impl fmt::Display for Passes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bench = self.0;
+        let EvalBench { device, samples, batch_size, first_seconds, seconds, seconds_median, .. } = bench;
+        writeln!(f, "device              {device}")?;
+        writeln!(f, "samples             {samples}, {batch_size} at a time")?;
+        writeln!(f, "first evaluation    {first_seconds:.4} s")?;
+        let passes = seconds.len();
+        writeln!(f, "others              {seconds_median:.4} s, the median of {passes}")?;
+        writeln!(f, "samples/s           {:.0}", bench.samples_per_second)?;
+        match bench.metrics.first.and_then(|metrics| metrics.auc) {
+            Some(auc) => writeln!(f, "auc                 {auc:.5}"),
+            None => Ok(()),
+        }
+    }
 }
 
 struct Iteration<'a>(&'a TrainBench);
@@ -155,6 +224,9 @@ impl fmt::Display for Iteration<'_> {
                 "input               {samples} samples read with {rung}; waiting for them {:.1}% of the time",
                 100.0 * reader_wait_share
             )?,
+        }
+        if !bench.without.is_empty() {
+            writeln!(f, "not beside the rest {}", bench.without.join(", "))?;
         }
         writeln!(f, "ms/iteration        {}, {} steps", times(&bench.iteration), bench.steps)?;
         if let Some(on_device) = &bench.on_device {
@@ -220,20 +292,27 @@ impl fmt::Display for Table<'_> {
         writeln!(f, "device          {raw:>6.2} GB/s  ({reads})\n")?;
         writeln!(
             f,
-            "{:<15} {:>11} {:>10} {:>14} {:>14} {:>16}",
-            "", "read GB/s", "of device", "checked GB/s", "unpacked GB/s", "unpacked samp/s"
+            "{:<15} {:>11} {:>10} {:>14} {:>14} {:>16} {:>16}",
+            "",
+            "read GB/s",
+            "of device",
+            "checked GB/s",
+            "unpacked GB/s",
+            "unpacked samp/s",
+            "for GPUs samp/s"
         )?;
         for rung in rungs {
             match &rung.outcome {
                 Ok(rates) => writeln!(
                     f,
-                    "{:<15} {:>11.2} {:>9.0}% {:>14.2} {:>14.2} {:>16.0}",
+                    "{:<15} {:>11.2} {:>9.0}% {:>14.2} {:>14.2} {:>16.0} {:>16.0}",
                     rung.rung,
                     rates.packed.gb_per_s,
                     100.0 * rates.share_of_device,
                     rates.verified.gb_per_s,
                     rates.decoded.gb_per_s,
-                    rates.decoded.samples_per_s
+                    rates.decoded.samples_per_s,
+                    rates.packed_batches.samples_per_s
                 )?,
                 Err(why) => writeln!(f, "{:<15} refused: {why}", rung.rung)?,
             }

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use rankine::checkpoint::CheckpointError;
 use rankine::job::JobError;
 use rankine::prediction::PredictError;
 use rankine::saved::SavedModelError;
@@ -93,10 +94,23 @@ impl From<SavedModelError> for CommandError {
             SavedModelError::Read { .. } | SavedModelError::NotFinite { .. } | SavedModelError::Gpu(_) => {
                 Self::new(Exit::Failed, error)
             }
+            SavedModelError::Damaged { .. } | SavedModelError::Source(_) => Self::new(Exit::BadData, error),
             SavedModelError::Processes(error) => error.into(),
-            SavedModelError::Damaged { .. } => Self::new(Exit::BadData, error),
             SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
         }
+    }
+}
+
+impl From<CheckpointError> for CommandError {
+    fn from(error: CheckpointError) -> Self {
+        let exit = match &error {
+            CheckpointError::Io { .. } | CheckpointError::NotFinite { .. } | CheckpointError::State(_) => {
+                Exit::Failed
+            }
+            CheckpointError::Damaged { .. } => Exit::BadData,
+            CheckpointError::Missing(_) | CheckpointError::Mismatch { .. } => Exit::Usage,
+        };
+        Self::new(exit, error)
     }
 }
 
@@ -105,6 +119,8 @@ impl From<TrainError> for CommandError {
         match error {
             TrainError::Data(error) => error.into(),
             TrainError::Saved(error) => error.into(),
+            TrainError::Checkpoint(error) => error.into(),
+            TrainError::Interrupted { .. } => Self::new(Exit::Resumable, error),
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }

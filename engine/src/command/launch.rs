@@ -98,6 +98,11 @@ pub(crate) fn outcome<V>(
             processes.finish();
             return Ok(value);
         }
+        // All have come to this together.
+        Err(error @ TrainError::Interrupted { .. }) => {
+            processes.finish();
+            return Err(error.into());
+        }
         Err(error) => error,
     };
     let misses_rank = error.misses_rank();

@@ -10,8 +10,8 @@ use super::{CommandError, Exit};
 /// The variable that says how much is told.
 const VARIABLE: &str = "RANKINE_LOG";
 
-/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on; of one of several
-/// processes, with its rank.
+/// Sends the library's events to stderr, from the level in `RANKINE_LOG` on, or else from `default` on; of one of
+/// several processes, with its rank.
 pub(crate) fn init(default: LevelFilter, rank: Option<usize>) -> Result<(), CommandError> {
     let asked = env::var_os(VARIABLE).map(|text| text.to_string_lossy().into_owned());
     let level = level(asked.as_deref(), default)?;

@@ -13,6 +13,7 @@ use tracing_subscriber::filter::LevelFilter;
 mod arguments;
 mod bench;
 mod check;
+mod ckpt;
 mod convert;
 mod doctor;
 mod error;
@@ -29,6 +30,7 @@ mod plan;
 mod predict;
 mod progress;
 mod raw;
+mod signals;
 mod train;
 
 use error::CommandError;
@@ -56,7 +58,8 @@ Exit codes:
   2   bad usage, or a bad job file
   3   bad input data: a damaged dataset, or too many bad rows
   4   the model does not fit into the memory of the ranks it was planned for
-  5   of a job over several processes or GPUs, another rank failed, ended, hung or did not come";
+  5   of a job over several processes or GPUs, another rank failed, ended, hung or did not come
+  75   a signal stopped training, and a checkpoint is there: with --resume it goes on";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -66,6 +69,7 @@ enum Command {
     Init(init::Args),
     Check(check::Args),
     Plan(plan::Args),
+    Ckpt(ckpt::Args),
     Generate(generate::Args),
     Convert(convert::Args),
     Inspect(inspect::Args),
@@ -89,6 +93,9 @@ pub(crate) enum Exit {
     DoesNotFit = 4,
     /// Another rank is lost.
     Lost = 5,
+    /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
+    /// repeat.
+    Resumable = 75,
 }
 
 impl From<Exit> for process::ExitCode {
@@ -120,6 +127,7 @@ pub(crate) fn main() -> Exit {
         Command::Init(args) => init::run(args),
         Command::Check(args) => check::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Ckpt(args) => ckpt::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Convert(args) => convert::run(args),
         Command::Inspect(args) => inspect::run(args),
@@ -161,7 +169,16 @@ mod tests {
 
     #[test]
     fn the_help_documents_every_exit_code() {
-        for exit in [Exit::Success, Exit::Failed, Exit::Usage, Exit::BadData, Exit::DoesNotFit, Exit::Lost] {
+        let all = [
+            Exit::Success,
+            Exit::Failed,
+            Exit::Usage,
+            Exit::BadData,
+            Exit::DoesNotFit,
+            Exit::Lost,
+            Exit::Resumable,
+        ];
+        for exit in all {
             assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
         }
     }

@@ -1,7 +1,9 @@
 //! `rankine train`: from a job file to a trained model.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::launch::Seat;
 use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
@@ -9,27 +11,36 @@ use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
 use super::job::JobArgs;
 use super::metrics::MetricsText;
 use super::progress::Progress;
-use super::{CommandError, launch, output};
+use super::{CommandError, Exit, launch, output, signals};
 
 /// Train the model of a job file
 ///
 /// What the run leaves behind is in its folder: the effective job, the log of losses and evaluations, the summary, and
 /// the model.
+///
+/// SIGTERM, SIGUSR1 and SIGINT let it save a checkpoint at the end of the step at hand and end with exit code 75; a
+/// second SIGINT ends it at once. With --resume it goes on from there, as if it had never stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine train configs/quickstart.toml
   rankine train job.toml --set train.max_steps=1000 --set eval.every_steps=200
   rankine train job.toml --set optimizer.sparse.learning_rate=0.05 --run-dir runs/rate-0.05
+  rankine train job.toml --set checkpoint.every_minutes=10 --run-dir runs/long --resume
   torchrun --no-python --nproc-per-node 8 rankine train job.toml --set device.ranks=auto
   srun --ntasks-per-node=1 rankine train job.toml --set device.ranks=auto")]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// The run's folder, which must be empty or not there yet [default: runs/NAME-TIME]
+    /// The run's folder, which must be empty or not there yet, unless --resume is given [default: runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
+
+    /// Go on in --run-dir from its latest good checkpoint; begin where there is none, and do nothing where the run has
+    /// come to its end
+    #[arg(long, requires = "run_dir")]
+    resume: bool,
 
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
@@ -44,9 +55,18 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let job = file.job()?;
     let processes = args.launch.form(seat)?;
     let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
+    let stop = signals::stop()?;
+    let files =
+        Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
     // The first process tells for all.
     let observer: &mut dyn Observer = if processes.is_first() { &mut watcher } else { &mut () };
-    let options = TrainOptions { run_dir: args.run_dir.as_deref(), processes: Some(&processes) };
+    let options = TrainOptions {
+        run_dir: args.run_dir.as_deref(),
+        processes: Some(&processes),
+        resume: args.resume,
+        stop: Some(&stop),
+        files: Some(&files),
+    };
     let outcome = training::train(&job, options, observer);
     drop(watcher);
     let (summary, run) = launch::outcome(&processes, &file, outcome)?;
@@ -86,6 +106,16 @@ struct Watcher {
     phase: Phase,
     /// Kept while an evaluation is shown in its place.
     training: Option<Progress>,
+}
+
+impl Watcher {
+    /// Tells what is worth a line.
+    fn tell(&self, text: &str) {
+        match &self.training {
+            Some(training) => training.tell(text),
+            None => tracing::info!("{text}"),
+        }
+    }
 }
 
 enum Phase {
@@ -148,6 +178,28 @@ impl Observer for Watcher {
                 if let Phase::Evaluating(progress) = &mut self.phase {
                     progress.at(samples);
                 }
+            }
+            Event::Skipped(Skipped { path, why, .. }) => {
+                tracing::warn!("{} cannot be used, and was set aside: {why}", path.display());
+            }
+            Event::Resumed { step, path } => {
+                self.tell(&format!("going on after step {step}, from {}", path.display()));
+            }
+            Event::NothingToResume => self.tell("there is no checkpoint to go on from: training begins"),
+            Event::CheckpointPauses { step, bytes } => {
+                let gb = bytes as f64 / 1e9;
+                self.tell(&format!(
+                    "step {step}: memory holds no copy of {gb:.1} GB, so training waits until the checkpoint is written"
+                ));
+            }
+            Event::Checkpointed { step, bytes, seconds } => {
+                self.tell(&format!(
+                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s",
+                    bytes as f64 / 1e9
+                ));
+            }
+            Event::CheckpointFailed { step, error } => {
+                tracing::error!("step {step}: no checkpoint was saved: {error}; training goes on");
             }
             Event::Evaluated { step, heads } => {
                 self.phase = Phase::Waiting;

@@ -30,6 +30,32 @@ impl DenseOptimizer {
         Self { optimizer, state: state.collect() }
     }
 
+    /// What it keeps: of each kind one number a parameter.
+    pub(super) fn state(&self) -> Vec<Vec<f32>> {
+        let kinds = self.optimizer.rule.state_names().len();
+        let kind = |kind| {
+            let of_task = |state: &Vec<f32>| state.chunks(state.len() / kinds).nth(kind).map(<[f32]>::to_vec);
+            self.state.iter().filter_map(of_task).flatten().collect()
+        };
+        (0..kinds).map(kind).collect()
+    }
+
+    /// Sets what it keeps, as [`DenseOptimizer::state`] has it.
+    ///
+    /// # Panics
+    /// Where there are not as many kinds, or parameters.
+    pub(super) fn set_state(&mut self, kinds: &[&[f32]]) {
+        assert_eq!(kinds.len(), self.optimizer.rule.state_names().len(), "the state of this rule");
+        let mut begin = 0;
+        for state in &mut self.state {
+            let len = state.len() / kinds.len().max(1);
+            for (own, kind) in state.chunks_exact_mut(len.max(1)).zip(kinds) {
+                own.copy_from_slice(&kind[begin..begin + len]);
+            }
+            begin += len;
+        }
+    }
+
     /// Updates the parameters from their gradients times `scale`.
     pub(super) fn update(&mut self, parameters: &mut [f32], gradients: &mut [f32], scale: f32, step: Step) {
         let update = self.optimizer.at(step);

@@ -1,7 +1,10 @@
 //! A model in host memory: one training step, and scores.
 
+use std::ops::Range;
+
+use rankine_embedding::Step;
 use rankine_embedding::cpu::Table;
-use rankine_embedding::{Step, TableSpec};
+use rankine_embedding::rows::{RowsMut, gather};
 use rankine_reader::Samples;
 
 use super::dense::{DenseOptimizer, clip_scale, squared_norm};
@@ -9,6 +12,7 @@ use super::loss::HeadLabels;
 use super::ranks::{RankTraffic, Ranks, Sharding};
 use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
+use crate::checkpoint::{DenseState, RankState};
 use crate::model::{ModelSpec, TrainingRules};
 
 /// A model, its optimizers' state, and the buffers of a step: on one rank, or spread over several.
@@ -100,24 +104,70 @@ impl CpuModel {
         }
     }
 
-    /// Tells the weights of every row of each table, in order: of the tables of the spec, then of those of first-order
-    /// terms.
+    /// Lets `visit` see what each rank has, all at once; returns what it returns, in the order of ranks.
     ///
     /// # Errors
-    /// The first that `tell` returns.
-    pub fn try_for_each_row<E>(
+    /// The first that `visit` returns.
+    pub(crate) fn on_each_rank<T: Send, E: Send>(
         &self,
-        mut tell: impl FnMut(&TableSpec, &[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
+        visit: impl Fn(usize, RankState<'_>) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, E> {
         match &self.device {
             Device::One(one) => {
-                for table in one.tables.all() {
-                    (0..table.spec().rows).try_for_each(|row| tell(table.spec(), table.weights(row)))?;
-                }
-                Ok(())
+                let rows = one.tables.rows();
+                let state = one.dense_optimizer.state();
+                let dense = DenseState { first: 0, parameters: self.parameters().to_vec(), state };
+                Ok(vec![visit(0, RankState { dense, rows: &rows })?])
             }
-            Device::Several(ranks) => ranks.try_for_each_row(tell),
+            Device::Several(ranks) => ranks.on_each(visit),
         }
+    }
+
+    /// Collects the weights of some rows of a table, `[row][dim]`.
+    ///
+    /// # Panics
+    /// Where there is no such table or row, or no such room.
+    pub(crate) fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) {
+        let gathered = match &self.device {
+            Device::One(one) => gather(&one.tables.rows(), table, rows, false, (dim, weights)),
+            Device::Several(ranks) => ranks.gather(table, rows, (dim, weights)),
+        };
+        gathered.expect("it is the host's memory");
+    }
+
+    /// Takes over what was saved after so many steps: the dense parameters with their state, and rows, which `load`
+    /// puts where each rank has them, for all ranks at once.
+    ///
+    /// # Errors
+    /// The first that `load` returns; rows are then partly set.
+    ///
+    /// # Panics
+    /// Where the dense parameters are not those of the spec and the rules.
+    pub(crate) fn restore<E: Send>(
+        &mut self,
+        steps: u64,
+        dense: &DenseState,
+        load: impl Fn(&mut dyn RowsMut) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        self.steps = steps;
+        match &mut self.device {
+            Device::One(one) => {
+                one.replica.set_parameters(&dense.parameters);
+                let state: Vec<_> = dense.state.iter().map(Vec::as_slice).collect();
+                one.dense_optimizer.set_state(&state);
+                load(&mut one.tables.rows_mut())
+            }
+            Device::Several(ranks) => ranks.restore(dense, load),
+        }
+    }
+
+    /// Keeps book, from now on, of which rows are updated.
+    pub(crate) fn begin_tracking(&mut self) {
+        let begun = match &mut self.device {
+            Device::One(one) => one.tables.rows_mut().begin_tracking(),
+            Device::Several(ranks) => ranks.begin_tracking(),
+        };
+        begun.expect("it is the host's memory");
     }
 
     /// The ranks of which what all have is not the same, bit by bit, as what the first one has; nothing but a defect

@@ -20,12 +20,13 @@ struct Oracle {
 
 /// The weights of every row of all tables.
 pub(super) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
-    let mut rows = Vec::new();
-    let Ok(()) = model.try_for_each_row(|_, weights| {
-        rows.push(weights.to_vec());
-        Ok::<_, std::convert::Infallible>(())
-    });
-    rows
+    let tables = model.spec().tables.iter().cloned().chain(model.spec().wide_tables()).enumerate();
+    let rows_of_table = |(number, table): (usize, TableSpec)| {
+        let mut weights = vec![0.0; table.rows as usize * table.dim];
+        model.gather(number, 0..table.rows, (table.dim, &mut weights));
+        weights.chunks_exact(table.dim).map(<[f32]>::to_vec).collect::<Vec<_>>()
+    };
+    tables.flat_map(rows_of_table).collect()
 }
 
 impl Oracle {

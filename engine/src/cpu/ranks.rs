@@ -12,7 +12,8 @@ use std::thread;
 
 use rankine_embedding::cpu::{BagGradients, Bags, Communicator, Feature, FeatureSlot, RankTables};
 use rankine_embedding::random::UniformField;
-use rankine_embedding::{EmbeddingPlan, Pooling, Step, TableSpec, Traffic};
+use rankine_embedding::rows::{RowsError, RowsMut, gather};
+use rankine_embedding::{EmbeddingPlan, Pooling, Step, Traffic};
 use rankine_reader::Samples;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use xxhash_rust::xxh3::Xxh3;
@@ -21,6 +22,7 @@ use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
 use super::replica::{Replica, initial_parameters};
 use super::tables::LookUp;
+use crate::checkpoint::{DenseState, RankState};
 use crate::model::{ModelSpec, TrainingRules};
 
 /// How a model is spread over ranks.
@@ -144,19 +146,59 @@ impl Ranks {
         (1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect()
     }
 
-    pub(super) fn try_for_each_row<E>(
+    /// See [`super::CpuModel::on_each_rank`].
+    pub(super) fn on_each<T: Send, E: Send>(
         &self,
-        mut tell: impl FnMut(&TableSpec, &[f32]) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let spec = &self.replica().parts.spec;
-        for (number, table) in spec.tables.iter().chain(&spec.wide_tables()).enumerate() {
-            let mut weights = vec![0.0; table.dim];
-            for row in 0..table.rows {
-                self.ranks.iter().for_each(|rank| rank.tables.copy_weights(number, row, &mut weights));
-                tell(table, &weights)?;
+        visit: impl Fn(usize, RankState<'_>) -> Result<T, E> + Sync,
+    ) -> Result<Vec<T>, E> {
+        let visit = &visit;
+        thread::scope(|scope| {
+            let ranks = self.pools.iter().zip(&self.ranks).enumerate();
+            let ranks = ranks.map(|(number, (pool, rank))| {
+                scope.spawn(move || {
+                    pool.install(|| {
+                        visit(number, RankState { dense: rank.dense(), rows: &rank.tables.rows() })
+                    })
+                })
+            });
+            let ranks: Vec<_> = ranks.collect();
+            ranks.into_iter().map(|rank| rank.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        })
+    }
+
+    /// See [`super::CpuModel::gather`].
+    pub(super) fn gather(
+        &self,
+        table: usize,
+        range: Range<u64>,
+        (dim, weights): (usize, &mut [f32]),
+    ) -> Result<(), RowsError> {
+        for listed in [false, true] {
+            for rank in &self.ranks {
+                gather(&rank.tables.rows(), table, range.clone(), listed, (dim, weights))?;
             }
         }
         Ok(())
+    }
+
+    /// See [`super::CpuModel::restore`].
+    pub(super) fn restore<E: Send>(
+        &mut self,
+        dense: &DenseState,
+        load: impl Fn(&mut dyn RowsMut) -> Result<(), E> + Sync,
+    ) -> Result<(), E> {
+        let of_ranks = self.on_all(|rank, _| {
+            rank.replica.set_parameters(&dense.parameters);
+            let own = rank.learnt_here();
+            let state: Vec<_> = dense.state.iter().map(|kind| &kind[own.clone()]).collect();
+            rank.dense_optimizer.set_state(&state);
+            load(&mut rank.tables.rows_mut())
+        });
+        of_ranks.into_iter().collect()
+    }
+
+    pub(super) fn begin_tracking(&mut self) -> Result<(), RowsError> {
+        self.ranks.iter_mut().try_for_each(|rank| rank.tables.rows_mut().begin_tracking())
     }
 
     pub(super) fn train_step(&mut self, batch: &Samples, step: Step) -> f64 {
@@ -238,6 +280,26 @@ impl Rank {
         tables.update(communicator, &summed[parameters.len()..], step);
         dense.finish();
         heads.iter().zip(loss_sums).map(|(head, sum)| head.loss(sum)).sum()
+    }
+
+    /// The dense parameters whose optimizer's state is here.
+    fn learnt_here(&self) -> Range<usize> {
+        let parameters = self.replica.parts.parameters.len();
+        if self.shard_dense_update { self.part(parameters) } else { 0..parameters }
+    }
+
+    /// The part of all dense parameters that this rank speaks for.
+    fn part(&self, parameters: usize) -> Range<usize> {
+        self.tables.plan().topology.part(parameters, self.tables.rank())
+    }
+
+    /// That part, with its state.
+    fn dense(&self) -> DenseState {
+        let parameters = &self.replica.parts.parameters;
+        let (own, here) = (self.part(parameters.len()), self.learnt_here());
+        let of_state = own.start - here.start..own.end - here.start;
+        let state = self.dense_optimizer.state().into_iter().map(|kind| kind[of_state.clone()].to_vec());
+        DenseState { first: own.start, parameters: parameters[own].to_vec(), state: state.collect() }
     }
 
     /// The logits of the rank's share of a batch.

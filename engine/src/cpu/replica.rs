@@ -84,6 +84,15 @@ impl Replica {
         }
     }
 
+    /// Replaces the dense parameters.
+    ///
+    /// # Panics
+    /// Where there are more or fewer.
+    pub(super) fn set_parameters(&mut self, parameters: &[f32]) {
+        self.parts.parameters.copy_from_slice(parameters);
+        self.parts.pack_weights();
+    }
+
     /// Takes a batch, which may be empty, forward and back. What the last round of tiles gives is not yet in the sums
     /// of the weight gradients: see [`DenseStep::sum`].
     pub(super) fn forward_backward(

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, HostRows, HostRowsMut, Route, Table};
+use rankine_embedding::rows::RowPart;
 use rankine_embedding::{Pooling, Step};
 use rankine_reader::Samples;
 use rayon::prelude::*;
@@ -86,11 +87,28 @@ impl ModelTables {
         Self { shared, heads: spec.heads.len() }
     }
 
-    /// Every table, in the order in which [`ModelTables::new`] took them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &Table> {
-        let mut wide: Vec<_> = self.features().filter_map(|f| Some((f.column, f.wide.as_ref()?))).collect();
-        wide.sort_unstable_by_key(|&(column, _)| column);
-        self.shared.iter().map(|shared| &shared.table).chain(wide.into_iter().map(|(_, table)| table))
+    /// Every table with its number, those of the spec first, then those of first-order terms.
+    pub(super) fn rows(&self) -> HostRows<'_> {
+        let shared = self.shared.iter().enumerate().map(|(number, shared)| (number, &shared.table));
+        let wide = self.shared.iter().flat_map(|shared| &shared.features);
+        let wide =
+            wide.filter_map(|feature| Some((self.shared.len() + feature.column, feature.wide.as_ref()?)));
+        HostRows::new(shared.chain(wide).map(|(number, table)| (RowPart::whole(number, table), table)))
+    }
+
+    /// The same, to be changed.
+    pub(super) fn rows_mut(&mut self) -> HostRowsMut<'_> {
+        let tables = self.shared.len();
+        let mut all = Vec::new();
+        for (number, shared) in self.shared.iter_mut().enumerate() {
+            all.push((RowPart::whole(number, &shared.table), &mut shared.table));
+            for feature in &mut shared.features {
+                if let Some(wide) = &mut feature.wide {
+                    all.push((RowPart::whole(tables + feature.column, wide), wide));
+                }
+            }
+        }
+        HostRowsMut::new(all)
     }
 
     fn features(&self) -> impl Iterator<Item = &TableFeature> {

@@ -16,6 +16,9 @@ pub enum Error {
         /// What failed.
         error: rankine_embedding::cuda::Error,
     },
+    /// Rows cannot be read, or set, where they lie.
+    #[error(transparent)]
+    State(#[from] rankine_embedding::rows::RowsError),
     /// What processes hand each other did not come.
     #[error(transparent)]
     Processes(#[from] crate::launch::MeetError),
@@ -53,7 +56,7 @@ impl Error {
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
-            Self::Processes(_) | Self::Data(_) => None,
+            Self::State(_) | Self::Processes(_) | Self::Data(_) => None,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::input::Input;
 use super::network::{Backward, Forward, Network};
 use super::tables::{Routed, Tables};
 use super::together::Together;
+use crate::overlap::{Overlap, Overlaps};
 
 /// Parts of an iteration that each are of one lane, in the order in which they could run alone. Over ranks, look-ups
 /// need the route; it is made before the iteration, which one GPU has within.
@@ -117,8 +118,9 @@ pub(super) struct Iteration<'a, T> {
 /// leaves free. Over ranks, gradients are added up on one more.
 pub(super) struct Lanes<'a> {
     main: &'a Lane,
-    /// For tables, routes, gradients by weights, and sums over ranks; none where all is done on the one lane.
-    aside: Option<[Lane; 4]>,
+    /// None where all is done on the one lane.
+    aside: Option<Aside>,
+    overlaps: Overlaps,
     begun: Moment,
     looked_up: Moment,
     routed: Moment,
@@ -132,20 +134,34 @@ pub(super) struct Lanes<'a> {
     updated: Moment,
 }
 
+/// Lanes beside the main one.
+struct Aside {
+    tables: Lane,
+    routes: Lane,
+    weights: Lane,
+    /// Over ranks.
+    sums: Lane,
+}
+
 impl<'a> Lanes<'a> {
-    /// Lanes beside the one that begins and ends an iteration; or none, where several ranks share a GPU: it has not as
-    /// many queues as they would have lanes, and in one queue a rank's work could wait behind another's that waits for
-    /// it.
-    pub(super) fn new(main: &'a Lane, shared: bool) -> Result<Self> {
+    /// Lanes beside the one that begins and ends an iteration, for what may overlap with it; or none, where several
+    /// ranks share a GPU: it has not as many queues as they would have lanes, and in one queue a rank's work could wait
+    /// behind another's that waits for it.
+    pub(super) fn new(main: &'a Lane, shared: bool, overlaps: Overlaps) -> Result<Self> {
         let device = main.device();
         let aside = || -> Result<_> {
-            let (tables, routes) = (Lane::of_high_priority(device)?, Lane::new(device)?);
-            Ok([tables, routes, Lane::new(device)?, Lane::of_high_priority(device)?])
+            Ok(Aside {
+                tables: Lane::of_high_priority(device)?,
+                routes: Lane::new(device)?,
+                weights: Lane::new(device)?,
+                sums: Lane::of_high_priority(device)?,
+            })
         };
         let moment = || Moment::new(device);
         Ok(Self {
             main,
             aside: (!shared).then(aside).transpose()?,
+            overlaps,
             begun: moment()?,
             looked_up: moment()?,
             routed: moment()?,
@@ -158,8 +174,24 @@ impl<'a> Lanes<'a> {
         })
     }
 
-    fn aside(&self) -> [&Lane; 4] {
-        self.aside.as_ref().map_or([self.main; 4], |lanes| lanes.each_ref())
+    /// The lane of what an overlap is about: the main one where it is left out.
+    fn of(&self, overlap: Overlap) -> &Lane {
+        let Some(aside) = self.aside.as_ref().filter(|_| self.overlaps.has(overlap)) else {
+            return self.main;
+        };
+        match overlap {
+            Overlap::LookUps | Overlap::RowGradients => &aside.tables,
+            Overlap::Routes => &aside.routes,
+            Overlap::WeightGradients | Overlap::DenseUpdate => &aside.weights,
+            Overlap::GradientSums => &aside.sums,
+            Overlap::Input => unreachable!("batches come before the iteration"),
+        }
+    }
+
+    /// The lane of the gradients by biases, short kernels that go on beside others.
+    fn of_biases(&self) -> &Lane {
+        let aside = self.aside.as_ref().filter(|_| self.overlaps.has(Overlap::WeightGradients));
+        aside.map_or(self.main, |aside| &aside.tables)
     }
 }
 
@@ -224,15 +256,16 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let (main, [beside, routes, weights, _]) = (lanes.main, lanes.aside());
+        let (main, look_ups) = (lanes.main, lanes.of(Overlap::LookUps));
+        let (routes, dense) = (lanes.of(Overlap::Routes), lanes.of(Overlap::DenseUpdate));
         let Lanes { begun, looked_up, routed, judged, updated, .. } = lanes;
         main.record(begun)?;
-        beside.wait(begun)?;
+        look_ups.wait(begun)?;
         // SAFETY: the caller vouches for what is worked on. The lanes order the work: tables and parameters change when
         // all that reads them is done.
         unsafe {
-            self.enqueue(Phase::LookUp, beside)?;
-            beside.record(looked_up)?;
+            self.enqueue(Phase::LookUp, look_ups)?;
+            look_ups.record(looked_up)?;
             if self.together.is_none() {
                 routes.wait(begun)?;
                 self.enqueue(Phase::Route, routes)?;
@@ -252,10 +285,10 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Verdict, main)?;
             main.record(judged)?;
             // The tables' update is what takes longest: the dense one is where it is in nobody's way.
-            weights.wait(judged)?;
+            dense.wait(judged)?;
             self.enqueue(Phase::UpdateTables, main)?;
-            self.enqueue(Phase::UpdateDense, weights)?;
-            weights.record(updated)?;
+            self.enqueue(Phase::UpdateDense, dense)?;
+            dense.record(updated)?;
             main.wait(updated)?;
             self.network.end(main)?;
         }
@@ -267,7 +300,8 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_back(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let (main, [beside, _, weights, _]) = (lanes.main, lanes.aside());
+        let (main, weights) = (lanes.main, lanes.of(Overlap::WeightGradients));
+        let biases = lanes.of_biases();
         let Lanes { back, weighed: [_, weighed], summed, .. } = lanes;
         let [through_top, through_interaction, through_bottom] = back;
         // SAFETY: as for `enqueue_all`.
@@ -276,9 +310,8 @@ impl<T: Element> Iteration<'_, T> {
             main.record(through_top)?;
             weights.wait(through_top)?;
             self.enqueue(Phase::TopWeights, weights)?;
-            // Sums are short kernels, which go on beside others.
-            beside.wait(through_top)?;
-            self.enqueue(Phase::TopSums, beside)?;
+            biases.wait(through_top)?;
+            self.enqueue(Phase::TopSums, biases)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(through_interaction)?;
             weights.wait(through_interaction)?;
@@ -286,9 +319,9 @@ impl<T: Element> Iteration<'_, T> {
             weights.record(weighed)?;
             self.enqueue(Phase::BottomBackward, main)?;
             main.record(through_bottom)?;
-            beside.wait(through_bottom)?;
-            self.enqueue(Phase::Sums, beside)?;
-            beside.record(summed)?;
+            biases.wait(through_bottom)?;
+            self.enqueue(Phase::Sums, biases)?;
+            biases.record(summed)?;
             // They move more than they multiply: the products of the other layers' go on beside them.
             self.enqueue(Phase::BottomWeights, main)?;
             main.wait(weighed)?;
@@ -304,7 +337,8 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     unsafe fn enqueue_back_together(&self, lanes: &Lanes<'_>) -> Result<()> {
-        let (main, [beside, _, _, sums]) = (lanes.main, lanes.aside());
+        let (main, sums) = (lanes.main, lanes.of(Overlap::GradientSums));
+        let rows = lanes.of(Overlap::RowGradients);
         let Lanes {
             back: [_, interaction, bottom], weighed: [top_weighed, weighed], reduced, summed, ..
         } = lanes;
@@ -319,9 +353,9 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::SumTop, sums)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(interaction)?;
-            beside.wait(interaction)?;
-            self.enqueue(Phase::Reduce, beside)?;
-            beside.record(reduced)?;
+            rows.wait(interaction)?;
+            self.enqueue(Phase::Reduce, rows)?;
+            rows.record(reduced)?;
             self.enqueue(Phase::InteractWeights, main)?;
             network.interact_sums(main, backward)?;
             main.record(weighed)?;

@@ -36,6 +36,6 @@ pub use error::{Error, Result};
 pub use evaluation::{CudaEvaluation, Judgement, Scored};
 pub use feed::{FedBatch, FedPart, Feed};
 pub use input::{InputLayout, InputSlot};
-pub use model::{BatchShape, CudaModel};
+pub use model::{BatchShape, CudaModel, Execution};
 pub use refusal::refusals;
 pub use unpack::Unpacker;

@@ -1,5 +1,7 @@
 //! A model in the memory of one GPU or several: training steps, and scores.
 
+mod state;
+
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,12 +12,13 @@ use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
 use rankine_cuda::{Budget, Device, Moment, Peers};
+use rankine_embedding::rows::gather;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Topology};
 use rankine_reader::Samples;
 use rankine_reader::schema;
 
 use super::batch::{Whole, parts};
-use super::error::Result;
+use super::error::{Error, Result};
 use super::evaluation::Judgement;
 use super::feed::FedBatch;
 use super::network::Products;
@@ -27,12 +30,30 @@ use super::workers::Workers;
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
-use crate::saved::{SavedModelError, Weights};
+use crate::overlap::Overlaps;
+use crate::saved::{self, SavedModelError, Weights};
 
 /// How long a rank waits for another one before it gives up.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes of rows that come to the host at a time where they lie on several GPUs.
-const READ_BYTES: u64 = 64 << 20;
+
+/// How a model is computed.
+#[derive(Debug, Clone)]
+pub struct Execution {
+    /// What activations and the gradients by them are.
+    pub precision: Precision,
+    /// Where the algorithms of products come from.
+    pub algorithms: Algorithms,
+    /// What an iteration does at the same time.
+    pub overlaps: Overlaps,
+    /// Whether, over ranks, each updates a part of the dense parameters for all.
+    pub shard_dense_update: bool,
+}
+
+impl From<(Precision, Algorithms)> for Execution {
+    fn from((precision, algorithms): (Precision, Algorithms)) -> Self {
+        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false }
+    }
+}
 
 /// What batches a model is made for, and where its tables lie then.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +67,8 @@ pub struct BatchShape<'a> {
     /// Where tables lie over several GPUs: one entry a table of [`TrainingRules::all_tables`]. Without, the rows of
     /// each take turns.
     pub plan: Option<&'a EmbeddingPlan>,
+    /// Whether book is kept of the rows that are updated, for checkpoints that are additions.
+    pub keeps_book: bool,
 }
 
 /// A model whose parts and rules [`super::refusals`] does not refuse.
@@ -96,13 +119,13 @@ impl CudaModel {
         device: &Arc<Device>,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         device.bind()?;
         let shape = shape_of(batches, 1);
-        let rank = make((device, None), (precision, algorithms), (&spec, rules), seed, shape)?;
+        let rank = make((device, None), execution.into(), (&spec, rules), seed, shape)?;
         let ranks = (Topology::ONE, 0, None, Ranks::One(rank));
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
@@ -116,10 +139,11 @@ impl CudaModel {
         processes: &ProcessGroup,
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         device.bind()?;
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
@@ -131,7 +155,7 @@ impl CudaModel {
         processes.when_lost(move || giving_up.give_up());
         let make = || {
             let of = (device, Some(Arc::clone(&peers)));
-            make(of, (precision, algorithms.clone()), (&spec, rules), seed, shape)
+            make(of, execution.clone(), (&spec, rules), seed, shape)
         };
         device.measure(make)?;
         let topology = Topology::new(count, 1).expect("there is a process");
@@ -151,29 +175,27 @@ impl CudaModel {
         devices: &[Arc<Device>],
         spec: ModelSpec,
         rules: &TrainingRules,
-        (precision, algorithms): (Precision, Algorithms),
+        execution: impl Into<Execution>,
         seed: u64,
         batches: BatchShape<'_>,
     ) -> Result<Self> {
+        let execution = execution.into();
         if let [device] = devices {
-            let make = || {
-                let products = (precision, algorithms.clone());
-                Self::initialized(device, spec.clone(), rules, products, seed, batches)
-            };
+            let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
             device.bind()?;
             device.measure(make)?;
             return make();
         }
         let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
         let (plan, shape) = (batches.plan.cloned(), shape_of(batches, devices.len()));
-        let (samples, score_samples) = (shape.samples, shape.score_samples);
+        let (samples, score_samples, keeps_book) = (shape.samples, shape.score_samples, shape.keeps_book);
         let make = move |peers: Peers| {
             let peers = Arc::new(peers);
             let device = peers.device();
-            let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref() };
+            let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref(), keeps_book };
             let make = || {
                 let of = (device, Some(Arc::clone(&peers)));
-                make(of, (precision, algorithms.clone()), (&of_spec, &all_rules), seed, shape)
+                make(of, execution.clone(), (&of_spec, &all_rules), seed, shape)
             };
             device.measure(make)?;
             make()
@@ -533,12 +555,13 @@ impl CudaModel {
 /// A rank of a precision.
 fn make(
     of: (&Arc<Device>, Option<Arc<Peers>>),
-    (precision, algorithms): (Precision, Algorithms),
+    Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,
     shape: Shape<'_>,
 ) -> Result<Box<dyn Rank>> {
-    let products = |compute| Products { compute, fp8: precision == Precision::Fp8, algorithms };
+    let fp8 = precision == Precision::Fp8;
+    let products = |compute| (Products { compute, fp8, algorithms, shard_dense_update }, overlaps);
     Ok(match precision {
         Precision::Fp32 => Box::new(Trainer::<f32>::new(of, products(Compute::F32), parts, seed, shape)?),
         Precision::Tf32 => Box::new(Trainer::<f32>::new(of, products(Compute::Tf32), parts, seed, shape)?),
@@ -551,9 +574,9 @@ fn make(
 
 /// What each of so many ranks is made for.
 fn shape_of(batches: BatchShape<'_>, ranks: usize) -> Shape<'_> {
-    let BatchShape { batch_size, score_size, hotness, plan } = batches;
+    let BatchShape { batch_size, score_size, hotness, plan, keeps_book } = batches;
     let score_samples = score_size.min(batch_size).div_ceil(ranks);
-    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan }
+    Shape { samples: batch_size.div_ceil(ranks), score_samples, hotness, plan, keeps_book }
 }
 
 /// Over processes, all of them call [`Weights::try_for_each_run`]. The first one is told the weights, to which the
@@ -571,44 +594,47 @@ impl Weights for CudaModel {
         if is_first {
             tell(&self.ask_first(|rank| rank.parameters()).map_err(of_gpu)?)?;
         }
-        if let (Ranks::One(rank), None) = (&self.ranks, &self.processes) {
-            return rank.try_for_each_row(tell);
-        }
-        let mut weights = Vec::new();
         for (number, (table, _)) in self.rules.all_tables(&self.spec).into_iter().enumerate() {
-            let at_once = (READ_BYTES / (4 * table.dim as u64)).max(1);
-            for first in (0..table.rows).step_by(at_once as usize) {
-                let rows = first..table.rows.min(first + at_once);
-                weights.clear();
-                weights.resize((rows.end - rows.start) as usize * table.dim, MISSING);
-                self.fill(number, rows, &mut weights).map_err(of_gpu)?;
+            saved::for_each_run(&table, |rows, weights| {
+                weights.fill(MISSING);
+                self.fill((number, rows.clone(), false), (table.dim, weights)).map_err(of_gpu)?;
                 if let Some(processes) = &self.processes {
-                    hand_in(processes, &mut weights)?;
+                    hand_in(processes, weights)?;
                     processes.does(Phase::Saving, self.steps);
                 }
-                if is_first {
-                    tell(&weights)?;
-                }
-            }
+                // What is listed every process has, and it goes before what others have in its place.
+                self.fill((number, rows, true), (table.dim, weights)).map_err(of_gpu)?;
+                if is_first { tell(weights) } else { Ok(()) }
+            })?;
         }
         Ok(())
     }
 }
 
 impl CudaModel {
-    /// Fills in what the ranks here have of some rows of a table.
-    fn fill(&self, table: usize, rows: Range<u64>, weights: &mut Vec<f32>) -> Result<()> {
+    /// Fills in what the ranks here have of some rows of a table, `[row][dim]`: of parts whose rows are listed, or of
+    /// all others.
+    fn fill(
+        &self,
+        (table, rows, listed): (usize, Range<u64>, bool),
+        (dim, weights): (usize, &mut [f32]),
+    ) -> Result<()> {
+        let fill = move |rank: &dyn Rank, weights: &mut [f32]| {
+            gather(&*rank.rows(), table, rows.clone(), listed, (dim, weights)).map_err(Error::State)
+        };
         let workers = match &self.ranks {
-            Ranks::One(rank) => return rank.copy_rows(table, rows, weights),
+            Ranks::One(rank) => return fill(&**rank, weights),
             Ranks::Several { workers, .. } => workers,
         };
+        let mut passed = weights.to_vec();
         for rank in 0..self.here.len() {
-            let (rows, mut passed) = (rows.clone(), std::mem::take(weights));
-            *weights = workers.ask(rank, move |rank| {
-                rank.copy_rows(table, rows, &mut passed)?;
+            let fill = fill.clone();
+            passed = workers.ask(rank, move |rank| {
+                fill(rank, &mut passed)?;
                 Ok(passed)
             })?;
         }
+        weights.copy_from_slice(&passed);
         Ok(())
     }
 }

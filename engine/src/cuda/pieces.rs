@@ -54,7 +54,8 @@ mod tests {
         fn rows_of_all_processes_are_put_together(owners in proptest::collection::vec(0usize..3, 0..50)) {
             let whole: Vec<f32> = (0..owners.len()).map(|place| place as f32 - 7.0).collect();
             let of_process = |process: usize| -> Vec<f32> {
-                owners.iter().zip(&whole).map(|(&owner, &weight)| if owner == process { weight } else { MISSING }).collect()
+                let own = |(&owner, &weight)| if owner == process { weight } else { MISSING };
+                owners.iter().zip(&whole).map(own).collect()
             };
             let mut found = of_process(0);
             for process in 1..3 {

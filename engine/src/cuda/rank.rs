@@ -1,20 +1,20 @@
 //! One rank of a model, as whoever tells it what to do sees it. A GPU that trains alone is one, too.
 
 use std::fmt::Debug;
-use std::ops::Range;
 
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
 use rankine_embedding::EmbeddingPlan;
+use rankine_embedding::rows::RowsMut;
 use rankine_reader::schema;
 
 use super::batch::Batch;
 use super::error::Result;
 use super::evaluation::Judgement;
 use super::work::PhaseTimes;
+use crate::checkpoint::{DenseState, DeviceState};
 use crate::model::{ModelSpec, TrainingRules};
-use crate::saved::SavedModelError;
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
 pub(super) const SLOTS: usize = 3;
@@ -72,15 +72,17 @@ pub(super) trait Rank: Debug + Send {
     /// A checksum of what all ranks have.
     fn checksum(&self) -> Result<u64>;
 
-    /// Tells the weights of each table's rows, in order and row by row, where all of them lie here.
-    fn try_for_each_row(
-        &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
-    ) -> Result<(), SavedModelError>;
+    /// Its rows, once all steps are done.
+    fn rows(&self) -> Box<dyn RowsMut + '_>;
 
-    /// Puts what lies here of some of a table's rows to its places in `weights`, `[row][dim]` from the first of these
-    /// rows on, where several ranks have parts of them.
-    fn copy_rows(&self, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()>;
+    /// The dense parameters with what their optimizer keeps, once all steps are done: as all ranks have them.
+    fn dense_state(&self) -> Result<DenseState>;
+
+    /// What is kept beside parameters, once all steps are done.
+    fn device_state(&self) -> Result<DeviceState>;
+
+    /// Goes on with what a checkpoint has of both.
+    fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()>;
 }
 
 /// What a rank is made for.
@@ -94,4 +96,6 @@ pub(super) struct Shape<'a> {
     pub(super) hotness: &'a [schema::Hotness],
     /// Where tables lie, unless their rows take turns.
     pub(super) plan: Option<&'a EmbeddingPlan>,
+    /// Whether book is kept of the rows that are updated.
+    pub(super) keeps_book: bool,
 }

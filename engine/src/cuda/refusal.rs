@@ -24,19 +24,18 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         );
     }
     if ranks > 1 {
-        if job.device.dense_update == DenseUpdate::Sharded {
-            let why =
-                format!("each GPU updates all dense parameters so far: use \"replicated\", or {on_cpu}");
+        let saves = job.checkpoint.every_steps.is_some() || job.checkpoint.every_minutes.is_some();
+        if saves && job.device.dense_update == DenseUpdate::Sharded {
+            let why = format!(
+                "checkpoints of several GPUs are not saved so far where each has the state of its share: use \
+                 \"replicated\", or {on_cpu}"
+            );
             refuse("device.dense_update".into(), why);
         }
         if job.device.tune {
             let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
                        with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
             refuse("device.tune".into(), why.into());
-        }
-        if job.device.precision == Precision::Fp8 {
-            let why = "several GPUs do not agree on the scales of fp8 so far: use \"bf16\", or 1 rank";
-            refuse("device.precision".into(), why.into());
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(

@@ -1,17 +1,15 @@
 //! A rank's part of the tables: all of them where a GPU trains alone, and else its rows and the exchange of others.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Device, Lane, Peers, Pointer};
-use rankine_embedding::cuda::{Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
+use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
 use rankine_reader::schema;
 
 use super::network::Places;
 use super::rank::{SLOTS, Shape};
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
-use crate::saved::SavedModelError;
 
 /// The tables as one rank has them.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ impl Tables {
         lane: &Lane,
         (spec, rules): (&ModelSpec, &TrainingRules),
         (places, seed): (&Places, u64),
-        Shape { samples, hotness, plan, .. }: Shape<'_>,
+        Shape { samples, hotness, plan, keeps_book, .. }: Shape<'_>,
     ) -> Result<Self> {
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, places);
@@ -54,9 +52,14 @@ impl Tables {
         // First-order terms begin with zeros.
         let drawn = spec.tables.len();
         Ok(match peers {
-            None => Self::Local(LocalTables::initialized(device, layout, lane, seed, drawn)?.into()),
+            None => {
+                let mut tables = LocalTables::initialized(device, layout, lane, seed, drawn)?;
+                keeps_book.then(|| tables.keep_book()).transpose()?;
+                Self::Local(tables.into())
+            }
             Some(peers) => {
-                let tables = NodeTables::initialized::<T>(peers, layout, lane, seed, drawn, SLOTS)?;
+                let mut tables = NodeTables::initialized::<T>(peers, layout, lane, seed, drawn, SLOTS)?;
+                keeps_book.then(|| tables.keep_book()).transpose()?;
                 Self::Node(tables.into())
             }
         })
@@ -164,51 +167,11 @@ impl Tables {
         }
     }
 
-    /// Tells the weights of each table's rows, in order and row by row, once the lane has done all that was enqueued on
-    /// it.
-    ///
-    /// # Panics
-    /// Where others have some of them.
-    pub(super) fn try_for_each_row(
-        &self,
-        lane: &Lane,
-        tell: impl FnMut(&[f32]) -> Result<(), SavedModelError>,
-    ) -> Result<(), SavedModelError> {
+    /// The rows that lie here, to be read and changed once the lane has done all that was enqueued on it.
+    pub(super) fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         match self {
-            Self::Local(tables) => {
-                tables.try_for_each_row(lane, tell, |error| SavedModelError::Gpu(error.to_string()))
-            }
-            Self::Node(_) => unreachable!("ranks are asked for their rows by `Tables::copy_rows`"),
-        }
-    }
-
-    /// Tells the weights of the rows that every rank has, once the lane has done all that was enqueued on it; none
-    /// where there is one rank.
-    pub(super) fn for_each_shared_row(&self, lane: &Lane, tell: impl FnMut(&[f32])) -> Result<()> {
-        match self {
-            Self::Local(_) => Ok(()),
-            Self::Node(tables) => {
-                lane.synchronize()?;
-                tables.for_each_shared_row(lane, tell)
-            }
-        }
-    }
-
-    /// Puts what lies here of some of a table's rows to its places in `weights`, `[row][dim]` from the first of these
-    /// rows on, once the lane has done all that was enqueued on it.
-    pub(super) fn copy_rows(
-        &self,
-        lane: &Lane,
-        table: usize,
-        rows: Range<u64>,
-        weights: &mut [f32],
-    ) -> Result<()> {
-        match self {
-            Self::Local(_) => unreachable!("all rows are told by `Tables::try_for_each_row`"),
-            Self::Node(tables) => {
-                lane.synchronize()?;
-                tables.copy_rows(lane, table, rows, weights)
-            }
+            Self::Local(tables) => tables.rows(lane),
+            Self::Node(tables) => tables.rows(lane),
         }
     }
 

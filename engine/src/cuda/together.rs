@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(doc)]
 use rankine_cuda::kernels::Tally;
 use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers, Pointer, Shared};
 use rankine_embedding::cuda::Result;
@@ -93,30 +94,58 @@ pub(super) struct Sums {
     pub(super) top: AllReduce,
     /// Where the interaction has parameters.
     pub(super) interaction: Option<AllReduce>,
-    /// With what [`Tally`] says of each rank.
+    /// With what [`Tally`] says of each rank, and more numbers behind it.
     pub(super) bottom: AllReduce,
+    /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all.
+    sharded: bool,
+}
+
+impl Sums {
+    /// The parts, in the order of the parameters.
+    pub(super) fn parts(&self) -> impl Iterator<Item = &AllReduce> {
+        [Some(&self.bottom), self.interaction.as_ref(), Some(&self.top)].into_iter().flatten()
+    }
+
+    pub(super) fn are_sharded(&self) -> bool {
+        self.sharded
+    }
+
+    /// Enqueues adding up a part.
+    ///
+    /// # Safety
+    /// As for [`AllReduce::enqueue`]; sharded, [`AllReduce::spread_of`] must follow.
+    pub(super) unsafe fn enqueue(&self, part: &AllReduce, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe { if self.sharded { part.scatter(lane) } else { part.enqueue(lane) } }?;
+        Ok(())
+    }
 }
 
 impl Gradients {
     /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
-    /// the third. With peers this is a collective call.
+    /// the third; so many numbers are added up with them. With peers this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
         peers: Option<&Peers>,
         [bottom, interaction, len]: [usize; 3],
-        heads: usize,
+        numbers: usize,
+        sharded: bool,
     ) -> Result<Self> {
         let Some(peers) = peers else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
         // Sums are taken by vectors of four.
         let values = Arc::new(peers.share(len.next_multiple_of(4), 0)?);
-        let sum = |part, numbers| AllReduce::of_part(peers, &values, part, numbers);
+        let sum = |part, numbers| match sharded {
+            true => AllReduce::by_slices(peers, &values, part, numbers),
+            false => AllReduce::of_part(peers, &values, part, numbers),
+        };
         let sums = Box::new(Sums {
             top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
             interaction: (interaction > bottom)
                 .then(|| sum(bottom..interaction, 0))
                 .transpose()?
                 .map(|sum| sum.named("the sum of the interaction's gradients")),
-            bottom: sum(0..bottom, Tally::numbers(heads))?.named("the sum of the bottom MLP's gradients"),
+            bottom: sum(0..bottom, numbers)?.named("the sum of the bottom MLP's gradients"),
+            sharded,
         });
         Ok(Self::Together { values, sums })
     }
@@ -131,11 +160,8 @@ impl Gradients {
 
     /// Tells whether a rank waited in vain for another, as far as is known now.
     pub(super) fn check_now(&self) -> Result<()> {
-        if let Some(Sums { top, interaction, bottom }) = self.sums() {
-            [Some(top), interaction.as_ref(), Some(bottom)]
-                .into_iter()
-                .flatten()
-                .try_for_each(AllReduce::check_now)?;
+        if let Some(sums) = self.sums() {
+            sums.parts().try_for_each(AllReduce::check_now)?;
         }
         Ok(())
     }

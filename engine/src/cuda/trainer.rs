@@ -1,16 +1,16 @@
 //! A rank with what its GPU has, and the work that it enqueues there.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
 use rankine_cuda::{Budget, Device, Graph, Lane, Moment, Peers, Pinned};
+use rankine_embedding::rows::{RowsError, RowsMut};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
-use super::error::Result;
+use super::error::{Error, Result};
 use super::evaluation::{CudaEvaluation, Judgement, Scored};
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
@@ -21,9 +21,10 @@ use super::tables::{Routed, Tables};
 use super::together::Together;
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
+use crate::checkpoint::{DenseState, DeviceState};
 use crate::cpu::initial_parameters;
 use crate::model::{ModelSpec, TrainingRules};
-use crate::saved::SavedModelError;
+use crate::overlap::{Overlap, Overlaps};
 
 /// A rank with all that its steps need.
 #[derive(Debug)]
@@ -37,6 +38,7 @@ pub(super) struct Trainer<T> {
     copies: Lane,
     /// What routes are made on, beside the iteration before. Alone, they are part of the iteration.
     routes: Lane,
+    overlaps: Overlaps,
     slots: Vec<TrainSlot>,
     /// Samples that are scored at a time.
     score_samples: usize,
@@ -85,7 +87,7 @@ impl<T: Element> Trainer<T> {
     /// A rank as training starts with it; with peers, all make theirs at once.
     pub(super) fn new(
         (device, peers): (&Arc<Device>, Option<Arc<Peers>>),
-        products: Products,
+        (products, overlaps): (Products, Overlaps),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
         shape: Shape<'_>,
@@ -118,6 +120,7 @@ impl<T: Element> Trainer<T> {
             main,
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
+            overlaps,
             slots: Vec::new(),
             score_samples,
             losses: Pinned::zeroed(device, SLOTS)?,
@@ -140,7 +143,7 @@ impl<T: Element> Trainer<T> {
         let layout = tables.layout();
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
         let scoring = network.plan_forward(self.score_samples, false)?;
-        let lanes = Lanes::new(main, self.shares_gpu()?)?;
+        let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
         let losses = self.losses.device_pointer()?;
         let iteration_of = |place: usize, input: &InputSlot| Iteration {
             network,
@@ -221,8 +224,9 @@ impl<T: Element> Trainer<T> {
         let (place, trains) = (self.place, step.number > 0);
         let TrainSlot { input, .. } = &mut self.slots[place];
         let told = (Step { loss_place: place as u32, ..step }, rates);
-        let reader = if self.together.is_some() { &self.routes } else { &self.main };
-        let lanes = (&self.copies, reader);
+        let copies = if self.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
+        let routes_beside = self.together.is_some() && self.overlaps.has(Overlap::Routes);
+        let lanes = (copies, if routes_beside { &self.routes } else { &self.main });
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
                 input.send(lanes, &batch, samples, told)?;
@@ -248,10 +252,11 @@ impl<T: Element> Trainer<T> {
     /// Over ranks: enqueues making the route of a slot, and lets what comes on the main lane wait for it.
     fn route(&mut self, place: usize) -> Result<()> {
         let TrainSlot { route, routed, .. } = &mut self.slots[place];
+        let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
         if let Some(route) = route {
             // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { route.replay(&self.routes) }?;
-            self.routes.record(routed)?;
+            unsafe { route.replay(lane) }?;
+            lane.record(routed)?;
             self.main.wait(routed)?;
         }
         Ok(())
@@ -454,19 +459,31 @@ impl<T: Element> Rank for Trainer<T> {
     fn checksum(&self) -> Result<u64> {
         let mut checksum = Xxh3Default::new();
         checksum.update(bytemuck::cast_slice(&self.network.all_parameters(&self.main)?));
-        self.tables.for_each_shared_row(&self.main, |row| checksum.update(bytemuck::cast_slice(row)))?;
+        let rows = self.tables.rows(&self.main);
+        rows.for_each_shared_row(|row| checksum.update(bytemuck::cast_slice(row))).map_err(Error::State)?;
         Ok(checksum.digest())
     }
 
-    fn try_for_each_row(
-        &self,
-        tell: &mut dyn FnMut(&[f32]) -> Result<(), SavedModelError>,
-    ) -> Result<(), SavedModelError> {
-        self.tables.try_for_each_row(&self.main, tell)
+    fn rows(&self) -> Box<dyn RowsMut + '_> {
+        Box::new(self.tables.rows(&self.main))
     }
 
-    fn copy_rows(&self, table: usize, rows: Range<u64>, weights: &mut [f32]) -> Result<()> {
-        Ok(self.tables.copy_rows(&self.main, table, rows, weights)?)
+    fn dense_state(&self) -> Result<DenseState> {
+        self.tables.check(&self.main)?;
+        if self.network.is_sharded() {
+            let why = "a checkpoint of GPUs cannot be saved so far with device.dense_update = \"sharded\"";
+            return Err(Error::State(RowsError(why.into())));
+        }
+        Ok(self.network.dense_state(&self.main)?)
+    }
+
+    fn device_state(&self) -> Result<DeviceState> {
+        Ok(self.network.device_state(&self.main)?)
+    }
+
+    fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()> {
+        self.finish()?;
+        Ok(self.network.restore(&self.main, dense, device)?)
     }
 }
 

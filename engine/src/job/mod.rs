@@ -30,6 +30,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 mod check;
+mod checkpoint;
 mod data;
 mod embedding;
 mod error;
@@ -47,6 +48,7 @@ mod typed;
 mod values;
 mod write;
 
+pub use checkpoint::{Checkpoint, OnFailure};
 pub use data::{Data, Generate, Raw, Reader};
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
@@ -90,6 +92,9 @@ pub struct Job {
     /// When the model is judged.
     #[serde(default)]
     pub eval: Eval,
+    /// When the state of the training is saved.
+    #[serde(default)]
+    pub checkpoint: Checkpoint,
     /// How blocks are read.
     #[serde(default)]
     pub reader: Reader,

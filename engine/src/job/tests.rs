@@ -209,7 +209,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, reader, device",
+   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, reader, device",
         ),
         (
             "[64, 16]",
@@ -916,6 +916,18 @@ fn any_job() -> impl Strategy<Value = Job> {
     ];
     let reader = (mode, 1u32..=128)
         .prop_map(|(mode, depth)| Reader { mode, queue_depth: QueueDepth::new(depth).unwrap() });
+    let checkpoint =
+        (
+            proptest::option::of(count()),
+            proptest::option::of(positive()),
+            count(),
+            any::<bool>(),
+            count(),
+            prop_oneof![Just(OnFailure::Stop), Just(OnFailure::Continue)],
+        )
+            .prop_map(|(every_steps, every_minutes, keep, incremental, full_every, on_failure)| {
+                Checkpoint { every_steps, every_minutes, keep, incremental, full_every, on_failure }
+            });
     let kind = prop_oneof![Just(DeviceKind::Auto), Just(DeviceKind::Cpu), Just(DeviceKind::Cuda)];
     let precision = prop_oneof![
         Just(Precision::Fp32),
@@ -970,8 +982,19 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    (name, any::<u64>(), data, model, embedding, train, eval, reader, device).prop_map(
-        |(name, seed, data, (model, tables, heads, optimizer), embedding, train, eval, reader, device)| Job {
+    let saving = (eval, checkpoint);
+    (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
+        |(
+            name,
+            seed,
+            data,
+            (model, tables, heads, optimizer),
+            embedding,
+            train,
+            (eval, checkpoint),
+            reader,
+            device,
+        )| Job {
             name,
             seed,
             data,
@@ -982,6 +1005,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             optimizer,
             train,
             eval,
+            checkpoint,
             reader,
             device,
         },

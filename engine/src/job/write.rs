@@ -7,7 +7,7 @@ use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Data, Device, Embedding, Eval, Generate, Job, Raw, Reader, Train};
+use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -24,8 +24,21 @@ impl Job {
 // Every struct is taken apart in full, so that a field that is added and not written does not compile.
 
 fn write_job(out: &mut String, job: &Job) -> fmt::Result {
-    let Job { name, seed, data, model, tables, heads, embedding, optimizer, train, eval, reader, device } =
-        job;
+    let Job {
+        name,
+        seed,
+        data,
+        model,
+        tables,
+        heads,
+        embedding,
+        optimizer,
+        train,
+        eval,
+        checkpoint,
+        reader,
+        device,
+    } = job;
     writeln!(out, "# The effective job, with every default filled in.")?;
     writeln!(out, "name = {}", quoted(name.as_str()))?;
     writeln!(out, "seed = {seed}")?;
@@ -37,6 +50,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_optimizers(out, optimizer)?;
     write_train(out, train)?;
     write_eval(out, eval)?;
+    write_checkpoint(out, checkpoint)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
     let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
@@ -219,6 +233,16 @@ fn write_eval(out: &mut String, eval: &Eval) -> fmt::Result {
     write_option(out, "every_steps", every_steps.as_ref(), "at the end only")?;
     writeln!(out, "batch_size = {batch_size}")?;
     write_option(out, "target_auc", target_auc.as_ref(), "no early end")
+}
+
+fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
+    let Checkpoint { every_steps, every_minutes, keep, incremental, full_every, on_failure } = checkpoint;
+    writeln!(out, "\n[checkpoint]")?;
+    write_option(out, "every_steps", every_steps.as_ref(), "not by steps")?;
+    let every_minutes = every_minutes.map(|minutes| format!("{:?}", minutes.get()));
+    write_option(out, "every_minutes", every_minutes.as_ref(), "not by time")?;
+    writeln!(out, "keep = {keep}\nincremental = {incremental}\nfull_every = {full_every}")?;
+    writeln!(out, "on_failure = \"{}\"", on_failure.name())
 }
 
 /// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.

@@ -32,8 +32,8 @@ impl ProcessGroup {
     }
 
     /// Meets the other processes, and watches over them from then on. Where one of them is lost, and this one does not
-    /// come to [`ProcessGroup::fail`] within some seconds, the watch calls `end` on a thread of its own, which shall end
-    /// the process.
+    /// come to [`ProcessGroup::fail`] within some seconds, the watch calls `end` on a thread of its own, which is to
+    /// end the process.
     ///
     /// # Errors
     /// Where ranks do not come before the deadline, or are of another version.

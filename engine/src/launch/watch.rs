@@ -1,9 +1,9 @@
-//! The watch over the processes of a job: each tells rank 0 that it lives and what it does, and rank 0 tells all when one
-//! of them has failed, ended, fallen silent, or does nothing any more.
+//! The watch over the processes of a job: each tells rank 0 that it lives and what it does, and rank 0 tells all when
+//! one of them has failed, ended, fallen silent, or does nothing any more.
 //!
-//! It is a thread of each process. Once a rank is found to be lost, the thread gives whoever waits for that rank a short
-//! time to come back and say where it waited; then it ends the process itself. So a job ends everywhere, whatever its
-//! threads wait for.
+//! It is a thread of each process. Once a rank is found to be lost, the thread gives whoever waits for that rank a
+//! short time to come back and say where it waited; then it ends the process itself. So a job ends everywhere, whatever
+//! its threads wait for.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -270,7 +270,7 @@ impl Line {
             return;
         }
         let bytes = serde_json::to_vec(value).unwrap_or_default();
-        // Small messages, of which the connection takes many before it is full; whoever is gone is found out by reading.
+        // Small messages, of which the connection takes many before it is full; reading finds out whoever is gone.
         let _ = Message { kind, round: 0, bytes }.send(&self.stream);
     }
 }

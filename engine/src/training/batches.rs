@@ -36,8 +36,8 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay if that is
-    /// wanted.
+    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay if
+    /// that is wanted.
     ///
     /// # Errors
     /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.

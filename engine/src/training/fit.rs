@@ -1,6 +1,9 @@
 //! The loop: batches in, steps, reports, evaluations, and the run's files.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
@@ -9,16 +12,20 @@ use rankine_reader::stream::{Order, Position, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
+use super::alive::alive;
 use super::batches::Batches;
+use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
-use super::learner::{Choice, Learner, Losses};
+use super::learner::{Choice, Learner};
+use super::losses::Losses;
 use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
-use super::{Event, Observer, Progress, RunDir, TrainError};
+use super::{Event, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
+use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
@@ -36,6 +43,13 @@ pub struct TrainOptions<'a> {
     pub run_dir: Option<&'a Path>,
     /// The processes that train together, all of which call [`train`]; by default this one alone.
     pub processes: Option<&'a ProcessGroup>,
+    /// Whether to go on in that folder, from the latest good checkpoint. Of a run that has come to its end, the summary
+    /// is returned and nothing is done.
+    pub resume: bool,
+    /// What asks the training to stop.
+    pub stop: Option<&'a Stop>,
+    /// What checkpoints are written with, where that is not the machine's own file system.
+    pub files: Option<&'a Arc<dyn Files>>,
 }
 
 /// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
@@ -57,27 +71,124 @@ pub fn train(
     }
     let alone = ProcessGroup::alone();
     let processes = options.processes.unwrap_or(&alone);
+    let resumed = options.run_dir.filter(|_| options.resume);
+    if let Some(path) = resumed
+        && let Some(summary) = finished(path, processes)?
+    {
+        return Ok((summary, processes.is_first().then(|| path.to_owned())));
+    }
     let (job, seats) = Seats::of(job, processes)?;
-    let dataset = open_together(&job, processes, observer)?;
-    let (spec, rules) = translate(&job, dataset.schema()).map_err(TrainError::Conflicts)?;
-    let choice = Choice::of(&job, &seats, &dataset, &spec, &rules)?;
-    let run = processes.is_first().then(|| RunDir::create(options.run_dir, &job)).transpose()?;
-    if let (Some(run), Some(machine)) = (&run, choice.machine()) {
+    let (job, topology) = (&job, seats.topology);
+    let dataset = open_together(job, processes, observer)?;
+    let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
+    let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
+    let (pool, threads) = thread_pool(job)?;
+    let io = job.reader.io_options();
+    let (mut run, mut from) = (None, None);
+    if let Some(path) = resumed {
+        run = processes.is_first().then(|| RunDir::resume(path, job)).transpose()?;
+        from = pool.install(|| latest(&files, path, processes, observer))?;
+        if let Some(checkpoint) = &from {
+            identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
+        }
+        let step = from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step);
+        run.as_mut().map_or(Ok(()), |run| run.go_on(step, job))?;
+    }
+    let recorded =
+        from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
+    let choice = Choice::of(job, &seats, &dataset, (&spec, &rules), &recorded)?;
+    if run.is_none() && processes.is_first() {
+        run = Some(RunDir::create(options.run_dir, job)?);
+    }
+    let machine = choice.machine().map(ToOwned::to_owned);
+    if let (Some(run), Some(machine)) = (&run, &machine) {
         run.write_machine(machine)?;
     }
-    let (pool, threads) = thread_pool(&job)?;
-    let io = job.reader.io_options();
     // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
     pool.install(|| {
-        let (learner, device) = choice.initialize(&job, &dataset, spec, &rules, threads)?;
-        let batches = learner.open(dataset.part(Part::Train)?, &train_options(&job, io))?;
-        if let (Some(run), Some(record)) = (&run, learner.tuning()?) {
-            run.write_tuning(&record)?;
+        let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &recorded)?;
+        let tuning = learner.tuning()?;
+        if let (Some(run), Some(record)) = (&run, &tuning) {
+            run.write_tuning(record)?;
         }
-        let topology = seats.topology;
-        let (job, dataset) = (&job, &dataset);
-        Fit { job, dataset, processes, learner, device, run, observer, threads, topology, io }.run(batches)
+        let from = from.map(|checkpoint| {
+            alive(processes, checkpoint.manifest().train.step, || learner.restore(&checkpoint))?;
+            Ok::<_, TrainError>(checkpoint.manifest().train.clone())
+        });
+        let train = from.transpose()?.unwrap_or_default();
+        let stream = StreamOptions { start: train.position, ..train_options(job, io) };
+        let batches = learner.open(dataset.part(Part::Train)?, &stream)?;
+        // All processes write to the folder of the first.
+        let path = run.as_ref().map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
+        let path = PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?));
+        let checkpoints = Checkpoints::new(
+            (job, &dataset, topology),
+            (&spec, &rules),
+            Recorded { tuning, machine },
+            (files, RunDir::checkpoints_path(&path)),
+            processes,
+            train.step,
+        )?;
+        let stop = options.stop.cloned().unwrap_or_default();
+        let dataset = &dataset;
+        let fit = Fit {
+            job,
+            dataset,
+            processes,
+            learner,
+            device,
+            run,
+            path,
+            checkpoints,
+            stop,
+            observer,
+            threads,
+            topology,
+            io,
+        };
+        fit.run(batches, train)
     })
+}
+
+/// The summary of a run that has come to its end, as the first process finds it.
+fn finished(path: &Path, processes: &ProcessGroup) -> Result<Option<Summary>, TrainError> {
+    let own = if processes.is_first() { RunDir::finished(path)? } else { None };
+    if processes.size() == 1 {
+        return Ok(own);
+    }
+    let text = serde_json::to_vec(&own).expect("a summary is plain data");
+    let text = processes.of_first("the summary of the run, if it has come to its end", &text)?;
+    Ok(serde_json::from_slice(&text).unwrap_or(own))
+}
+
+/// The checkpoint to go on from, as the first process finds it. Those that are damaged are told of, and set aside.
+fn latest(
+    files: &Arc<dyn Files>,
+    run: &Path,
+    processes: &ProcessGroup,
+    observer: &mut dyn Observer,
+) -> Result<Option<Arc<Checkpoint>>, TrainError> {
+    const WHAT: &str = "the checkpoint to go on from";
+    let dir = RunDir::checkpoints_path(run);
+    if !processes.is_first() {
+        let step = processes.of_first(WHAT, &[])?.try_into().ok().map(u64::from_le_bytes);
+        let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
+        return Ok(step.map(open).transpose()?.map(Arc::new));
+    }
+    let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
+    for skipped in &skipped {
+        checkpoint::set_aside(&**files, &dir, skipped.step)?;
+        observer.observe(Event::Skipped(skipped));
+    }
+    let step = found.as_ref().map(|checkpoint| checkpoint.manifest().train.step);
+    processes.of_first(WHAT, &step.map_or(Vec::new(), |step| step.to_le_bytes().to_vec()))?;
+    match (&found, step) {
+        (Some(checkpoint), Some(step)) => {
+            observer.observe(Event::Resumed { step, path: checkpoint.path() });
+        }
+        _ => observer.observe(Event::NothingToResume),
+    }
+    Ok(found.map(Arc::new))
 }
 
 /// The batches that a job trains on.
@@ -123,6 +234,10 @@ struct Fit<'a> {
     device: String,
     /// Of the first process.
     run: Option<RunDir>,
+    /// Its folder.
+    path: PathBuf,
+    checkpoints: Checkpoints,
+    stop: Stop,
     observer: &'a mut dyn Observer,
     threads: usize,
     topology: Topology,
@@ -138,6 +253,36 @@ struct Tally {
     waited: Duration,
 }
 
+/// Steps after which several processes ask each other whether to stop, or to save.
+const STEPS_TO_AGREE: u64 = 16;
+
+/// What is to be done after a step.
+#[derive(Debug, Clone, Copy, Default)]
+struct Agreed {
+    /// Who asked to stop.
+    stop: Option<StopCause>,
+    /// Whether a checkpoint is due by time.
+    saves: bool,
+    /// Whether the one that is being written is.
+    written: bool,
+}
+
+impl Agreed {
+    fn to_bytes(self) -> [u8; 10] {
+        let mut bytes = [0; 10];
+        bytes[..8].copy_from_slice(&StopCause::to_number(self.stop).to_le_bytes());
+        (bytes[8], bytes[9]) = (self.saves.into(), self.written.into());
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let split = bytes.split_first_chunk();
+        let (stop, rest) = split.map_or((0, bytes), |(stop, rest)| (u64::from_le_bytes(*stop), rest));
+        let is_set = |at: usize| rest.get(at) == Some(&1);
+        Self { stop: StopCause::of_number(stop), saves: is_set(0), written: is_set(1) }
+    }
+}
+
 /// One line of `metrics.jsonl` for an evaluation.
 #[derive(Serialize)]
 struct EvalRecord<'a> {
@@ -148,7 +293,12 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    fn run(mut self, mut batches: Batches) -> Result<(Summary, Option<PathBuf>), TrainError> {
+    /// Trains on from where a checkpoint was, or from the beginning.
+    fn run(
+        mut self,
+        mut batches: Batches,
+        from: TrainState,
+    ) -> Result<(Summary, Option<PathBuf>), TrainError> {
         let train = &self.job.train;
         // What was found to work is not tried, and told, again for each evaluation.
         self.io.mode = batches.rung().into();
@@ -159,15 +309,21 @@ impl Fit<'_> {
         let memory = memory.as_ref();
         self.observer.observe(Event::Started { spec, device, memory, topology, rung, samples });
 
-        let (mut total, mut since_report) = (Tally::default(), Tally::default());
-        let (mut losses, mut last_loss) = (Losses::default(), f64::NAN);
-        let mut last_eval = None;
-        let mut stopped = Stopped::Epochs;
-        loop {
+        let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
+        let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
+        let (mut position, mut last_eval) = (from.position, from.eval.clone());
+        // An evaluation of the step that was saved may have been the last one.
+        let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
+        while stopped.is_none() {
+            let step = total.steps;
+            if train.max_steps.is_some_and(|most| step >= most.get()) {
+                stopped = Some(Stopped::MaxSteps);
+                break;
+            }
             let began = Instant::now();
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
-            let step = total.steps + 1;
+            let step = step + 1;
             self.processes.does(Phase::Training, step);
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
@@ -193,7 +349,8 @@ impl Fit<'_> {
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
-            last_loss = progress.loss;
+            (last_loss, position) = (progress.loss, batch.end());
+            drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
                 self.append("train", &progress)?;
@@ -204,18 +361,21 @@ impl Fit<'_> {
             last_eval = None;
             if evaluates {
                 last_eval = self.evaluate(step)?;
-                let auc = last_eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
-                let auc = self.of_first_process(auc)?;
-                if let (Some(target), Some(auc)) = (self.job.eval.target_auc, auc)
-                    && auc >= target.get()
-                {
-                    stopped = Stopped::TargetAuc;
-                    break;
-                }
+                stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
             }
-            if train.max_steps.is_some_and(|most| step >= most.get()) {
-                stopped = Stopped::MaxSteps;
-                break;
+            let agreed = self.agree(step)?;
+            if agreed.written {
+                self.checkpoints.finish(self.observer)?;
+            }
+            if agreed.saves || self.checkpoints.is_due_by_steps(step) {
+                let began = Instant::now();
+                self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
+                losses.check()?;
+                self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
+                total.time += began.elapsed();
+            }
+            if let Some(cause) = agreed.stop.filter(|_| stopped.is_none()) {
+                return Err(self.interrupted(cause, &total, (&losses, last_loss), position, last_eval));
             }
         }
         let began = Instant::now();
@@ -231,6 +391,7 @@ impl Fit<'_> {
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
         }
+        self.checkpoints.finish(self.observer)?;
         let eval = match last_eval {
             Some(eval) => Some(eval),
             None => self.evaluate(total.steps)?,
@@ -243,8 +404,8 @@ impl Fit<'_> {
             // What lies here goes to the first process.
             None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
         }
-        let traffic = self.learner.traffic();
-        let mut summary = self.summary(&total, last_loss, stopped, eval, traffic);
+        let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
+        let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
         if let Some(run) = &self.run {
             run.finish(&summary)?;
@@ -263,6 +424,64 @@ impl Fit<'_> {
     /// Appends to the metrics of the run, where this process writes them.
     fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
         self.run.as_mut().map_or(Ok(()), |run| run.append(kind, record))
+    }
+
+    /// Saves a checkpoint of where training is, unless there is one, and says that it can go on from there.
+    fn interrupted(
+        &mut self,
+        cause: StopCause,
+        total: &Tally,
+        (losses, last_loss): (&Losses, f64),
+        position: Position,
+        last_eval: Option<EvalSummary>,
+    ) -> TrainError {
+        let (mut losses, step, run) = (losses.clone(), total.steps, self.path.clone());
+        let save = || -> Result<(), TrainError> {
+            self.checkpoints.finish(self.observer)?;
+            if self.checkpoints.last_step() != step {
+                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                losses.check()?;
+                self.save(train_state(total, (&losses, last_loss), position, last_eval))?;
+                self.checkpoints.finish(self.observer)?;
+            }
+            Ok(())
+        };
+        save().err().unwrap_or(TrainError::Interrupted { cause, step, run })
+    }
+
+    /// Takes a checkpoint, and begins to write it.
+    fn save(&mut self, state: TrainState) -> Result<(), TrainError> {
+        let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
+        self.checkpoints.begin(&mut self.learner, state, metrics, self.observer)
+    }
+
+    /// What all processes are to do after a step. Several speak of it every so many steps alone.
+    fn agree(&self, step: u64) -> Result<Agreed, TrainError> {
+        let own = Agreed {
+            stop: self.stop.asked(),
+            saves: self.checkpoints.is_due_by_time(),
+            written: self.checkpoints.is_written(),
+        };
+        if self.processes.size() == 1 {
+            return Ok(own);
+        }
+        if !step.is_multiple_of(STEPS_TO_AGREE) {
+            return Ok(Agreed::default());
+        }
+        let all = self.processes.gather("what to do next", &own.to_bytes())?;
+        let all: Vec<_> = all.iter().map(|bytes| Agreed::from_bytes(bytes)).collect();
+        Ok(Agreed {
+            // Whoever is asked to stop asks all; time is the first one's.
+            stop: all.iter().find_map(|each| each.stop),
+            saves: all.first().is_some_and(|first| first.saves),
+            written: all.iter().all(|each| each.written),
+        })
+    }
+
+    /// Whether an evaluation is the one that training was to come to.
+    fn reaches_target(&self, eval: Option<&EvalSummary>) -> Result<bool, TrainError> {
+        let auc = self.of_first_process(eval.and_then(|eval| eval.metrics.first?.auc))?;
+        Ok(self.job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get()))
     }
 
     /// Samples that the run will see, if no target stops it.
@@ -299,7 +518,7 @@ impl Fit<'_> {
         loss: f64,
         stopped: Stopped,
         eval: Option<EvalSummary>,
-        traffic: Option<RankTraffic>,
+        traffic: Option<(RankTraffic, u64)>,
     ) -> Summary {
         let seconds = total.time.as_secs_f64();
         let raw_files = self.job.data.raw.iter().flat_map(|raw| raw.train.iter().chain(&raw.eval));
@@ -327,8 +546,8 @@ impl Fit<'_> {
                 nodes: self.topology.nodes(),
             },
             exchange: traffic
-                .filter(|_| self.topology.ranks() > 1)
-                .map(|traffic| ExchangeSummary::new(traffic, total.steps)),
+                .filter(|&(_, steps)| self.topology.ranks() > 1 && steps > 0)
+                .map(|(traffic, steps)| ExchangeSummary::new(traffic, steps)),
             train: TrainSummary {
                 stopped,
                 steps: total.steps,
@@ -341,6 +560,38 @@ impl Fit<'_> {
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,
+        }
+    }
+}
+
+/// Where training is, for a checkpoint.
+fn train_state(
+    total: &Tally,
+    (losses, loss): (&Losses, f64),
+    position: Position,
+    eval: Option<EvalSummary>,
+) -> TrainState {
+    TrainState {
+        step: total.steps,
+        position,
+        samples: total.samples,
+        seconds: total.time.as_secs_f64(),
+        waited_seconds: total.waited.as_secs_f64(),
+        losses: losses.state(),
+        loss,
+        eval,
+    }
+}
+
+/// What had been done when a checkpoint was taken.
+impl From<&TrainState> for Tally {
+    fn from(state: &TrainState) -> Self {
+        let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        Self {
+            steps: state.step,
+            samples: state.samples,
+            time: time(state.seconds),
+            waited: time(state.waited_seconds),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What learns: a model on the device that a job names.
 
-use std::collections::VecDeque;
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,6 +11,7 @@ use rankine_reader::{Dataset, Samples};
 
 use super::batches::{Batch, Batches};
 use super::bench::{Activity, Ceilings, Phase};
+use super::checkpoints::Recorded;
 use super::evaluate::Scorer;
 use super::seats::Seats;
 use super::translate::check_memory;
@@ -21,6 +20,9 @@ use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
+use crate::overlap::Overlap;
+#[cfg(feature = "cuda")]
+use crate::overlap::Overlaps;
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
@@ -44,9 +46,10 @@ pub(super) type Mark = std::convert::Infallible;
 pub(super) enum Choice {
     /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others; and where tables lie over several.
+    /// GPUs, a rank each, and the processes that have the others; where tables lie over several; and what iterations do
+    /// at the same time.
     #[cfg(feature = "cuda")]
-    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>),
+    Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>, Overlaps),
 }
 
 impl Choice {
@@ -54,18 +57,19 @@ impl Choice {
     ///
     /// # Errors
     /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are measured"))]
     pub(super) fn of(
         job: &Job,
         seats: &Seats,
         dataset: &Dataset,
-        spec: &ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
+        recorded: &Recorded,
     ) -> Result<Self, TrainError> {
         #[cfg(feature = "cuda")]
         let why = match gpu::devices(job, seats, spec)? {
             Ok(devices) => {
-                let placed = gpu::place((&devices, seats), job, dataset, (spec, rules))?;
-                return Ok(Self::Cuda(devices, seats.clone(), placed));
+                let placed = gpu::place((&devices, seats), (job, recorded), dataset, (spec, rules))?;
+                return Ok(Self::Cuda(devices, seats.clone(), placed, Overlaps::ALL));
             }
             Err(why) => why,
         };
@@ -81,48 +85,65 @@ impl Choice {
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
+    /// Leaves out some of what GPUs do at the same time; nothing changes on the CPU.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone overlap"))]
+    pub(super) fn without(self, left_out: &[Overlap]) -> Self {
+        match self {
+            Self::Cpu(..) => self,
+            #[cfg(feature = "cuda")]
+            Self::Cuda(devices, seats, placed, _) => {
+                Self::Cuda(devices, seats, placed, Overlaps::without(left_out))
+            }
+        }
+    }
+
     /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
     pub(super) fn machine(&self) -> Option<&str> {
         match self {
             Self::Cpu(..) => None,
             #[cfg(feature = "cuda")]
-            Self::Cuda(.., placed) => placed.as_ref().map(|placed| placed.machine.as_str()),
+            Self::Cuda(_, _, placed, _) => placed.as_ref().map(|placed| placed.machine.as_str()),
         }
     }
 
-    /// The model of a job as training starts with it, and in words what trains it.
+    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms that
+    /// were recorded, where they are of such GPUs.
     ///
     /// # Errors
     /// [`TrainError::Device`] where the device does not take it.
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are told bags' sizes"))]
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_variables, reason = "GPUs alone have bags' sizes and products")
+    )]
     pub(super) fn initialize(
         self,
         job: &Job,
         dataset: &Dataset,
-        spec: ModelSpec,
-        rules: &TrainingRules,
+        (spec, rules): (&ModelSpec, &TrainingRules),
         threads: usize,
+        recorded: &Recorded,
     ) -> Result<(Learner, String), TrainError> {
         let (plan, why) = match self {
             Self::Cpu(plan, why) => (plan, why),
             #[cfg(feature = "cuda")]
-            Self::Cuda(devices, seats, placed) => {
+            Self::Cuda(devices, seats, placed, overlaps) => {
                 let plan = placed.as_ref().map(|placed| &placed.plan);
-                match gpu::initialize((&devices, &seats, plan), job, dataset, (&spec, rules))? {
+                let (tuning, of) = (recorded.tuning.as_deref(), (&devices[..], &seats, plan, overlaps));
+                match gpu::initialize(of, (job, tuning), dataset, (spec, rules))? {
                     Ok((model, name)) => {
                         return Ok((Learner::Cuda(Box::new(model), Box::default()), name));
                     }
-                    Err(why) => (plan_for_cpu(job, dataset, &spec, rules)?, why),
+                    Err(why) => (plan_for_cpu(job, dataset, spec, rules)?, why),
                 }
             }
         };
         let model = match plan {
-            None => CpuModel::initialized(spec, rules, job.seed),
+            None => CpuModel::initialized(spec.clone(), rules, job.seed),
             Some(plan) => {
                 let ranks = job.device.ranks;
                 let shard_dense_update = job.device.dense_update == DenseUpdate::Sharded;
                 let sharding = Sharding { plan, shard_dense_update, threads };
-                CpuModel::over_ranks(&spec, rules, job.seed, sharding).map_err(|error| {
+                CpuModel::over_ranks(spec, rules, job.seed, sharding).map_err(|error| {
                     TrainError::Device(format!("cannot start the threads of {ranks} ranks: {error}"))
                 })?
             }
@@ -394,57 +415,6 @@ impl Weights for Learner {
     }
 }
 
-/// The mean loss of steps since the last report, as far as losses are known.
-#[derive(Debug, Default)]
-pub(super) struct Losses {
-    /// Of the steps whose loss is not known yet: their samples.
-    ahead: VecDeque<usize>,
-    /// Steps whose loss is known.
-    steps: u64,
-    sum: f64,
-    samples: usize,
-    /// The first loss that is no number, and its step.
-    wrong: Option<(u64, f64)>,
-}
-
-impl Losses {
-    /// A step over so many samples was begun.
-    pub(super) fn began(&mut self, samples: usize) {
-        self.ahead.push_back(samples);
-    }
-
-    /// The loss of the first step whose loss was not known.
-    pub(super) fn known(&mut self, loss: f64) {
-        let samples = self.ahead.pop_front().expect("a loss comes after its step");
-        self.steps += 1;
-        self.sum += loss * samples as f64;
-        self.samples += samples;
-        if !loss.is_finite() && self.wrong.is_none() {
-            self.wrong = Some((self.steps, loss));
-        }
-    }
-
-    /// Whether no loss is known since the last report.
-    pub(super) fn is_empty(&self) -> bool {
-        self.samples == 0
-    }
-
-    pub(super) fn mean(&self) -> f64 {
-        self.sum / self.samples as f64
-    }
-
-    /// After a report.
-    pub(super) fn begin_anew(&mut self) {
-        (self.sum, self.samples) = (0.0, 0);
-    }
-
-    /// # Errors
-    /// [`TrainError::Diverged`].
-    pub(super) fn check(&self) -> Result<(), TrainError> {
-        self.wrong.map_or(Ok(()), |(step, loss)| Err(TrainError::Diverged { step, loss }))
-    }
-}
-
 #[cfg(feature = "cuda")]
 mod gpu {
     //! Which jobs GPUs train.
@@ -462,13 +432,17 @@ mod gpu {
 
     use super::super::TrainError;
     use super::super::batches::{Batch, Batches};
+    use super::super::checkpoints::Recorded;
     use super::super::seats::Seats;
     use super::Activity;
     use crate::calibration;
-    use crate::cuda::{BatchShape, CudaEvaluation, CudaModel, Error, FedBatch, Feed, Judgement, refusals};
+    use crate::cuda::{
+        BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
+    };
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DeviceKind, Job, Precision};
+    use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
     use crate::model::{ModelSpec, TrainingRules};
+    use crate::overlap::Overlaps;
     use crate::planning;
 
     /// What to do where a job is too large.
@@ -528,8 +502,8 @@ mod gpu {
 
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
-        (devices, seats, plan): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>),
-        job: &Job,
+        (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
+        (job, recorded): (&Job, Option<&str>),
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Result<(CudaModel, String), String>, TrainError> {
@@ -540,14 +514,35 @@ mod gpu {
             score_size: job.eval.batch_size.get() as usize,
             hotness: &hotness,
             plan,
+            keeps_book: job.checkpoint.incremental,
         };
-        let products = (precision, algorithms(job)?);
         let (processes, several) = (&seats.processes, seats.processes.size() > 1);
-        let made = match devices {
-            [device] if several => {
-                CudaModel::of_processes(device, processes, spec.clone(), rules, products, job.seed, shape)
+        let make = |algorithms| {
+            let execution = Execution {
+                precision,
+                algorithms,
+                overlaps,
+                shard_dense_update: job.device.dense_update == DenseUpdate::Sharded,
+            };
+            let spec = spec.clone();
+            match devices {
+                [device] if several => {
+                    CudaModel::of_processes(device, processes, spec, rules, execution, job.seed, shape)
+                }
+                _ => CudaModel::over_ranks(devices, spec, rules, execution, job.seed, shape),
             }
-            _ => CudaModel::over_ranks(devices, spec.clone(), rules, products, job.seed, shape),
+        };
+        let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
+        let made = match recorded.map(make) {
+            // Of another GPU, or another version of the library: what follows is rounded otherwise.
+            Some(Err(error))
+                if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) =>
+            {
+                tracing::warn!("products take other algorithms than before: {error}");
+                make(algorithms(job)?)
+            }
+            Some(made) => made,
+            None => make(algorithms(job)?),
         };
         let it = if devices.len() == 1 { "the GPU" } else { "one of the GPUs" };
         match made {
@@ -585,7 +580,7 @@ mod gpu {
     /// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
     pub(super) fn place(
         (devices, seats): (&[Arc<Device>], &Seats),
-        job: &Job,
+        (job, recorded): (&Job, &Recorded),
         dataset: &Dataset,
         (spec, rules): (&ModelSpec, &TrainingRules),
     ) -> Result<Option<Placed>, TrainError> {
@@ -595,9 +590,10 @@ mod gpu {
         }
         let precision = job.device.precision;
         let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
-        let machine = match &job.device.machine {
-            Some(path) => planning::machine_of_job(path, 0, job)?,
-            None => {
+        let machine = match (&job.device.machine, &recorded.machine) {
+            (Some(path), _) => planning::machine_of_job(path, 0, job)?,
+            (None, Some(text)) => planning::parse_machine(text, precision).map_err(TrainError::Device)?,
+            (None, None) => {
                 let a_node = topology.ranks_per_node();
                 calibration::machine_of(devices, a_node, precision, apart).map_err(Error::from)?
             }

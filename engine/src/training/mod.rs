@@ -2,35 +2,45 @@
 //!
 //! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
 
+mod alive;
 mod batches;
 mod bench;
+mod checkpoints;
 mod data;
 mod evaluate;
 mod fit;
+mod identity;
 mod learner;
+mod losses;
 mod memory;
 mod run_dir;
 mod seats;
 mod starter;
+mod state;
+mod stop;
 mod summary;
 mod translate;
 
 use std::path::PathBuf;
 
+use crate::checkpoint::{CheckpointError, Skipped};
 use crate::job::Conflict;
 use crate::launch::MeetError;
 use crate::model::ModelSpec;
 use crate::saved::SavedModelError;
 
 pub use bench::{
-    Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions, bench_train,
+    Ceilings, EvalBench, EvalBenchOptions, Input, Phase, Reading, Times, TraceSummary, TrainBench,
+    TrainBenchOptions, bench_eval, bench_train,
 };
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
+pub use identity::is_of;
 pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
+pub use stop::{Stop, StopCause};
 pub use summary::{
     ByLink, DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary,
     TrainSummary,
@@ -72,6 +82,40 @@ pub enum Event<'a> {
         samples: u64,
         /// Samples to score.
         total: u64,
+    },
+    /// A checkpoint that cannot be used was passed over, and set aside.
+    Skipped(&'a Skipped),
+    /// Training goes on from a checkpoint.
+    Resumed {
+        /// Steps of training behind it.
+        step: u64,
+        /// The checkpoint.
+        path: &'a std::path::Path,
+    },
+    /// There is no checkpoint to go on from: training begins anew.
+    NothingToResume,
+    /// The host's memory holds no copy of the state, so that training waits until a checkpoint is written.
+    CheckpointPauses {
+        /// Steps of training behind it.
+        step: u64,
+        /// Bytes that a copy would take.
+        bytes: u64,
+    },
+    /// A checkpoint is there, and durable.
+    Checkpointed {
+        /// Steps of training behind it.
+        step: u64,
+        /// Its bytes.
+        bytes: u64,
+        /// How long that took, most of it beside training.
+        seconds: f64,
+    },
+    /// A checkpoint could not be saved, and training goes on.
+    CheckpointFailed {
+        /// Steps of training behind it.
+        step: u64,
+        /// Why.
+        error: &'a CheckpointError,
     },
     /// The model was judged.
     Evaluated {
@@ -124,6 +168,22 @@ pub enum TrainError {
     /// The model cannot be saved or loaded.
     #[error(transparent)]
     Saved(#[from] SavedModelError),
+    /// A checkpoint cannot be saved, or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Somebody asked it to stop, and it can go on later.
+    #[error(
+        "stopped by {cause} after step {step}; the same command with --run-dir {} --resume goes on from there",
+        run.display()
+    )]
+    Interrupted {
+        /// Who asked.
+        cause: StopCause,
+        /// Steps that the last checkpoint has behind it.
+        step: u64,
+        /// The run's folder.
+        run: PathBuf,
+    },
     /// The run folder cannot be used.
     #[error("{0}")]
     RunDir(String),

@@ -1,11 +1,11 @@
 //! A run's folder: the effective job, the metrics as they come, the summary and the model.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Summary, TrainError};
 use crate::job::Job;
@@ -22,6 +22,7 @@ impl RunDir {
     const METRICS_NAME: &str = "metrics.jsonl";
     const SUMMARY_NAME: &str = "summary.json";
     const MODEL_NAME: &str = "model";
+    const CHECKPOINTS_NAME: &str = "checkpoints";
 
     /// Makes a run's folder, by default `runs/NAME-TIME`, and puts the effective job into it.
     ///
@@ -36,15 +37,101 @@ impl RunDir {
         fs::create_dir_all(&path).map_err(write(&path))?;
         if fs::read_dir(&path).map_err(write(&path))?.next().is_some() {
             return Err(TrainError::RunDir(format!(
-                "the run folder {} is not empty: choose another --run-dir, or remove it",
+                "the run folder {} is not empty: choose another --run-dir, remove it, or go on there with --resume",
                 path.display()
             )));
         }
-        let job_path = path.join(Self::JOB_NAME);
-        fs::write(&job_path, job.to_toml()).map_err(write(&job_path))?;
-        let metrics_path = path.join(Self::METRICS_NAME);
-        let metrics = File::create_new(&metrics_path).map_err(write(&metrics_path))?;
-        Ok(Self { path, metrics })
+        let metrics = open_metrics(&path)?;
+        let run = Self { path, metrics };
+        run.write_job(job)?;
+        Ok(run)
+    }
+
+    /// Goes on in a run's folder, or begins where there is nothing. The log and the job stay as they are until
+    /// [`RunDir::go_on`].
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`] where another process is at work there, or where there is something that is no run;
+    /// [`TrainError::Write`].
+    pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
+        let is_empty = match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().is_none(),
+            Err(error) if error.kind() == ErrorKind::NotFound => true,
+            Err(error) => return Err(unreadable(path, &error)),
+        };
+        if is_empty {
+            return Self::create(Some(path), job);
+        }
+        if !path.join(Self::METRICS_NAME).exists() && !path.join(Self::JOB_NAME).exists() {
+            return Err(TrainError::RunDir(format!(
+                "{} is not empty and is no run's folder: --resume goes on in the folder of a run",
+                path.display()
+            )));
+        }
+        Ok(Self { path: path.to_owned(), metrics: open_metrics(path)? })
+    }
+
+    /// The summary of a run that has come to its end.
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`] where it is not what was written.
+    pub(super) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
+        let path = path.join(Self::SUMMARY_NAME);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| unreadable(&path, &error))?,
+        };
+        let summary = serde_json::from_slice(&text);
+        summary
+            .map(Some)
+            .map_err(|error| TrainError::RunDir(format!("{} is damaged: {error}", path.display())))
+    }
+
+    /// Goes on after a step: what the log has of later ones is dropped, the job is this one, and what an interrupted
+    /// end left of a model goes.
+    pub(super) fn go_on(&mut self, step: u64, job: &Job) -> Result<(), TrainError> {
+        let path = self.path.join(Self::METRICS_NAME);
+        let write = |path: &Path| {
+            let path = path.to_owned();
+            move |source| TrainError::Write { path, source }
+        };
+        let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+        let kept = lines_up_to(&text, step);
+        self.metrics.set_len(kept as u64).map_err(write(&path))?;
+        self.metrics.sync_all().map_err(write(&path))?;
+        let model = Self::model_path(&self.path);
+        if model.exists() {
+            fs::remove_dir_all(&model).map_err(write(&model))?;
+        }
+        self.write_job(job)
+    }
+
+    /// Puts the effective job into the folder, whole or not at all.
+    fn write_job(&self, job: &Job) -> Result<(), TrainError> {
+        self.replace(Self::JOB_NAME, &job.to_toml())
+    }
+
+    /// Writes a file durably, in place of one that is there.
+    fn replace(&self, name: &str, text: &str) -> Result<(), TrainError> {
+        let (path, temporary) = (self.path.join(name), self.path.join(format!(".{name}.partial")));
+        let written = File::create(&temporary).and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(&self.path)?.sync_all()
+        });
+        written.map_err(|source| TrainError::Write { path, source })
+    }
+
+    /// Where the checkpoints of a run lie.
+    pub fn checkpoints_path(run: &Path) -> PathBuf {
+        run.join(Self::CHECKPOINTS_NAME)
+    }
+
+    /// The log, to be made durable by another thread.
+    pub(super) fn metrics(&self) -> Result<File, TrainError> {
+        let path = || self.path.join(Self::METRICS_NAME);
+        self.metrics.try_clone().map_err(|source| TrainError::Write { path: path(), source })
     }
 
     /// The folder.
@@ -91,17 +178,44 @@ impl RunDir {
 
     /// Writes `summary.json`, whole or not at all.
     pub(super) fn finish(&self, summary: &Summary) -> Result<(), TrainError> {
-        let path = self.path.join(Self::SUMMARY_NAME);
-        let temporary = self.path.join(".summary.json.partial");
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
-        let written = File::create(&temporary).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.path)?.sync_all()
-        });
-        written.and_then(|()| self.metrics.sync_all()).map_err(|source| TrainError::Write { path, source })
+        let path = self.path.join(Self::METRICS_NAME);
+        self.metrics.sync_all().map_err(|source| TrainError::Write { path, source })?;
+        self.replace(Self::SUMMARY_NAME, &text)
     }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> TrainError {
+    TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
+}
+
+/// Opens the log to append to it, and keeps other processes from doing the same.
+fn open_metrics(dir: &Path) -> Result<File, TrainError> {
+    let path = dir.join(RunDir::METRICS_NAME);
+    let metrics = File::options().append(true).create(true).open(&path);
+    let metrics = metrics.map_err(|source| TrainError::Write { path, source })?;
+    match metrics.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(TrainError::RunDir(format!(
+            "another process trains in {} now: wait for its end, or choose another --run-dir",
+            dir.display()
+        ))),
+        // Where a file system has no locks, nobody is kept out.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(metrics),
+    }
+}
+
+/// How many bytes of a log are whole lines of steps up to this one; what follows the first that is not, is not either.
+fn lines_up_to(text: &[u8], step: u64) -> usize {
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let lines = text.split_inclusive(|&byte| byte == b'\n');
+    let kept = lines.take_while(|line| {
+        let read = serde_json::from_slice::<Line>(line);
+        line.ends_with(b"\n") && read.is_ok_and(|line| line.step <= step)
+    });
+    kept.map(<[u8]>::len).sum()
 }
 
 /// A folder below `runs` that is not there yet.
@@ -133,6 +247,20 @@ fn utc(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_is_kept_up_to_a_step() {
+        let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
+        let text = [10, 20, 20, 30].map(line).concat();
+        for (step, lines) in [(9, 0), (10, 1), (19, 1), (20, 3), (40, 4)] {
+            assert_eq!(lines_up_to(text.as_bytes(), step), lines * line(10).len());
+        }
+        // What was cut off in the middle, or is no line at all, ends it.
+        assert_eq!(lines_up_to(&text.as_bytes()[..text.len() - 1], 40), 3 * line(10).len());
+        let torn = text.replacen("20", "2\0", 1);
+        assert_eq!(lines_up_to(torn.as_bytes(), 40), line(10).len());
+        assert_eq!(lines_up_to(b"", 40), 0);
+    }
 
     #[test]
     fn dates_are_right() {

@@ -23,8 +23,8 @@ impl Seats {
     /// Counts the ranks of a job, where it leaves that open, and finds their GPUs. Returns the job with their numbers.
     ///
     /// # Errors
-    /// [`TrainError::Device`] where the job, the launcher and what the processes see contradict each other, or where they
-    /// have different jobs; [`TrainError::Processes`].
+    /// [`TrainError::Device`] where the job, the launcher and what the processes see contradict each other, or where
+    /// they have different jobs; [`TrainError::Processes`].
     pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
         same_everywhere(processes, "job", &job.to_toml())?;
         let shared = std::env::var_os(LOOPBACK).is_some();
@@ -130,8 +130,8 @@ fn check_order(hosts: &[Node]) -> Result<(), String> {
     }
     if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
         return Err(format!(
-            "processes must be numbered host by host: {}. Slurm does so with --distribution=block, mpirun with --map-by \
-             slot",
+            "processes must be numbered host by host: {}. Slurm does so with --distribution=block, mpirun with \
+             --map-by slot",
             said()
         ));
     }

@@ -2,6 +2,8 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,10 +29,18 @@ pub(super) struct Chosen {
 pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOptions) -> Result<Chosen> {
     let first = paths.first().ok_or_else(|| Error::invalid("there is no file to read"))?;
     // A file that does not open is no reason against a rung.
-    File::open(first).context("open", first)?;
-    let wanted = options.mode.rung();
+    let in_memory = lies_in_memory(&File::open(first).context("open", first)?);
+    let rungs = match options.mode.rung() {
+        Some(wanted) => vec![wanted],
+        // io_uring copies what lies in memory on the one thread that asks for it: several copy several times as much.
+        None if in_memory => {
+            let others = Rung::ALL.into_iter().filter(|&rung| rung != Rung::Pread);
+            std::iter::once(Rung::Pread).chain(others).collect()
+        }
+        None => Rung::ALL.to_vec(),
+    };
     let mut refused = Vec::new();
-    for rung in Rung::ALL.into_iter().filter(|&rung| wanted.is_none_or(|wanted| wanted == rung)) {
+    for rung in rungs {
         match attempt(rung, paths, ring, options.depth) {
             Ok(opened) => {
                 if !opened.note.is_empty() {
@@ -48,6 +58,18 @@ pub(super) fn choose(paths: &Arc<[PathBuf]>, ring: &SlabRing, options: &IoOption
         }
     }
     Err(Error::invalid(format!("cannot read {}: {}", first.display(), refused.join("; "))))
+}
+
+/// Whether a file lies in memory and nowhere else: in a tmpfs such as `/dev/shm`.
+pub(super) fn lies_in_memory(file: &File) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let mut about = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the descriptor is open, and the pointer is to room for one such value.
+    let known = unsafe { libc::fstatfs(file.as_raw_fd(), about.as_mut_ptr()) } == 0;
+    // SAFETY: it is plain data, which zeros are valid for, too.
+    let kind = unsafe { about.assume_init() }.f_type;
+    known && [TMPFS, RAMFS].contains(&kind)
 }
 
 /// A backend whose trial read worked.

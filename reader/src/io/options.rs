@@ -47,7 +47,7 @@ impl fmt::Display for Rung {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IoMode {
-    /// The best that works here.
+    /// The best that works here; of files in memory (tmpfs), several threads that copy.
     #[default]
     Auto,
     /// [`Rung::UringDirect`] or an error.

@@ -386,3 +386,25 @@ fn depths_out_of_bounds_are_refused() {
         assert!(Reads::open([PathBuf::from("/")], std::iter::empty(), ring, &options).is_err());
     }
 }
+
+#[test]
+fn what_lies_in_memory_is_copied_by_several_threads() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return eprintln!("skipped: nothing can be written to /dev/shm");
+    };
+    let path = dir.path().join("file");
+    fs::write(&path, [7; 5 * SLAB_ALIGN]).unwrap();
+    if !ladder::lies_in_memory(&fs::File::open(&path).unwrap()) {
+        return eprintln!("skipped: /dev/shm is no tmpfs");
+    }
+    let open = |mode| {
+        let requests =
+            (0..5).map(|page| ReadRequest { file: 0, offset: page * SLAB_ALIGN as u64, bytes: 4096 });
+        let ring = SlabRing::allocate(3, SLAB_ALIGN).unwrap();
+        Reads::open([path.clone()], requests, ring, &IoOptions { mode, depth: 2 }).unwrap()
+    };
+    let reads = open(IoMode::Auto);
+    assert_eq!(reads.rung(), Rung::Pread);
+    assert!(reads.map(|slab| slab.unwrap().iter().all(|&byte| byte == 7)).eq([true; 5]));
+    assert_eq!(open(IoMode::Mmap).rung(), Rung::Mmap);
+}

@@ -192,10 +192,17 @@ impl BlockStream {
         self.reads.close()
     }
 
-    fn read(&mut self) -> Option<Result<PackedBlock>> {
+    /// The next block as it was read; nothing of it is known to be right.
+    pub(super) fn next_unchecked(&mut self) -> Option<Result<UncheckedBlock>> {
+        if self.failed {
+            return None;
+        }
         let slab = match self.reads.next()? {
             Ok(slab) => slab,
-            Err(error) => return Some(Err(error)),
+            Err(error) => {
+                self.failed = true;
+                return Some(Err(error));
+            }
         };
         let (window, place) = match self.next.take() {
             Some(next) => next,
@@ -204,19 +211,33 @@ impl BlockStream {
         if place + 1 < window.blocks.len() {
             self.next = Some((Arc::clone(&window), place + 1));
         }
+        Some(Ok(UncheckedBlock { slab, part: Arc::clone(&self.part), window, place }))
+    }
+}
+
+/// A block as it was read.
+pub(super) struct UncheckedBlock {
+    slab: Slab,
+    part: Arc<DatasetPart>,
+    window: Arc<Window>,
+    place: usize,
+}
+
+impl UncheckedBlock {
+    /// Checks it, at the speed of the checksum.
+    pub(super) fn check(self) -> Result<PackedBlock> {
+        let Self { slab, part, window, place } = self;
         let index = window.blocks[place];
-        let layout = match self.part.coding {
+        let layout = match part.coding {
             BlockCoding::Records(_) => None,
-            BlockCoding::Packed { .. } => match check_block(&self.part, u64::from(index), &slab) {
-                Ok(layout) => Some(layout),
-                Err(what) => {
-                    let location = self.part.blocks[index as usize];
-                    let path = &self.part.files[location.file as usize];
-                    return Some(Err(Error::damaged(path, location.offset, what)));
-                }
-            },
+            BlockCoding::Packed { .. } => {
+                Some(check_block(&part, u64::from(index), &slab).map_err(|what| {
+                    let location = part.blocks[index as usize];
+                    Error::damaged(&part.files[location.file as usize], location.offset, what)
+                })?)
+            }
         };
-        Some(Ok(PackedBlock { slab, layout, part: Arc::clone(&self.part), index, window, place }))
+        Ok(PackedBlock { slab, layout, part, index, window, place })
     }
 }
 
@@ -236,12 +257,9 @@ impl Iterator for BlockStream {
     type Item = Result<PackedBlock>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        let next = self.read();
-        self.failed = matches!(next, Some(Err(_)));
-        next
+        let next = self.next_unchecked()?.and_then(UncheckedBlock::check);
+        self.failed |= next.is_err();
+        Some(next)
     }
 }
 

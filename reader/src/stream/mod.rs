@@ -10,8 +10,10 @@
 
 mod batches;
 mod blocks;
+mod checked;
 mod packed;
 mod plan;
+mod rows;
 mod window;
 
 use crate::io::IoOptions;
@@ -19,8 +21,9 @@ use crate::io::IoOptions;
 pub use batches::{Batch, BatchStream};
 pub use blocks::{BlockStream, PackedBlock};
 pub(crate) use blocks::{bytes_before, check_block, decode_records};
-pub use packed::{BlockRow, Packed, PackedBatch, PackedStream};
+pub use packed::{Packed, PackedBatch, PackedStream};
 pub use plan::{Plan, Window};
+pub use rows::BlockRow;
 
 /// The order of samples in an epoch. Either way every sample comes exactly once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

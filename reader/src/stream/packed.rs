@@ -8,30 +8,65 @@ use crate::background::Background;
 use crate::dataset::{BlockCoding, DatasetPart};
 use crate::error::{Error, Result};
 use crate::io::{Rung, SlabRing};
-use crate::stream::{BlockStream, PackedBlock, Plan, Position, StreamOptions, Window};
-
-/// Where a sample lies.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockRow {
-    /// The number of its block, counted from 0 over all blocks that the stream has yielded.
-    pub block: u32,
-    /// Its number in the block.
-    pub row: u32,
-}
+use crate::stream::checked::checked_blocks;
+use crate::stream::rows::{RowsOfWindow, Run};
+use crate::stream::{BlockRow, BlockStream, PackedBlock, Plan, Position, StreamOptions};
 
 /// Some samples that are learnt from together: the very ones, in the very order, of the [`crate::Batch`] that
 /// [`crate::BatchStream`] makes with the same options.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// It is a few runs through the orders of windows; where a sample lies is computed when it is asked for, by whoever
+/// wants to know it of some of the samples.
+#[derive(Debug, Clone)]
 pub struct PackedBatch {
-    /// One a sample.
-    pub rows: Vec<BlockRow>,
+    runs: Vec<Run>,
+    len: usize,
     /// Where it begins.
     pub start: Position,
     /// Where the stream goes on.
     pub end: Position,
     /// Blocks with a number below this are in no batch to come.
     pub keep_from: u32,
+}
+
+impl PackedBatch {
+    /// Samples.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where each of some of the samples lies, in their order.
+    ///
+    /// # Panics
+    /// Where there are not as many samples.
+    pub fn rows(&self, samples: Range<usize>) -> impl Iterator<Item = BlockRow> {
+        self.runs_of(samples).flat_map(|run| run.rows())
+    }
+
+    /// The numbers of the blocks that some of the samples may lie in, in order; where samples are shuffled these are
+    /// all of their windows.
+    ///
+    /// # Panics
+    /// Where there are not as many samples.
+    pub fn blocks(&self, samples: Range<usize>) -> impl Iterator<Item = u32> {
+        self.runs_of(samples).flat_map(|run| run.blocks())
+    }
+
+    fn runs_of(&self, samples: Range<usize>) -> impl Iterator<Item = Run> {
+        assert!(samples.start <= samples.end && samples.end <= self.len, "a batch has its own samples alone");
+        let mut before = 0;
+        self.runs.iter().filter_map(move |run| {
+            let (first, behind) = (before, before + run.len());
+            before = behind;
+            let (from, to) = (samples.start.max(first), samples.end.min(behind));
+            (from < to).then(|| run.part(from - first..to - first))
+        })
+    }
 }
 
 /// What comes next of a [`PackedStream`].
@@ -43,21 +78,23 @@ pub enum Packed {
     Batch(PackedBatch),
 }
 
-/// An iterator over blocks and the batches that are cut from them. A thread of its own reads blocks ahead and checks
-/// them, up to [`PackedStream::BLOCKS_AHEAD`], each in a slab of the ring. After an error it ends.
+/// An iterator over blocks and the batches that are cut from them. Threads of its own work ahead: some read blocks and
+/// check them, each in a slab of the ring, of which they take up to [`PackedStream::BLOCKS_AHEAD`] beside those of
+/// [`BlockStream::ring_for`]; one draws the order of windows to come. After an error it ends.
 ///
 /// How many blocks lie between a batch's first one and the last one that came before it is bounded: see
 /// [`PackedStream::blocks_kept`].
 #[derive(Debug)]
 pub struct PackedStream {
-    part: Arc<DatasetPart>,
     rung: Rung,
-    blocks: Background<Result<PackedBlock>, ()>,
+    blocks: Background<Result<PackedBlock>, SlabRing>,
+    /// Of each window, in order.
+    windows: Background<RowsOfWindow, ()>,
+    part_samples: u64,
     batch_size: usize,
-    /// The number of the next block.
-    next: u32,
-    /// The rows of the batch that is being filled.
-    rows: Vec<BlockRow>,
+    /// The batch that is being filled.
+    runs: Vec<Run>,
+    len: usize,
     /// Batches that no block needs to come for.
     ready: VecDeque<PackedBatch>,
 }
@@ -81,20 +118,39 @@ impl PackedStream {
             return Err(Error::invalid("raw records are not packed: they are read as batches of samples"));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
-        let blocks = BlockStream::with_ring(Arc::clone(&part), plan, &options.io, ring)?;
-        let (rung, rows, ready) = (blocks.rung(), Vec::new(), VecDeque::new());
-        let blocks = Background::spawn("rankine-blocks", Self::BLOCKS_AHEAD, move |out, stop| {
-            for block in blocks {
-                if stop.is_asked() || out.send(block).is_err() {
+        let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;
+        let rung = blocks.rung();
+        let part_samples = part.samples;
+        let windows = Background::spawn("rankine-order", WINDOWS_AHEAD, move |out, _| {
+            let mut first = 0_u32;
+            for window in plan {
+                let blocks = window.blocks.len() as u32;
+                if out.send(RowsOfWindow::new(&part, &window, first)).is_err() {
                     break;
                 }
+                first = first.wrapping_add(blocks);
             }
         })?;
-        Ok(Self { part, rung, blocks, batch_size: options.batch_size, next: 0, rows, ready })
+        Ok(Self {
+            rung,
+            blocks: checked_blocks(blocks, Self::CHECKERS, Self::BLOCKS_READY)?,
+            windows,
+            part_samples,
+            batch_size: options.batch_size,
+            runs: Vec::new(),
+            len: 0,
+            ready: VecDeque::new(),
+        })
     }
 
-    /// Blocks that are read and checked ahead of whoever takes them.
-    pub const BLOCKS_AHEAD: usize = 4;
+    /// Threads that check blocks. A checksum reads what has just come from the disk, into another core's cache: one
+    /// thread does that no faster than four GPUs want it.
+    const CHECKERS: usize = 3;
+    /// Blocks that are checked and wait for whoever takes them.
+    const BLOCKS_READY: usize = 4;
+    /// Blocks that are read ahead of whoever takes them, and hold a slab.
+    pub const BLOCKS_AHEAD: usize =
+        Self::CHECKERS * crate::ordered::IN_FLIGHT_PER_THREAD + Self::BLOCKS_READY;
 
     /// So many blocks there are at most from the first one of a batch to the last one that comes before the batch; and
     /// how many a window has.
@@ -110,44 +166,32 @@ impl PackedStream {
         self.rung
     }
 
-    /// Cuts a window into batches, whose last block has the number `last`.
-    fn cut(&mut self, window: &Window, last: u32) {
-        let behind = last.wrapping_add(1);
-        let first = behind.wrapping_sub(window.blocks.len() as u32);
-        let part = Arc::clone(&self.part);
-        let place = Places::new(&part, window);
-        let shuffled = window.shuffled_rows();
+    /// Stops reading and gives the ring back: see [`BlockStream::close`].
+    pub fn close(self) -> SlabRing {
+        self.blocks.close()
+    }
+
+    /// Cuts a window into batches, all of whose blocks have come.
+    fn cut(&mut self, window: &Arc<RowsOfWindow>) {
         let mut from = window.skip;
-        while from < window.samples {
-            let left = (self.batch_size - self.rows.len()).min((window.samples - from) as usize) as u32;
-            let delivered: Range<u32> = from..from + left;
-            let of = |row: u32| {
-                let (place, row) = place.of(row);
-                BlockRow { block: first.wrapping_add(place), row }
-            };
-            match &shuffled {
-                Some(rows) => {
-                    let rows = &rows[delivered.start as usize..delivered.end as usize];
-                    self.rows.extend(rows.iter().map(|&row| of(row)));
-                }
-                None => self.rows.extend(delivered.map(of)),
-            }
+        while from < window.samples() {
+            let left = (self.batch_size - self.len).min((window.samples() - from) as usize) as u32;
+            self.runs.push(Run { window: Arc::clone(window), places: from..from + left });
+            self.len += left as usize;
             from += left;
-            let end = Position { epoch: window.epoch, sample: window.first + u64::from(from) };
-            if self.rows.len() < self.batch_size && end.sample < part.samples {
+            let end = Position { epoch: window.epoch, sample: window.first_sample + u64::from(from) };
+            if self.len < self.batch_size && end.sample < self.part_samples {
                 continue;
             }
-            let rows = std::mem::replace(&mut self.rows, Vec::with_capacity(self.batch_size));
-            let start = Position { sample: end.sample - rows.len() as u64, ..end };
-            let keep_from = match from < window.samples {
-                true if shuffled.is_some() => first,
-                true => first.wrapping_add(place.of(from).0),
-                false => behind,
-            };
-            self.ready.push_back(PackedBatch { rows, start, end, keep_from });
+            let (runs, len) = (std::mem::take(&mut self.runs), std::mem::take(&mut self.len));
+            let start = Position { sample: end.sample - len as u64, ..end };
+            self.ready.push_back(PackedBatch { runs, len, start, end, keep_from: window.keep_from(from) });
         }
     }
 }
+
+/// Windows whose order is known ahead of the one that is cut: 4 bytes a sample each.
+const WINDOWS_AHEAD: usize = 1;
 
 impl Iterator for PackedStream {
     type Item = Result<Packed>;
@@ -160,40 +204,10 @@ impl Iterator for PackedStream {
             Ok(block) => block,
             Err(error) => return Some(Err(error)),
         };
-        let number = self.next;
-        self.next = number.wrapping_add(1);
         if block.completes_window() {
-            self.cut(&Arc::clone(&block.window), number);
+            let window = self.windows.next().expect("blocks and orders are of one plan");
+            self.cut(&Arc::new(window));
         }
         Some(Ok(Packed::Block(block)))
-    }
-}
-
-/// Which block of a window a row is of.
-struct Places {
-    /// Samples of all blocks but those that are short.
-    full: u32,
-    /// Where each block's rows begin in the window, and where the last one's end.
-    begins: Vec<u32>,
-}
-
-impl Places {
-    fn new(part: &DatasetPart, window: &Window) -> Self {
-        let mut begins = vec![0];
-        for &block in &window.blocks {
-            // Below 2^32 together: see `Window::samples`.
-            begins.push(begins[begins.len() - 1] + part.samples_of(u64::from(block)) as u32);
-        }
-        Self { full: part.block_samples, begins }
-    }
-
-    /// The block's place in the window, and the row in it.
-    fn of(&self, row: u32) -> (u32, u32) {
-        // Short blocks before it only move it to a later one.
-        let mut place = row / self.full;
-        while row >= self.begins[place as usize + 1] {
-            place += 1;
-        }
-        (place, row - self.begins[place as usize])
     }
 }

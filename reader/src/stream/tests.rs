@@ -270,7 +270,14 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
             Packed::Batch(batch) => {
                 assert!(blocks.len() - kept_from <= kept_max);
                 let mut samples = Samples::new(&part.schema);
-                for BlockRow { block, row } in batch.rows {
+                let rows: Vec<_> = batch.rows(0..batch.len()).collect();
+                // A part of a batch has that part of its rows, and they lie in the blocks that it names.
+                let (third, half) = (rows.len() / 3, rows.len() / 2);
+                assert!(batch.rows(third..half).eq(rows[third..half].iter().copied()));
+                let named: Vec<_> = batch.blocks(third..half).collect();
+                assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
+                assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
+                for BlockRow { block, row } in rows {
                     assert!(block as usize >= kept_from);
                     samples.append(&blocks[block as usize], row as usize..row as usize + 1);
                 }

@@ -12,11 +12,12 @@ use rayon::prelude::*;
 use super::communicator::Communicator;
 use super::hop::{BagList, Path, Wires};
 use crate::cpu::table::sum_in_runs;
-use crate::cpu::{Bags, Feature, FeatureSlot, Route, Table};
+use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, HostRowsMut, Route, Table};
 use crate::dtype::Rounding;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard, TablePlan};
 use crate::random::UniformField;
+use crate::rows::{RowPart, RowSet};
 use crate::table::{Pooling, TableSpec};
 
 /// One rank's part of all tables of a model.
@@ -124,6 +125,11 @@ impl RankTables {
         &self.plan
     }
 
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
     /// Bytes of tables and optimizer state that a rank has.
     pub fn bytes(plan: &EmbeddingPlan, rank: usize, tables: &[(TableSpec, Optimizer)]) -> u64 {
         let of_table = |(plan_of_table, (spec, optimizer)): (&TablePlan, &(TableSpec, Optimizer))| -> u64 {
@@ -144,23 +150,34 @@ impl RankTables {
         self.tables.iter().filter_map(|table| table.replica.as_ref())
     }
 
-    /// Copies what the rank has of a row's weights to their columns. With the parts of all ranks the row is whole.
-    ///
-    /// # Panics
-    /// Where there is no such table or row.
-    pub fn copy_weights(&self, table: usize, row: u64, weights: &mut [f32]) {
-        let (planned, own) = (&self.plan.tables[table], &self.tables[table]);
-        if let (Some(index), Some(replica)) = (planned.frequent.index(row), &own.replica) {
-            return weights.copy_from_slice(replica.weights(index));
+    /// What this rank has of all tables, to be read. Of frequent rows, which all have, each rank speaks for a share.
+    pub fn rows(&self) -> HostRows<'_> {
+        let mut found = Vec::new();
+        for (number, (planned, table)) in self.plan.tables.iter().zip(&self.tables).enumerate() {
+            let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
+            found.extend(table.replica.iter().map(|own| (place.of_frequent(own), own)));
+            let shards = planned.shards.iter().zip(&table.shards);
+            found.extend(shards.filter_map(|(shard, own)| {
+                let own = own.as_ref()?;
+                Some((place.of_shard(shard, own), own))
+            }));
         }
-        for (shard, part) in planned.shards.iter().zip(&own.shards) {
-            if let Some(part) = part
-                && shard.owner.of(row, self.plan.topology) == self.rank
-            {
-                let local = shard.owner.local(row, self.plan.topology);
-                weights[shard.columns.clone()].copy_from_slice(part.weights(local));
-            }
+        HostRows::new(found)
+    }
+
+    /// The same, to be changed.
+    pub fn rows_mut(&mut self) -> HostRowsMut<'_> {
+        let mut found = Vec::new();
+        for (number, (planned, table)) in self.plan.tables.iter().zip(&mut self.tables).enumerate() {
+            let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
+            found.extend(table.replica.iter_mut().map(|own| (place.of_frequent(own), own)));
+            let shards = planned.shards.iter().zip(&mut table.shards);
+            found.extend(shards.filter_map(|(shard, own)| {
+                let own = own.as_mut()?;
+                Some((place.of_shard(shard, own), own))
+            }));
         }
+        HostRowsMut::new(found)
     }
 
     /// Looks up a batch: `batch` has the features of each table, over the samples of this rank alone; their vectors are
@@ -399,6 +416,35 @@ impl RankTables {
         let Some(part) = &self.tables[table].shards[shard] else { return Vec::new() };
         let parts = BagList { offsets: parts.offsets.clone(), ids: self.local(table, shard, &parts.ids) };
         parts.pool(part)
+    }
+}
+
+/// Where a rank's part of a table lies in the table.
+struct PartPlace<'a> {
+    plan: &'a EmbeddingPlan,
+    rank: usize,
+    table: usize,
+}
+
+impl PartPlace<'_> {
+    fn of_frequent(&self, own: &Table) -> RowPart {
+        let frequent = &self.plan.tables[self.table].frequent;
+        let share = self.plan.topology.share(frequent.len() as usize, self.rank);
+        RowPart {
+            table: self.table,
+            rows: frequent.set(),
+            own: share.start as u64..share.end as u64,
+            ..RowPart::whole(self.table, own)
+        }
+    }
+
+    fn of_shard(&self, Shard { columns, owner }: &Shard, own: &Table) -> RowPart {
+        let topology = self.plan.topology;
+        let rows = |number| owner.global(number, self.rank, topology);
+        let count = own.spec().rows;
+        let rows = RowSet::Every { first: rows(0), step: rows(1) - rows(0), count };
+        // Frequent rows are holes in it, where their first weights stay: what is listed goes before it, see `RowPart`.
+        RowPart { rows, columns: columns.clone(), ..RowPart::whole(self.table, own) }
     }
 }
 

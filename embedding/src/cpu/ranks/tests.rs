@@ -12,6 +12,7 @@ use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, Owner, Placement, RoundCapacity, TablePlan};
 use crate::random::UniformField;
+use crate::rows::gather;
 use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
 use crate::traffic::{KEY_BYTES, LENGTH_BYTES, LinkTraffic, Traffic};
@@ -299,8 +300,10 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     }
     let weights = case.tables.iter().enumerate().map(|(number, table)| {
         let mut weights = vec![f32::NAN; table.rows as usize * table.dim];
-        for (row, weights) in weights.chunks_exact_mut(table.dim).enumerate() {
-            ranks.iter().for_each(|(tables, ..)| tables.copy_weights(number, row as u64, weights));
+        for (listed, (tables, ..)) in
+            [false, true].into_iter().flat_map(|l| ranks.iter().map(move |r| (l, r)))
+        {
+            gather(&tables.rows(), number, 0..table.rows, listed, (table.dim, &mut weights)).unwrap();
         }
         weights
     });

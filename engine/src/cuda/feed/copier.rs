@@ -1,22 +1,30 @@
-//! The threads of a feed: one takes blocks from the reader, and one a GPU copies those that it needs.
+//! The threads of a feed: one takes blocks from the reader, and one a GPU copies some of them to whoever needs them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, SyncSender};
+use std::sync::mpsc::{Receiver, SyncSender};
 
-use rankine_cuda::{Device, Lane, Locked, Moment};
+use rankine_cuda::{Lane, Moment};
 use rankine_embedding::Topology;
-use rankine_reader::io::{AlignedMemory, SlabMemory};
-use rankine_reader::stream::{BlockRow, Packed, PackedBatch, PackedBlock, PackedStream};
+use rankine_reader::stream::{Packed, PackedBatch, PackedBlock, PackedStream};
 
 use super::super::error::Result;
+use super::freed::{Freed, FreedBlocks};
 use super::ring::BlockRing;
-use super::{FedPart, Freed, Source};
 
 /// Copies that are enqueued at once on a GPU; each holds a slab.
 pub(super) const COPIES: usize = 8;
 /// What waits to be copied, at most.
 pub(super) const SENT: usize = 8;
+
+/// Which GPUs get a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Spread {
+    /// Those whose samples lie in it, each over PCIe, once a batch names it.
+    Needed,
+    /// All, one of them over PCIe, and the others from that one; they take turns.
+    All,
+}
 
 /// What comes from the reader, to each of the GPUs.
 pub(super) enum Sent {
@@ -24,45 +32,55 @@ pub(super) enum Sent {
     Batch(u64, Arc<PackedBatch>),
 }
 
-/// Hands out to all GPUs what comes from the reader, until nobody takes it; an error goes to the first one.
-pub(super) fn hand_out(stream: PackedStream, copiers: &[SyncSender<Result<Sent>>]) {
+/// A batch for which a GPU has copied what is its to copy, once the moment has passed.
+pub(super) struct Copied {
+    pub(super) number: u64,
+    pub(super) batch: Arc<PackedBatch>,
+    pub(super) moment: Arc<Moment>,
+}
+
+/// Hands out to the GPUs what comes from the reader, until nobody takes it; an error goes to the first one.
+pub(super) fn hand_out(stream: PackedStream, spread: Spread, copiers: &[SyncSender<Result<Sent>>]) {
     let (mut blocks, mut batches) = (0_u32, 0);
     for packed in stream {
-        let sent: Vec<_> = match packed {
+        let handed = match packed {
+            // Where nobody takes it, nobody misses it.
             Err(error) => {
-                // Where nobody takes it, nobody misses it.
                 let _ = copiers[0].send(Err(error.into()));
                 return;
             }
             Ok(Packed::Block(block)) => {
                 let (number, block) = (blocks, Arc::new(block));
                 blocks = blocks.wrapping_add(1);
-                copiers.iter().map(|_| Sent::Block(number, Arc::clone(&block))).collect()
+                let takers = match spread {
+                    Spread::Needed => copiers,
+                    Spread::All => std::slice::from_ref(&copiers[number as usize % copiers.len()]),
+                };
+                takers.iter().try_for_each(|copier| copier.send(Ok(Sent::Block(number, Arc::clone(&block)))))
             }
             Ok(Packed::Batch(batch)) => {
                 let (number, batch) = (batches, Arc::new(batch));
                 batches += 1;
-                copiers.iter().map(|_| Sent::Batch(number, Arc::clone(&batch))).collect()
+                copiers.iter().try_for_each(|copier| copier.send(Ok(Sent::Batch(number, Arc::clone(&batch)))))
             }
         };
-        for (copier, sent) in copiers.iter().zip(sent) {
-            if copier.send(Ok(sent)).is_err() {
-                return;
-            }
+        if handed.is_err() {
+            return;
         }
     }
 }
 
 /// What the thread has that copies to a GPU.
 pub(super) struct Copier {
+    /// Among all ranks, of other processes too.
     pub(super) rank: usize,
     pub(super) topology: Topology,
-    /// Whether blocks are copied only once a batch names them: where each GPU needs but some of them.
-    pub(super) waits: bool,
+    pub(super) spread: Spread,
+    /// Of this GPU.
     pub(super) ring: Arc<BlockRing>,
-    pub(super) source: Arc<Source>,
+    /// Of those to which it passes on what it gets.
+    pub(super) others: Vec<Arc<BlockRing>>,
     pub(super) lane: Lane,
-    pub(super) freed: Sender<Freed>,
     pub(super) news: Receiver<Freed>,
 }
 
@@ -99,28 +117,36 @@ impl Waiting {
 }
 
 impl Copier {
-    pub(super) fn run(self, sent: &Receiver<Result<Sent>>, out: &SyncSender<Result<FedPart>>) {
+    pub(super) fn run(self, sent: &Receiver<Result<Sent>>, out: &SyncSender<Result<Copied>>) {
         if let Err(error) = self.feed(sent, out) {
             // Where nobody takes it, nobody misses it.
             let _ = out.send(Err(error));
         }
     }
 
-    fn feed(&self, sent: &Receiver<Result<Sent>>, out: &SyncSender<Result<FedPart>>) -> Result<()> {
+    fn feed(&self, sent: &Receiver<Result<Sent>>, out: &SyncSender<Result<Copied>>) -> Result<()> {
         self.lane.device().bind()?;
         let mut on_the_way = OnTheWay {
             copies: Copies { lane: &self.lane, under_way: VecDeque::new() },
-            freed: FreedBlocks::default(),
+            freed: FreedBlocks::of_gpus(1 + self.others.len()),
             waiting: Waiting::default(),
         };
+        let waits = self.spread == Spread::Needed;
         for sent in sent {
             let done = match sent? {
-                Sent::Block(_, block) if self.waits => {
+                Sent::Block(_, block) if waits => {
                     on_the_way.waiting.blocks.push_back(Some(block));
                     Ok(())
                 }
                 Sent::Block(number, block) => self.copy(&mut on_the_way, number, block)?,
-                Sent::Batch(number, batch) => self.batch(&mut on_the_way, (number, batch), out)?,
+                Sent::Batch(number, batch) => {
+                    if waits && self.copy_needed(&mut on_the_way, &batch)?.is_err() {
+                        return Ok(());
+                    }
+                    let moment = Arc::new(Moment::new(self.lane.device())?);
+                    self.lane.record(&moment)?;
+                    out.send(Ok(Copied { number, batch, moment })).map_err(|_| Stopped)
+                }
             };
             if done.is_err() {
                 return Ok(());
@@ -130,91 +156,47 @@ impl Copier {
         Ok(())
     }
 
-    /// Copies a block to its slot, once that is free.
+    /// Copies a block to its slot, once that is free on all GPUs that get it.
     fn copy(
         &self,
         OnTheWay { copies, freed, .. }: &mut OnTheWay<'_>,
         number: u32,
         block: Arc<PackedBlock>,
     ) -> Result<Result<(), Stopped>> {
-        while number.wrapping_sub(freed.before) as usize >= self.ring.slots {
-            if self.hear(freed).is_err() {
-                return Ok(Err(Stopped));
+        while number.wrapping_sub(freed.before()) as usize >= self.ring.slots {
+            match self.news.recv() {
+                Ok(Freed::Batch { gpu, number, keep_from }) => freed.add(gpu, number, keep_from),
+                Ok(Freed::Stop) | Err(_) => return Ok(Err(Stopped)),
             }
         }
         let moment = copies.room()?;
-        // SAFETY: what lay in the slot is in no batch any more that is not done; the block is kept until the moment has
-        // passed.
+        // SAFETY: what lay in the slot is in no batch any more that is not done on any of the GPUs; the block is kept
+        // until the moment has passed, and the rings for as long as this value, which waits for the lane.
         let put = unsafe { self.ring.put(&self.lane, number, &block) };
+        let samples = block.block().map_or(0, |block| block.samples());
+        let bytes = block.bytes().len();
         copies.under_way.push_back((block, moment));
         put?;
+        for other in &self.others {
+            // SAFETY: as above.
+            unsafe { self.ring.pass_on(&self.lane, number, (bytes, samples), other) }?;
+        }
         let (_, moment) = &copies.under_way[copies.under_way.len() - 1];
         self.lane.record(moment)?;
         Ok(Ok(()))
     }
 
-    /// Copies what a batch's samples for this GPU still need, and hands them out.
-    fn batch(
-        &self,
-        on_the_way: &mut OnTheWay<'_>,
-        (number, batch): (u64, Arc<PackedBatch>),
-        out: &SyncSender<Result<FedPart>>,
-    ) -> Result<Result<(), Stopped>> {
-        let rows = self.topology.share(batch.rows.len(), self.rank);
-        if self.waits {
-            for &BlockRow { block: number, .. } in &batch.rows[rows.clone()] {
-                if let Some(block) = on_the_way.waiting.take(number)
-                    && self.copy(on_the_way, number, block)?.is_err()
-                {
-                    return Ok(Err(Stopped));
-                }
+    /// Copies what a batch's samples for this GPU still need.
+    fn copy_needed(&self, on_the_way: &mut OnTheWay<'_>, batch: &PackedBatch) -> Result<Result<(), Stopped>> {
+        for number in batch.blocks(self.topology.share(batch.len(), self.rank)) {
+            if let Some(block) = on_the_way.waiting.take(number)
+                && self.copy(on_the_way, number, block)?.is_err()
+            {
+                return Ok(Err(Stopped));
             }
-            on_the_way.waiting.keep_from(batch.keep_from);
         }
-        let copied = Moment::new(self.lane.device())?;
-        self.lane.record(&copied)?;
-        let part = FedPart {
-            batch,
-            rows,
-            number,
-            copied,
-            ring: Arc::clone(&self.ring),
-            source: Arc::clone(&self.source),
-            freed: self.freed.clone(),
-        };
-        Ok(out.send(Ok(part)).map_err(|_| Stopped))
-    }
-
-    /// Waits for a batch to be let go of.
-    fn hear(&self, freed: &mut FreedBlocks) -> Result<(), Stopped> {
-        match self.news.recv() {
-            Ok(Freed::Batch(number, keep_from)) => {
-                freed.add(number, keep_from);
-                Ok(())
-            }
-            Ok(Freed::Stop) | Err(_) => Err(Stopped),
-        }
-    }
-}
-
-/// Blocks that no batch needs any more.
-#[derive(Default)]
-struct FreedBlocks {
-    /// All with a number below it.
-    before: u32,
-    /// The first batch that somebody still has.
-    batch: u64,
-    /// Later ones that were let go of before it.
-    later: BTreeMap<u64, u32>,
-}
-
-impl FreedBlocks {
-    fn add(&mut self, number: u64, keep_from: u32) {
-        self.later.insert(number, keep_from);
-        while let Some(keep_from) = self.later.remove(&self.batch) {
-            self.before = keep_from;
-            self.batch += 1;
-        }
+        on_the_way.waiting.keep_from(batch.keep_from);
+        Ok(Ok(()))
     }
 }
 
@@ -255,38 +237,6 @@ impl Drop for Copies<'_> {
     }
 }
 
-/// Memory for slabs that a GPU copies from by itself.
-#[derive(Debug)]
-pub(super) struct LockedMemory {
-    /// Unlocked before the memory goes.
-    _locked: Locked,
-    memory: AlignedMemory,
-}
-
-impl LockedMemory {
-    pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
-        let memory = AlignedMemory::new(bytes)?;
-        // SAFETY: the memory lives as long as the value, in which it comes behind what locks it.
-        let locked = unsafe { Locked::new(device, memory.as_ptr(), memory.bytes()) }?;
-        Ok(Self { _locked: locked, memory })
-    }
-}
-
-/// Memory for slabs that stays locked for longer than they live: unlocking it may wait for GPUs that wait for each
-/// other.
-pub(super) struct KeptMemory(pub(super) Arc<LockedMemory>);
-
-// SAFETY: all is the memory's own; a GPU reads it only while the slab is kept, see `Copies`.
-unsafe impl SlabMemory for KeptMemory {
-    fn as_ptr(&self) -> *mut u8 {
-        self.0.memory.as_ptr()
-    }
-
-    fn bytes(&self) -> usize {
-        self.0.memory.bytes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,17 +248,5 @@ mod tests {
         assert!(waiting.take(0).is_none() && waiting.take(7).is_none());
         waiting.keep_from(1);
         assert_eq!((waiting.first, waiting.blocks.len()), (1, 1));
-    }
-
-    #[test]
-    fn blocks_are_free_once_all_batches_before_are_done() {
-        let mut freed = FreedBlocks::default();
-        freed.add(1, 7);
-        assert_eq!(freed.before, 0);
-        freed.add(0, 4);
-        assert_eq!((freed.before, freed.later.len()), (7, 0));
-        freed.add(2, 7);
-        freed.add(3, 9);
-        assert_eq!(freed.before, 9);
     }
 }

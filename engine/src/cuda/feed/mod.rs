@@ -1,29 +1,36 @@
 //! Packed blocks on their way to GPUs, and the batches that are cut from them.
 //!
-//! A thread takes blocks from the reader, which reads them straight into page-locked slabs. For each GPU another one
-//! copies them into a ring in its memory on a lane of its own. What is handed out names samples by the blocks' slots
-//! there: nothing of a batch but that list goes through the processor. Of several GPUs each has a run of a batch's
-//! samples. In file order it gets the blocks that these lie in, and no others; shuffled, they lie in nearly all.
+//! Threads read blocks straight into page-locked slabs, check them and draw the order of samples ([`PackedStream`]).
+//! For each GPU another one copies blocks into a ring in its memory on a lane of its own. What is handed out names
+//! samples by the blocks' slots there: nothing of a batch but that list goes through the processor, and each GPU's part
+//! of it is made by whoever enqueues that GPU's work.
+//!
+//! Of several GPUs each has a run of a batch's samples. In file order it gets the blocks that these lie in, and no
+//! others. Shuffled, they lie in nearly all: so each block goes over PCIe to one GPU, whose copy engines pass it on.
 
 mod copier;
+mod fed;
+mod freed;
+mod locked;
 mod ring;
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use rankine_cuda::{Device, Lane, Moment};
 use rankine_embedding::Topology;
+use rankine_reader::Error as DataError;
 use rankine_reader::dataset::DatasetPart;
 use rankine_reader::io::{Rung, SlabRing};
-use rankine_reader::stream::{
-    BatchStream, BlockRow, BlockStream, Order, PackedBatch, PackedStream, Position, StreamOptions,
-};
-use rankine_reader::{Error as DataError, Schema};
+use rankine_reader::stream::{BlockStream, Order, PackedBatch, PackedStream, StreamOptions};
 
 use super::error::Result;
-use copier::{COPIES, Copier, KeptMemory, LockedMemory, SENT, hand_out};
+use copier::{COPIES, Copied, Copier, SENT, Spread, hand_out};
+use fed::Source;
+pub use fed::{FedBatch, FedPart};
+use freed::Freed;
+use locked::{KeptMemory, LockedMemory};
 pub(super) use ring::BlockRing;
 
 /// Batches that may be under way on a GPU while the next one is waited for.
@@ -38,56 +45,26 @@ const UNDER_WAY: usize = 4;
 #[derive(Debug)]
 pub struct Feed {
     rung: Rung,
+    topology: Topology,
+    /// The rank of the first GPU.
+    first: usize,
+    spread: Spread,
+    source: Arc<Source>,
+    /// Of each GPU.
+    rings: Vec<Arc<BlockRing>>,
     /// Of each GPU. None once they have ended.
-    parts: Vec<Receiver<Result<FedPart>>>,
-    freed: Vec<Sender<Freed>>,
+    copied: Vec<Receiver<Result<Copied>>>,
+    /// To each GPU's thread.
+    freed: Arc<[Sender<Freed>]>,
     threads: Vec<JoinHandle<()>>,
     /// What slabs lie in. It is unlocked when this is dropped, and not before.
     _memory: Arc<LockedMemory>,
 }
 
-/// Samples to learn from together, for one GPU or several.
-#[derive(Debug, Clone)]
-pub struct FedBatch {
-    len: usize,
-    start: Position,
-    parts: Vec<Arc<FedPart>>,
-}
-
-/// A GPU's samples of a batch, whose blocks lie there or are copied there. Dropped, it lets go of those that no later
-/// batch needs.
-#[derive(Debug)]
-pub struct FedPart {
-    batch: Arc<PackedBatch>,
-    rows: Range<usize>,
-    number: u64,
-    /// When its blocks are there.
-    copied: Moment,
-    ring: Arc<BlockRing>,
-    source: Arc<Source>,
-    freed: Sender<Freed>,
-}
-
-/// Where batches come from.
-#[derive(Debug)]
-struct Source {
-    part: Arc<DatasetPart>,
-    options: StreamOptions,
-}
-
-/// What tells a thread that copies how to go on.
-#[derive(Debug)]
-enum Freed {
-    /// Of the batch of this number: blocks before this one are in no later batch.
-    Batch(u64, u32),
-    /// Nobody takes batches any more.
-    Stop,
-}
-
 impl Feed {
     /// Starts to read a part of a dataset, and to copy it to the GPUs, each of which gets its share of the samples of
     /// every batch; where blocks are to `stay`, the rings have room for all of them, and batches may be kept: that is
-    /// for one epoch.
+    /// for one epoch. Several GPUs must access each other's memory.
     ///
     /// # Panics
     /// Where there is no GPU.
@@ -118,41 +95,62 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let part = part.into();
-        let waits = topology.ranks() > 1 && options.order == Order::File;
+        let spread = match options.order {
+            Order::File if topology.ranks() > 1 => Spread::Needed,
+            _ => Spread::All,
+        };
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
         let on_the_way = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES + SENT);
-        let slabs = slabs + on_the_way + if waits { kept + window } else { 0 };
+        let waiting = if spread == Spread::Needed { kept + window } else { 0 };
+        let slabs = slabs + on_the_way + waiting;
         devices[0].bind()?;
         let memory = Arc::new(LockedMemory::new(&devices[0], slabs * slab_bytes)?);
         let ring = SlabRing::new(KeptMemory(Arc::clone(&memory)), slab_bytes)?;
         let stream = PackedStream::with_ring(Arc::clone(&part), options, ring)?;
+        let source = Arc::new(Source { part, options: *options });
+        let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options) };
+        let mut rings = Vec::new();
+        for device in devices {
+            device.bind()?;
+            let _input = device.purpose("input");
+            let writers = if spread == Spread::All && devices.len() > 1 { devices } else { &[] };
+            let ring = BlockRing::new((device, writers), &source.part, slots, slab_bytes)?;
+            rings.push(Arc::new(ring));
+        }
+        let (freed, news): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
             rung: stream.rung(),
-            parts: Vec::new(),
-            freed: Vec::new(),
+            topology,
+            first,
+            spread,
+            source,
+            rings,
+            copied: Vec::new(),
+            freed: freed.into(),
             threads: Vec::new(),
             _memory: memory,
         };
-        let source = Arc::new(Source { part, options: *options });
+        // Those of a window are ready all at once; meanwhile the next one's blocks come.
+        let of_window = window * feed.source.part.block_samples as usize / options.batch_size.max(1);
         let mut copiers = Vec::new();
-        for (rank, device) in (first..).zip(devices) {
+        for (place, (device, news)) in devices.iter().zip(news).enumerate() {
             device.bind()?;
-            let ring = {
-                let _input = device.purpose("input");
-                let slots = if stay { source.part.blocks.len() } else { slots(&source.part, options) };
-                Arc::new(BlockRing::new(device, &source.part, slots, slab_bytes)?)
+            let (rank, ring) = (first + place, Arc::clone(&feed.rings[place]));
+            let others = match spread {
+                Spread::Needed => Vec::new(),
+                Spread::All => (1..devices.len())
+                    .map(|turn| Arc::clone(&feed.rings[(place + turn) % devices.len()]))
+                    .collect(),
             };
-            let ((freed, news), source) = (channel(), Arc::clone(&source));
-            feed.freed.push(freed.clone());
-            let copier =
-                Copier { rank, topology, waits, ring, source, lane: Lane::new(device)?, freed, news };
-            let ((sender, sent), (out, parts)) = (sync_channel(SENT), sync_channel(options.prefetch));
+            let copier = Copier { rank, topology, spread, ring, others, lane: Lane::new(device)?, news };
+            let (sender, sent) = sync_channel(SENT);
+            let (out, copied) = sync_channel(options.prefetch + of_window);
             copiers.push(sender);
-            feed.parts.push(parts);
+            feed.copied.push(copied);
             feed.spawn(format!("rankine-feed-{rank}"), move || copier.run(&sent, &out))?;
         }
-        feed.spawn("rankine-feed".into(), move || hand_out(stream, &copiers))?;
+        feed.spawn("rankine-feed".into(), move || hand_out(stream, spread, &copiers))?;
         Ok(feed)
     }
 
@@ -183,34 +181,60 @@ impl Feed {
     pub fn rung(&self) -> Rung {
         self.rung
     }
+
+    /// A GPU's part of a batch, whose blocks are there once these moments have passed.
+    fn part(&self, place: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FedPart {
+        let (copied, freed) = match self.spread {
+            Spread::Needed => (copied[place..=place].to_vec(), (place..place + 1, 0)),
+            Spread::All => (copied.to_vec(), (0..self.rings.len(), place)),
+        };
+        FedPart {
+            batch: Arc::clone(batch),
+            rows: self.topology.share(batch.len(), self.first + place),
+            number,
+            copied,
+            ring: Arc::clone(&self.rings[place]),
+            source: Arc::clone(&self.source),
+            freed: (Arc::clone(&self.freed), freed.0, freed.1),
+        }
+    }
 }
 
 impl Iterator for Feed {
     type Item = Result<FedBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (mut parts, mut failed) = (Vec::new(), None);
-        for part in &self.parts {
-            match part.recv() {
-                Ok(Ok(part)) => parts.push(Arc::new(part)),
+        let (mut moments, mut last, mut failed) = (Vec::new(), None, None);
+        for copied in &self.copied {
+            match copied.recv() {
+                Ok(Ok(Copied { number, batch, moment })) => {
+                    moments.push(moment);
+                    last = Some((number, batch));
+                }
                 Ok(Err(error)) => failed = failed.or(Some(error)),
                 Err(_) => {}
             }
         }
-        if failed.is_some() || parts.is_empty() || parts.len() < self.parts.len() {
-            self.stop();
-            return failed.map(Err);
+        match last {
+            Some((number, batch)) if failed.is_none() && moments.len() == self.rings.len() => {
+                let part = |place| Arc::new(self.part(place, &batch, number, &moments));
+                let parts = (0..self.rings.len()).map(part).collect();
+                Some(Ok(FedBatch { len: batch.len(), start: batch.start, parts }))
+            }
+            _ => {
+                self.stop();
+                failed.map(Err)
+            }
         }
-        let PackedBatch { rows, start, .. } = &*parts[0].batch;
-        Some(Ok(FedBatch { len: rows.len(), start: *start, parts }))
     }
 }
 
 impl Feed {
     /// Ends the threads. A panic there goes on here, lest a broken feed pass for a short one.
     fn stop(&mut self) {
-        self.parts.clear();
-        self.freed.drain(..).for_each(|freed| {
+        self.copied.clear();
+        self.freed.iter().for_each(|freed| {
+            // A thread that has ended needs no word.
             let _ = freed.send(Freed::Stop);
         });
         for thread in self.threads.drain(..) {
@@ -226,83 +250,6 @@ impl Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-impl FedBatch {
-    /// Samples.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Where it begins.
-    pub fn start(&self) -> Position {
-        self.start
-    }
-
-    /// What each GPU has of it, in the order of ranks.
-    pub fn parts(&self) -> &[Arc<FedPart>] {
-        &self.parts
-    }
-}
-
-impl FedPart {
-    /// Samples.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The columns.
-    pub fn schema(&self) -> &Schema {
-        &self.source.part.schema
-    }
-
-    pub(super) fn copied(&self) -> &Moment {
-        &self.copied
-    }
-
-    pub(super) fn ring(&self) -> &BlockRing {
-        &self.ring
-    }
-
-    /// Each sample's slot, and its row there.
-    pub(super) fn rows(&self) -> impl Iterator<Item = [u32; 2]> {
-        let slots = self.ring.slots as u32;
-        let rows = &self.batch.rows[self.rows.clone()];
-        rows.iter().map(move |&BlockRow { block, row }| [block % slots, row])
-    }
-
-    /// What is wrong with the batch, of which the GPU has found that something is: the processor unpacks it again and
-    /// names what it finds.
-    pub fn what_is_wrong(&self) -> DataError {
-        let (Source { part, options }, start) = (&*self.source, self.batch.start);
-        let again = StreamOptions { start, prefetch: 1, ..*options };
-        let first = BatchStream::open(Arc::clone(part), &again).map(|mut batches| batches.next());
-        match first {
-            Err(error) | Ok(Some(Err(error))) => error,
-            Ok(_) => DataError::Invalid(format!(
-                "the GPU has found ids, labels or bags from sample {} of epoch {} on that the schema does not admit, \
-                 and the processor has not: its memory or the GPU's is not reliable",
-                start.sample, start.epoch
-            )),
-        }
-    }
-}
-
-impl Drop for FedPart {
-    fn drop(&mut self) {
-        // Where the thread has ended, nothing waits for it.
-        let _ = self.freed.send(Freed::Batch(self.number, self.batch.keep_from));
     }
 }
 

@@ -23,8 +23,9 @@ pub(in crate::cuda) struct BlockRing {
 }
 
 impl BlockRing {
+    /// Room on a GPU, into which the others write as well.
     pub(super) fn new(
-        device: &Arc<Device>,
+        (device, others): (&Arc<Device>, &[Arc<Device>]),
         part: &DatasetPart,
         slots: usize,
         block_bytes: usize,
@@ -32,9 +33,9 @@ impl BlockRing {
         let columns: Vec<_> = ragged_columns(&part.schema).map(|(_, column)| column).collect();
         let begins_column = part.block_samples as usize + 1;
         let begins_slot = columns.len() * begins_column;
-        let blocks = Buffer::uninitialized(device, slots * block_bytes)?;
-        let begins = Buffer::filled(device, slots * begins_slot, 0)?;
-        let wrong = Buffer::filled(device, slots, 0)?;
+        let blocks = Buffer::for_peers(device, others, slots * block_bytes)?;
+        let begins = Buffer::for_peers(device, others, slots * begins_slot)?;
+        let wrong = Buffer::for_peers(device, others, slots)?;
         let addresses = Ring {
             blocks: blocks.pointer(),
             begins: begins.pointer(),
@@ -74,6 +75,37 @@ impl BlockRing {
             if ragged > 0 {
                 lane.fill(self.wrong.pointer().element(slot), 0, 1)?;
                 lane.launch(&index, index.grid(ragged))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enqueues copying what [`BlockRing::put`] has put to a block's slot, of so many bytes and samples, to the same
+    /// slot of another GPU's ring.
+    ///
+    /// # Safety
+    /// The other ring must live until the lane has done this, and nothing may read what lies in its slot.
+    pub(super) unsafe fn pass_on(
+        &self,
+        lane: &Lane,
+        number: u32,
+        (bytes, samples): (usize, usize),
+        to: &Self,
+    ) -> Result<()> {
+        assert!(self.slots == to.slots && bytes <= self.blocks.len() / self.slots);
+        let slot = number as usize % self.slots;
+        let block = slot * self.addresses.block_bytes as usize;
+        // SAFETY: both rings are of one part, with as many slots; the caller vouches for the rest.
+        unsafe {
+            lane.copy(self.blocks.pointer().element(block), to.blocks.pointer().element(block), bytes)?;
+            if self.columns.len() > 0 {
+                let Ring { begins_slot, begins_column, .. } = self.addresses;
+                for column in 0..self.columns.len() {
+                    let first = slot * begins_slot as usize + column * begins_column as usize;
+                    let [from, to] = [self, to].map(|ring| ring.begins.pointer().element(first));
+                    lane.copy(from, to, samples + 1)?;
+                }
+                lane.copy(self.wrong.pointer().element(slot), to.wrong.pointer().element(slot), 1)?;
             }
         }
         Ok(())

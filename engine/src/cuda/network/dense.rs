@@ -1,37 +1,63 @@
 //! The dense parameters, their gradients and their optimizer's state, as [`Layers`] lays them out.
+//!
+//! Over ranks each has all parameters. They learn alike everywhere, or each rank has the state of its slices, updates
+//! these, and hands them to the others: either way with the same bits.
 
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{DenseUpdate, Element, ElementKind, Guard, Rate, Rule, Squares};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
-use rankine_embedding::Optimizer;
+use rankine_cuda::kernels::{DenseInput, DenseUpdate, Element, ElementKind, Guard, Rate, Rule};
+use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
 use rankine_embedding::cuda::Result;
+use rankine_embedding::{Optimizer, UpdateRule};
 
 use super::super::together::Gradients;
 use super::layers::Layers;
-
-/// Parts that the sum of the gradients' squares is taken in: the same on any GPU.
-const SQUARES_PARTS: u32 = 1024;
+use super::squares::Squares;
 
 /// Dense parameters on a GPU.
 #[derive(Debug)]
 pub(super) struct Dense<T> {
     pub(super) layers: Layers,
-    pub(super) parameters: Buffer<f32>,
+    pub(super) parameters: Parameters,
     pub(super) gradients: Gradients,
+    pub(super) squares: Squares,
     /// The parameters in the elements of activations, where those are not the parameters' own.
     copies: Option<Buffer<T>>,
-    /// The first numbers of all parameters, then the second ones, as far as the rule keeps any.
+    /// The parameters that are updated here.
+    own: Vec<Range<usize>>,
+    /// The first numbers of all of these, then the second ones, as far as the rule keeps any.
     state: Buffer<f32>,
     rule: Rule,
-    pub(super) squares: Buffer<f64>,
+    /// The same, as it begins.
+    kept: UpdateRule,
+}
+
+/// The parameters' memory.
+#[derive(Debug)]
+pub(super) enum Parameters {
+    Own(Buffer<f32>),
+    /// Others write their slices there.
+    Sharded(Shared<f32>),
+}
+
+impl Deref for Parameters {
+    type Target = Buffer<f32>;
+
+    fn deref(&self) -> &Buffer<f32> {
+        match self {
+            Self::Own(buffer) => buffer,
+            Self::Sharded(shared) => shared,
+        }
+    }
 }
 
 impl<T: Element> Dense<T> {
-    /// Parameters of the model, and the state that learning starts with.
+    /// Parameters of the model, and the state that learning starts with; so many numbers are added up with the
+    /// gradients. With peers this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        (peers, heads): (Option<&Peers>, usize),
+        (peers, numbers, sharded): (Option<&Peers>, usize, bool),
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
@@ -40,17 +66,75 @@ impl<T: Element> Dense<T> {
         let filled = layers.fill_up(parameters);
         let copies = (T::KIND != ElementKind::F32)
             .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
-        let mut state = vec![0.0; optimizer.rule.state_elements(filled.len())];
-        optimizer.rule.initialize(&filled, &mut state);
+        let gradients = Gradients::new(device, peers, layers.parts(), numbers, sharded)?;
+        let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
+        let own = match sharded {
+            Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),
+            None => vec![0..filled.len()],
+        };
+        let learns: Vec<_> = own.iter().cloned().flat_map(|range| filled[range].to_vec()).collect();
+        let mut state = vec![0.0; optimizer.rule.state_elements(learns.len())];
+        optimizer.rule.initialize(&learns, &mut state);
+        let parameters = match sharded {
+            None => Parameters::Own(Buffer::of(device, &filled)?),
+            Some((peers, _)) => {
+                // As many as there are gradients.
+                let shared = peers.share(gradients.len(), 0)?;
+                let mut with_zeros = filled;
+                with_zeros.resize(gradients.len(), 0.0);
+                shared.write(&Lane::new(device)?, &with_zeros)?;
+                Parameters::Sharded(shared)
+            }
+        };
         Ok(Self {
-            parameters: Buffer::of(device, &filled)?,
-            gradients: Gradients::new(device, peers, layers.parts(), heads)?,
+            parameters,
+            squares: Squares::new(device, peers, &gradients)?,
+            gradients,
             copies: copies.map(|copies| Buffer::of(device, &copies)).transpose()?,
+            own,
             state: Buffer::of(device, &state)?,
             rule: optimizer.into(),
-            squares: Buffer::filled(device, SQUARES_PARTS as usize, 0xff)?,
+            kept: optimizer.rule,
             layers,
         })
+    }
+
+    /// Whether each rank has the state of its slices alone.
+    pub(super) fn is_sharded(&self) -> bool {
+        matches!(self.parameters, Parameters::Sharded(_))
+    }
+
+    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done all
+    /// that was enqueued on it. The state must be all of it.
+    pub(super) fn read(&self, lane: &Lane) -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
+        let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
+        let kinds = state.chunks_exact(parameters.len()).map(|kind| self.layers.cut_out(kind));
+        Ok((self.layers.cut_out(&parameters), kinds.collect()))
+    }
+
+    /// Sets them, as [`Dense::read`] has them. What fills them up is as it begins. Of the state this takes what is
+    /// updated here.
+    pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
+        let layers = &self.layers;
+        let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));
+        let mut state = vec![0.0; self.kept.state_elements(filled.len())];
+        self.kept.initialize(&filled, &mut state);
+        for (own, kind) in state.chunks_exact_mut(filled.len()).zip(kinds) {
+            for ((own, value), &ours) in own.iter_mut().zip(layers.fill_up(kind)).zip(&ours) {
+                *own = if ours == 0.0 { *own } else { value };
+            }
+        }
+        let learnt = state.chunks_exact(filled.len());
+        let learnt =
+            learnt.flat_map(|kind| self.own.iter().flat_map(move |range| kind[range.clone()].to_vec()));
+        self.state.write(lane, &learnt.collect::<Vec<_>>())?;
+        if let Some(copies) = &self.copies {
+            copies.write(lane, &filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>())?;
+        }
+        let mut with_zeros = filled;
+        with_zeros.resize(self.parameters.len(), 0.0);
+        self.parameters.write(lane, &with_zeros)?;
+        Ok(())
     }
 
     /// The parameters in the elements of activations.
@@ -58,26 +142,10 @@ impl<T: Element> Dense<T> {
         self.copies.as_ref().map_or(self.parameters.pointer().cast(), Buffer::pointer)
     }
 
-    /// Enqueues summing the gradients' squares, in parts.
-    ///
-    /// # Safety
-    /// All gradients must be there; see [`Lane::launch`].
-    pub(super) unsafe fn square(&self, lane: &Lane) -> Result<()> {
-        let squares = Squares {
-            gradients: self.gradients.pointer(),
-            parts: self.squares.pointer(),
-            count: self.gradients.len() as u32,
-            reserved: 0,
-        };
-        // SAFETY: there are as many parts as blocks; the caller vouches for the order.
-        unsafe { lane.launch(&squares, (SQUARES_PARTS, 1)) }?;
-        Ok(())
-    }
-
     /// Enqueues the update of the parameters, as the guard allows it.
     ///
     /// # Safety
-    /// The guard must have its verdict; see [`Lane::launch`].
+    /// The guard must have its verdict, which is the same at all ranks; see [`Lane::launch`].
     pub(super) unsafe fn update(
         &self,
         lane: &Lane,
@@ -85,25 +153,61 @@ impl<T: Element> Dense<T> {
         guard: Pointer<Guard>,
         blocks: (u32, u32),
     ) -> Result<()> {
-        let (state, count) = (self.state.pointer(), self.parameters.len());
-        let kept = |number: usize| {
-            if self.state.len() > number * count { state.element(number * count) } else { Pointer::NULL }
+        let learns: usize = self.own.iter().map(Range::len).sum();
+        let copies = self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer);
+        let sharded = match &self.parameters {
+            Parameters::Own(_) => None,
+            Parameters::Sharded(parameters) => self.gradients.sums().map(|sums| (sums, parameters)),
         };
-        let update = DenseUpdate {
-            parameters: self.parameters.pointer(),
-            gradients: self.gradients.pointer(),
-            first: kept(0),
-            second: kept(1),
-            copies: self.copies.as_ref().map_or(Pointer::NULL, Buffer::pointer),
-            rate,
-            scale: guard.dense_scale(),
-            stop: guard.stop(),
-            rule: self.rule,
-            count: count as u32,
-            reserved: 0,
-        };
-        // SAFETY: the addresses are of this value's buffers, with as many elements; the caller vouches for the rest.
-        unsafe { lane.launch(&update, blocks) }?;
+        let mut before = 0;
+        for range in self.own.iter().filter(|range| !range.is_empty()) {
+            let kept = |number: usize| match self.state.len() > number * learns {
+                true => self.state.pointer().element(number * learns + before),
+                false => Pointer::NULL,
+            };
+            let update = DenseUpdate {
+                parameters: self.parameters.pointer().element(range.start),
+                gradients: self.gradients.pointer().element(range.start),
+                first: kept(0),
+                second: kept(1),
+                copies: if sharded.is_some() { Pointer::NULL } else { copies },
+                rate,
+                scale: guard.dense_scale(),
+                stop: guard.stop(),
+                rule: self.rule,
+                count: range.len() as u32,
+                reserved: 0,
+            };
+            before += range.len();
+            // SAFETY: the addresses are of this value's buffers, with as many elements; the caller vouches for the
+            // rest.
+            unsafe { lane.launch(&update, blocks) }?;
+        }
+        let Some((sums, parameters)) = sharded else { return Ok(()) };
+        for part in sums.parts() {
+            // SAFETY: the gradients' sums were scattered; all ranks have come to a verdict, so none reads parameters of
+            // this step any more.
+            unsafe { part.spread_of(lane, parameters) }?;
+        }
+        if let Some(copies) = &self.copies {
+            let count = copies.len() as u32;
+            let round = DenseInput {
+                dense: parameters.pointer(),
+                output: copies.pointer(),
+                samples: 1,
+                columns: count,
+                filled: count,
+                stride: count,
+            };
+            // SAFETY: there are as many parameters as copies.
+            unsafe { lane.launch(&round, blocks) }?;
+        }
         Ok(())
+    }
+
+    /// Tells whether a rank waited in vain for another, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        self.gradients.check_now()?;
+        self.squares.check_now()
     }
 }

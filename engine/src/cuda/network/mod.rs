@@ -14,11 +14,13 @@ mod layers;
 mod mlp;
 mod places;
 mod shared;
+mod squares;
+mod state;
 
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
-use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Guard, Rescale};
+use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8OfRanks, Guard, Rescale, Tally};
 use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -40,13 +42,15 @@ use shared::{Activations, Both, Shared};
 const FIRST_SCALE: f32 = 65536.0;
 const SCALE_INTERVAL: u32 = 2000;
 
-/// How products are computed.
+/// How products are computed, and what becomes of the gradients.
 #[derive(Debug, Clone)]
 pub(super) struct Products {
     pub(super) compute: Compute,
     /// Whether those of hidden layers and of cross layers are in fp8, behind elements of bf16.
     pub(super) fp8: bool,
     pub(super) algorithms: Algorithms,
+    /// Whether each rank updates a part of the parameters for all.
+    pub(super) shard_dense_update: bool,
 }
 
 /// A model's weights, and the activations of a batch.
@@ -121,7 +125,7 @@ impl<T: Element> Network<T> {
     /// A network for so many samples. With peers this is a collective call.
     pub(super) fn new(
         (device, peers): (&Arc<Device>, Option<&Peers>),
-        Products { compute, fp8, algorithms }: Products,
+        Products { compute, fp8, algorithms, shard_dense_update }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
         samples: usize,
@@ -129,13 +133,17 @@ impl<T: Element> Network<T> {
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
-        let dense = Dense::new(device, (peers, spec.heads.len()), layers, parameters, &rules.dense)?;
+        let ranks = peers.map_or(1, Peers::ranks);
+        let (told, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
+        let numbers = told + if fp8 { ranks * tensors_max } else { 0 };
+        let together = (peers, numbers, shard_dense_update);
+        let dense = Dense::new(device, together, layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
         let rows = vectors.both();
         let seen = rows.first_columns(places.vectors.len);
         let mut making = (fp8 && !layers.hidden.is_empty())
-            .then(|| Making::new(device, layers.fill_up(parameters), dense.parameters.pointer()));
+            .then(|| Making::new(device, layers.fill_up(parameters), dense.parameters.pointer(), ranks));
         let interaction = Interaction::new(device, spec, (places, layers), seen, making.as_mut())?;
         let first = rows.first_columns(places.first);
         let (room, dense_input) = match layers.bottom.first() {
@@ -171,7 +179,12 @@ impl<T: Element> Network<T> {
             (None, Seen::Fp8(_)) => unreachable!("interactions are in fp8 before hidden layers alone"),
         };
         let head = Head::new(device, spec, (places, layers), head_input, rows)?;
-        let fp8 = making.map(Making::finish).transpose()?;
+        let of_ranks = peers.zip(dense.gradients.sums()).map(|(peers, sums)| Fp8OfRanks {
+            largest: sums.bottom.numbers().pointer().element(told),
+            rank: peers.rank() as u32,
+            ranks: ranks as u32,
+        });
+        let fp8 = making.map(|making| making.finish(of_ranks, tensors_max)).transpose()?;
         if let Some(fp8) = &fp8 {
             let lane = Lane::new(device)?;
             // SAFETY: the parameters are there, and the lane is waited for.
@@ -441,7 +454,7 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn sum_top(&self, lane: &Lane) -> Result<()> {
         if let Some(sums) = self.shared.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
-            unsafe { sums.top.enqueue(lane) }?;
+            unsafe { sums.enqueue(&sums.top, lane) }?;
         }
         Ok(())
     }
@@ -451,9 +464,11 @@ impl<T: Element> Network<T> {
     /// # Safety
     /// As for [`Network::head`].
     pub(super) unsafe fn sum_interaction(&self, lane: &Lane) -> Result<()> {
-        if let Some(sum) = self.shared.dense.gradients.sums().and_then(|sums| sums.interaction.as_ref()) {
+        if let Some(sums) = self.shared.dense.gradients.sums()
+            && let Some(interaction) = &sums.interaction
+        {
             // SAFETY: as for `bottom_forward`.
-            unsafe { sum.enqueue(lane) }?;
+            unsafe { sums.enqueue(interaction, lane) }?;
         }
         Ok(())
     }
@@ -468,7 +483,8 @@ impl<T: Element> Network<T> {
             // SAFETY: as for `bottom_forward`.
             unsafe {
                 self.head.tally(lane, &self.shared, &sums.bottom)?;
-                sums.bottom.enqueue(lane)?;
+                self.shared.fp8.iter().try_for_each(|fp8| fp8.tell(lane, self.shared.guard.pointer()))?;
+                sums.enqueue(&sums.bottom, lane)?;
             }
         }
         Ok(())
@@ -476,7 +492,7 @@ impl<T: Element> Network<T> {
 
     /// Tells whether a rank waited in vain for another as gradients were added up, as far as is known now.
     pub(super) fn check_now(&self) -> Result<()> {
-        self.shared.dense.gradients.check_now()
+        self.shared.dense.check_now()
     }
 
     /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. Its loss goes
@@ -487,7 +503,8 @@ impl<T: Element> Network<T> {
     pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, losses: Pointer<f64>) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            self.shared.dense.square(lane)?;
+            let gradients = self.shared.dense.gradients.pointer();
+            self.shared.dense.squares.enqueue(lane, gradients)?;
             self.shared.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.shared.guard.pointer()))?;
             let rules = (self.norm_max, Self::SCALED);
             self.head.verdict(lane, &self.shared, input, losses, rules)

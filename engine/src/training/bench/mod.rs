@@ -3,6 +3,7 @@
 //! Steps take their batches as training does, reading them; or they take turns with a few that lie ready, where reading
 //! is no matter. What is learnt is not kept.
 
+mod evaluation;
 mod report;
 mod trace;
 
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
+use super::checkpoints::Recorded;
 use super::data::open_together;
 use super::evaluate::Scorer;
 use super::fit::{thread_pool, train_options};
@@ -21,9 +23,11 @@ use super::translate::translate;
 use super::{Observer, TrainError};
 use crate::job::Job;
 use crate::launch::{self, ProcessGroup};
+use crate::overlap::Overlap;
 
 pub(super) use trace::Activity;
 
+pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench};
 
 /// Batches that lie ready, at most.
@@ -44,11 +48,13 @@ pub struct TrainBenchOptions {
     pub resident: bool,
     /// Where a trace of a few steps goes, as Chrome and Perfetto show it. GPUs only.
     pub trace: Option<PathBuf>,
+    /// What is not done at the same time, to see what that gains. GPUs only.
+    pub without: Vec<Overlap>,
 }
 
 impl Default for TrainBenchOptions {
     fn default() -> Self {
-        Self { warm_up: 50, steps: 1000, resident: false, trace: None }
+        Self { warm_up: 50, steps: 1000, resident: false, trace: None, without: Vec::new() }
     }
 }
 
@@ -78,13 +84,20 @@ pub fn bench_train(
              train.batch_size"
         )));
     }
-    let choice = Choice::of(job, &seats, &dataset, &spec, &rules)?;
+    let choice =
+        Choice::of(job, &seats, &dataset, (&spec, &rules), &Recorded::default())?.without(&options.without);
     let (pool, threads) = thread_pool(job)?;
     pool.install(|| {
-        let (mut learner, device) = choice.initialize(job, &dataset, spec, &rules, threads)?;
+        let (mut learner, device) =
+            choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
         if options.trace.is_some() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
                 "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
+            )));
+        }
+        if !options.without.is_empty() && !learner.is_on_gpu() {
+            return Err(TrainError::Device(format!(
+                "parts of an iteration overlap on GPUs alone, and {device} trains this job: leave --without out"
             )));
         }
         processes.does(launch::Phase::Measuring, 0);
@@ -104,6 +117,7 @@ pub fn bench_train(
             name: job.name.to_string(),
             device,
             batch_size,
+            without: options.without.iter().map(|overlap| overlap.name().into()).collect(),
             embedding_parameters: learner.spec().embedding_parameters(),
             dense_parameters: learner.spec().dense_parameters() as u64,
             input,

@@ -13,6 +13,8 @@ pub struct TrainBench {
     pub device: String,
     /// Samples of a step.
     pub batch_size: u64,
+    /// What was not done at the same time, by name.
+    pub without: Vec<String>,
     /// Parameters of the tables.
     pub embedding_parameters: u64,
     /// Parameters of the MLPs.

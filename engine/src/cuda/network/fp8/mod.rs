@@ -13,11 +13,13 @@ use std::sync::Arc;
 use half::bf16;
 use rankine_cuda::blas::{Fp8Matrix, Fp8Tensor, Matrix};
 use rankine_cuda::kernels::{
-    FP8_MULTIPLE, Fp8Check, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Weights, Guard,
+    FP8_MULTIPLE, Fp8Check, Fp8OfRanks, Fp8Quantize, Fp8QuantizeWeights, Fp8Rescale, Fp8Scaling, Fp8Tell,
+    Fp8Weights, Guard,
 };
 use rankine_cuda::{Buffer, Device, E4m3, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
+use super::layers::Layers;
 use super::shared::dense;
 use crate::model::Layer;
 pub(super) use cross::{Backward as CrossBackward, Entrance, Forward as CrossForward, Fp8Cross};
@@ -34,25 +36,56 @@ pub(super) fn takes(layers: &[Layer]) -> bool {
     sizes.all(|size| size.is_multiple_of(FP8_MULTIPLE))
 }
 
+/// Tensors of a network that is in fp8, at most: of each layer its input, its weights, and the gradients by either
+/// side.
+pub(super) fn tensors_max(layers: &Layers) -> usize {
+    4 * (layers.hidden.len() + layers.cross.iter().map(Vec::len).sum::<usize>() + 1)
+}
+
 /// The scalings of all tensors, and where weights are rounded from.
 #[derive(Debug)]
 pub(super) struct Fp8 {
     scalings: Buffer<Fp8Scaling>,
+    /// Where the ranks agree on the largest magnitudes, if there are several.
+    of_ranks: Option<Fp8OfRanks>,
     weights: Buffer<Fp8Weights>,
     weights_grid: (u32, u32),
 }
 
 impl Fp8 {
+    /// How each tensor's values become numbers of fp8.
+    pub(in crate::cuda) fn scalings(&self) -> &Buffer<Fp8Scaling> {
+        &self.scalings
+    }
+
     fn scaling(&self, number: usize) -> Pointer<Fp8Scaling> {
         self.scalings.pointer().element(number)
     }
 
-    /// Enqueues telling the guard of values that are not finite, before a step's verdict.
+    /// Enqueues handing the largest magnitudes of a step to the sum over the ranks, where there are several.
     ///
     /// # Safety
     /// All of the step's tensors must be there; see [`Lane::launch`].
+    pub(super) unsafe fn tell(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
+        if let Some(of_ranks) = self.of_ranks {
+            let (scalings, count) = (self.scalings.pointer(), self.scalings.len());
+            let tell = Fp8Tell::over_ranks(scalings, count, guard, of_ranks);
+            // SAFETY: there are as many numbers as tensors of all ranks, see `Making::finish`.
+            unsafe { lane.launch(&tell, (1, 1)) }?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues telling the guard of values that are not finite, before a step's verdict; over ranks, behind their sum.
+    ///
+    /// # Safety
+    /// As for [`Fp8::tell`].
     pub(super) unsafe fn check(&self, lane: &Lane, guard: Pointer<Guard>) -> Result<()> {
-        let check = Fp8Check::new(self.scalings.pointer(), self.scalings.len(), guard);
+        let (scalings, count) = (self.scalings.pointer(), self.scalings.len());
+        let check = match self.of_ranks {
+            Some(of_ranks) => Fp8Check::over_ranks(scalings, count, guard, of_ranks),
+            None => Fp8Check::new(scalings, count, guard),
+        };
         // SAFETY: the addresses are of this value's buffer, and of the caller's guard.
         unsafe { lane.launch(&check, (1, 1)) }?;
         Ok(())
@@ -90,17 +123,24 @@ pub(super) struct Making {
     /// Parameters of all layers, on the host and where they lie.
     parameters: Vec<f32>,
     parameters_at: Pointer<f32>,
+    ranks: usize,
     scalings: Vec<Fp8Scaling>,
     /// Weights with the numbers of their scalings.
     weights: Vec<(Fp8Weights, usize)>,
 }
 
 impl Making {
-    pub(super) fn new(device: &Arc<Device>, parameters: Vec<f32>, parameters_at: Pointer<f32>) -> Self {
+    pub(super) fn new(
+        device: &Arc<Device>,
+        parameters: Vec<f32>,
+        parameters_at: Pointer<f32>,
+        ranks: usize,
+    ) -> Self {
         Self {
             device: Arc::clone(device),
             parameters,
             parameters_at,
+            ranks,
             scalings: Vec::new(),
             weights: Vec::new(),
         }
@@ -118,7 +158,7 @@ impl Making {
     }
 
     fn gradients(&mut self, samples: usize, columns: usize) -> Result<Room> {
-        let scaling = self.scaling(GRADIENTS_AT_FIRST / samples as f32);
+        let scaling = self.scaling(GRADIENTS_AT_FIRST / (samples * self.ranks) as f32);
         Room::new(&self.device, samples, columns, scaling)
     }
 
@@ -139,8 +179,9 @@ impl Making {
         Ok(room)
     }
 
-    /// What all of it shares.
-    pub(super) fn finish(self) -> Result<Fp8> {
+    /// What all of it shares; over ranks there is room for the numbers of so many tensors.
+    pub(super) fn finish(self, of_ranks: Option<Fp8OfRanks>, tensors_max: usize) -> Result<Fp8> {
+        assert!(self.scalings.len() <= tensors_max, "{} tensors of {tensors_max}", self.scalings.len());
         let scalings = Buffer::of(&self.device, &self.scalings)?;
         let placed =
             |(weights, number)| Fp8Weights { scaling: scalings.pointer().element(number), ..weights };
@@ -149,6 +190,7 @@ impl Making {
             weights_grid: Fp8QuantizeWeights::grid(&weights),
             weights: Buffer::of(&self.device, &weights)?,
             scalings,
+            of_ranks,
         })
     }
 }

@@ -1,0 +1,127 @@
+//! Rows of tables in host memory, as they are read and set from outside of training.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::Table;
+use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
+
+/// Words that one task copies.
+const COPY_WORDS: usize = 1 << 18;
+
+/// Parts of tables, each with the table that its rows are all rows of.
+#[derive(Debug)]
+pub struct HostRows<'a> {
+    parts: Vec<RowPart>,
+    tables: Vec<&'a Table>,
+}
+
+/// The same, to be changed.
+#[derive(Debug)]
+pub struct HostRowsMut<'a> {
+    parts: Vec<RowPart>,
+    tables: Vec<&'a mut Table>,
+}
+
+impl RowPart {
+    /// All of a table's rows and columns in host memory, and no rank has them but this one.
+    pub fn whole(number: usize, table: &Table) -> Self {
+        let rows = table.spec().rows;
+        Self {
+            table: number,
+            columns: 0..table.spec().dim,
+            rows: RowSet::all(rows),
+            own: 0..rows,
+            layout: table.layout(),
+        }
+    }
+}
+
+impl<'a> HostRows<'a> {
+    /// Of these.
+    pub fn new(parts: impl IntoIterator<Item = (RowPart, &'a Table)>) -> Self {
+        let (parts, tables) = parts.into_iter().unzip();
+        Self { parts, tables }
+    }
+}
+
+impl<'a> HostRowsMut<'a> {
+    /// Of these.
+    pub fn new(parts: impl IntoIterator<Item = (RowPart, &'a mut Table)>) -> Self {
+        let (parts, tables) = parts.into_iter().unzip();
+        Self { parts, tables }
+    }
+}
+
+/// By as many threads as there are: one alone does not use what memory there is to use.
+fn copy(words: &[f32], to: &mut [f32]) {
+    let pieces = to.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));
+    pieces.for_each(|(to, words)| to.copy_from_slice(words));
+}
+
+impl Rows for HostRows<'_> {
+    fn parts(&self) -> &[RowPart] {
+        &self.parts
+    }
+
+    fn read<'a>(
+        &'a self,
+        part: usize,
+        positions: Range<u64>,
+        _: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], RowsError> {
+        Ok(self.tables[part].words(positions))
+    }
+
+    fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
+        copy(self.tables[part].words(positions), to);
+        Ok(())
+    }
+
+    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+        Ok(self.tables[part].touched().cloned())
+    }
+}
+
+impl Rows for HostRowsMut<'_> {
+    fn parts(&self) -> &[RowPart] {
+        &self.parts
+    }
+
+    fn read<'a>(
+        &'a self,
+        part: usize,
+        positions: Range<u64>,
+        _: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], RowsError> {
+        Ok(self.tables[part].words(positions))
+    }
+
+    fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
+        copy(self.tables[part].words(positions), to);
+        Ok(())
+    }
+
+    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+        Ok(self.tables[part].touched().cloned())
+    }
+}
+
+impl RowsMut for HostRowsMut<'_> {
+    fn edit(
+        &mut self,
+        part: usize,
+        positions: Range<u64>,
+        _: bool,
+        edit: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<(), RowsError> {
+        edit(self.tables[part].words_mut(positions));
+        Ok(())
+    }
+
+    fn begin_tracking(&mut self) -> Result<(), RowsError> {
+        self.tables.iter_mut().for_each(|table| table.begin_tracking());
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! How a row lies in memory, and how its numbers come out of there and back.
+
+use std::ops::Range;
+
+use crate::dtype::Dtype;
+use crate::optimizer::UpdateRule;
+
+/// How a row lies in memory, in words of four bytes: its weights first, then what its optimizer keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowLayout {
+    /// From one row to the next.
+    pub words: usize,
+    /// Elements.
+    pub dim: usize,
+    /// What weights lie there as.
+    pub dtype: Dtype,
+    /// Whether state is one number a row, rather than one an element.
+    pub rowwise: bool,
+    /// The word that each kind of state begins with, of as many kinds as the rule keeps.
+    begins: [usize; 2],
+    kinds: usize,
+}
+
+impl RowLayout {
+    /// Of rows of `words` words, `weight_words` of them for weights, and `filled` for each kind of state.
+    pub fn new(
+        words: usize,
+        (dim, dtype): (usize, Dtype),
+        rule: UpdateRule,
+        (weight_words, filled): (usize, usize),
+    ) -> Self {
+        let begins = [weight_words, weight_words + filled];
+        Self { words, dim, dtype, rowwise: rule.is_rowwise(), begins, kinds: rule.state_names().len() }
+    }
+
+    /// The word that each kind of state begins with.
+    pub fn state(&self) -> &[usize] {
+        &self.begins[..self.kinds]
+    }
+
+    /// Words of each kind of state.
+    pub fn state_words(&self) -> usize {
+        if self.rowwise { 1 } else { self.dim }
+    }
+
+    /// Reads a row's weights.
+    pub fn read_weights(&self, row: &[f32], weights: &mut [f32]) {
+        if self.dtype == Dtype::Fp32 {
+            return weights.copy_from_slice(&row[..self.dim]);
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(row);
+        for (weight, bytes) in weights.iter_mut().zip(bytes.chunks_exact(self.dtype.bytes())) {
+            *weight = self.dtype.read(bytes);
+        }
+    }
+
+    /// Appends a row's weights as numbers of a type.
+    pub fn write_weights(&self, row: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
+        if self.dtype == dtype {
+            let own: &[u8] = bytemuck::cast_slice(row);
+            return bytes.extend_from_slice(&own[..self.dim * dtype.bytes()]);
+        }
+        let of_row: &[u8] = bytemuck::cast_slice(row);
+        for own in of_row.chunks_exact(self.dtype.bytes()).take(self.dim) {
+            dtype.write(self.dtype.read(own), bytes);
+        }
+    }
+
+    /// Sets some of a row's weights, from `first` on, to numbers of a type.
+    pub fn set_weights(&self, row: &mut [f32], first: usize, dtype: Dtype, bytes: &[u8]) {
+        let size = self.dtype.bytes();
+        let own: &mut [u8] = bytemuck::cast_slice_mut(row);
+        let own = &mut own[first * size..];
+        if self.dtype == dtype {
+            return own[..bytes.len()].copy_from_slice(bytes);
+        }
+        let mut one = Vec::with_capacity(size);
+        for (own, bytes) in own.chunks_exact_mut(size).zip(bytes.chunks_exact(dtype.bytes())) {
+            one.clear();
+            self.dtype.write(dtype.read(bytes), &mut one);
+            own.copy_from_slice(&one);
+        }
+    }
+
+    /// Whether all numbers of a row are finite.
+    pub fn is_finite(&self, row: &[f32]) -> bool {
+        let finite = |numbers: &[f32]| {
+            // Without an early end, so that it is one run over vectors.
+            numbers.iter().fold(true, |all, number| all & number.is_finite())
+        };
+        let weights = match self.dtype {
+            Dtype::Fp32 => finite(&row[..self.dim]),
+            Dtype::Bf16 => {
+                halves(row, self.dim).iter().fold(true, |all, bits| all & (bits & 0x7f80 != 0x7f80))
+            }
+            Dtype::Fp16 => {
+                halves(row, self.dim).iter().fold(true, |all, bits| all & (bits & 0x7c00 != 0x7c00))
+            }
+        };
+        weights && self.state().iter().all(|&begin| finite(&row[begin..begin + self.state_words()]))
+    }
+}
+
+fn halves(row: &[f32], dim: usize) -> &[u16] {
+    &bytemuck::cast_slice(row)[..dim]
+}
+
+/// What two ranges have in common; empty where that is nothing.
+pub(super) fn common(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
+    let start = one.start.max(other.start);
+    start..one.end.min(other.end).max(start)
+}

@@ -1,0 +1,143 @@
+//! Rows from anywhere, put where a rank has them; and weights of rows, collected from there.
+
+use std::ops::Range;
+
+use super::format::common;
+use super::{RowPart, RowSet, Rows, RowsError, RowsMut};
+use crate::dtype::Dtype;
+
+/// Words that are edited at a time, at most, where rows lie apart.
+const WINDOW_WORDS: usize = 1 << 24;
+/// Words that weights are collected from at a time.
+const GATHER_WORDS: usize = 1 << 22;
+
+/// Some columns of some rows of a table, with their state, as they were saved.
+#[derive(Debug, Clone)]
+pub struct PlacedRows<'a> {
+    /// The number of the table.
+    pub table: usize,
+    /// The columns.
+    pub columns: Range<usize>,
+    /// The rows.
+    pub rows: RowSet,
+    /// The type of the weights.
+    pub dtype: Dtype,
+    /// `[row][column]`
+    pub weights: &'a [u8],
+    /// Of each kind of state `[row][column]`, or `[row]` where it is one number a row; none where rows of other columns
+    /// have it.
+    pub state: Vec<&'a [f32]>,
+}
+
+impl PlacedRows<'_> {
+    /// Whether a part has any of these columns, or takes its state from them.
+    fn concerns(&self, part: &RowPart) -> bool {
+        let of_rows = part.layout.rowwise && !self.state.is_empty();
+        part.table == self.table && (of_rows || !common(&part.columns, &self.columns).is_empty())
+    }
+}
+
+/// Puts rows where a rank has them; what it does not have is left out. Returns how many elements of weights were set.
+///
+/// # Errors
+/// Where rows cannot be reached.
+///
+/// # Panics
+/// Where weights or state are not as long as rows and columns say.
+pub fn place(rows: &mut dyn RowsMut, piece: &PlacedRows<'_>) -> Result<u64, RowsError> {
+    let mut placed = 0;
+    for number in 0..rows.parts().len() {
+        if piece.concerns(&rows.parts()[number]) {
+            placed += place_in(rows, number, piece)?;
+        }
+    }
+    Ok(placed)
+}
+
+fn place_in(rows: &mut dyn RowsMut, number: usize, piece: &PlacedRows<'_>) -> Result<u64, RowsError> {
+    let part = rows.parts()[number].clone();
+    let layout = part.layout;
+    let columns = common(&part.columns, &piece.columns);
+    // Where every number of a row comes from here, what lies there need not be known.
+    let whole = columns == part.columns && piece.state.len() == layout.state().len();
+    let near = rows.gap_words() as u64 / layout.words as u64;
+    let of_piece = piece.rows.iter().enumerate();
+    let mut pairs = of_piece.filter_map(|(index, row)| Some((part.rows.position(row)?, index))).peekable();
+    let mut placed = 0;
+    let mut window = Vec::new();
+    while let Some(&(first, _)) = pairs.peek() {
+        window.clear();
+        let mut end = first;
+        while let Some(pair) = pairs.next_if(|&(position, _)| {
+            position <= end + near
+                && (position + 1 - first) as usize * layout.words <= WINDOW_WORDS.max(layout.words)
+        }) {
+            end = pair.0 + 1;
+            window.push(pair);
+        }
+        let all = whole && window.len() as u64 == end - first;
+        rows.edit(number, first..end, all, &mut |words| {
+            for &(position, index) in &window {
+                let row = &mut words[(position - first) as usize * layout.words..][..layout.words];
+                set_row(row, &part, &columns, piece, index);
+            }
+        })?;
+        placed += (window.len() * columns.len()) as u64;
+    }
+    Ok(placed)
+}
+
+fn set_row(row: &mut [f32], part: &RowPart, columns: &Range<usize>, piece: &PlacedRows<'_>, index: usize) {
+    let layout = &part.layout;
+    // Of the row here and there: where the columns in common begin.
+    let (here, there) = (columns.start - part.columns.start, columns.start - piece.columns.start);
+    let width = piece.columns.len();
+    if !columns.is_empty() {
+        let size = piece.dtype.bytes();
+        let weights = &piece.weights[(index * width + there) * size..][..columns.len() * size];
+        layout.set_weights(row, here, piece.dtype, weights);
+    }
+    for (&begin, state) in layout.state().iter().zip(&piece.state) {
+        if layout.rowwise {
+            row[begin] = state[index];
+        } else if !columns.is_empty() {
+            let state = &state[index * width + there..][..columns.len()];
+            row[begin + here..][..columns.len()].copy_from_slice(state);
+        }
+    }
+}
+
+/// Collects the weights of a range of a table's rows, as far as they lie here, to their places in `weights`,
+/// `[row][dim]`: from parts whose rows are listed, or from all others. Of several ranks, all are asked for the others
+/// first.
+///
+/// # Errors
+/// Where rows cannot be reached.
+///
+/// # Panics
+/// Where `weights` is not as long.
+pub fn gather(
+    rows: &dyn Rows,
+    table: usize,
+    range: Range<u64>,
+    listed: bool,
+    (dim, weights): (usize, &mut [f32]),
+) -> Result<(), RowsError> {
+    let mut scratch = Vec::new();
+    let chosen = |part: &RowPart| part.table == table && matches!(part.rows, RowSet::Listed(_)) == listed;
+    for (number, part) in rows.parts().iter().enumerate().filter(|(_, part)| chosen(part)) {
+        let at_once = (GATHER_WORDS / part.layout.words).max(1) as u64;
+        let (begin, end) = (part.rows.before(range.start), part.rows.before(range.end));
+        let mut first = begin;
+        while first < end {
+            let last = end.min(first + at_once);
+            let words = rows.read(number, first..last, &mut scratch)?;
+            for (position, words) in (first..last).zip(words.chunks_exact(part.layout.words)) {
+                let row = (part.rows.row(position) - range.start) as usize;
+                part.layout.read_weights(words, &mut weights[row * dim..][..dim][part.columns.clone()]);
+            }
+            first = last;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Rows as they are chosen, and as they are copied aside.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{RowPart, RowSet, Rows, RowsError, Touched};
+use crate::cpu::Memory;
+
+/// Rows that lie nearer to each other than this many are read together, and chosen from.
+const NEAR: u64 = 64;
+/// Words that are copied at a time where rows are chosen.
+const WINDOW_WORDS: usize = 1 << 20;
+
+/// Positions of a part that are to be saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    /// The number of the part.
+    pub part: usize,
+    /// The positions.
+    pub positions: RowSet,
+}
+
+impl Choice {
+    /// All rows that a rank speaks for.
+    pub fn all(rows: &dyn Rows) -> Vec<Self> {
+        let own = |(part, of): (usize, &RowPart)| {
+            let Range { start, end } = of.own;
+            Self { part, positions: RowSet::Every { first: start, step: 1, count: end - start } }
+        };
+        rows.parts().iter().enumerate().map(own).collect()
+    }
+
+    /// Those of them that have been written since tracking began; `None` where nobody kept book.
+    ///
+    /// # Errors
+    /// Where that cannot be read.
+    pub fn touched(rows: &dyn Rows) -> Result<Option<Vec<Self>>, RowsError> {
+        let mut chosen = Vec::new();
+        for (part, of) in rows.parts().iter().enumerate() {
+            let Some(touched) = rows.touched(part)? else { return Ok(None) };
+            let own = touched.iter().filter(|position| of.own.contains(position));
+            chosen.push(Self { part, positions: RowSet::Listed(own.collect::<Vec<_>>().into()) });
+        }
+        Ok(Some(chosen))
+    }
+
+    /// Words that the rows take where they lie.
+    pub fn words(&self, rows: &dyn Rows) -> u64 {
+        self.positions.len() * rows.parts()[self.part].layout.words as u64
+    }
+
+    /// The words of some of the positions, by their number among these; `scratch` serves where those do not lie
+    /// together.
+    ///
+    /// # Errors
+    /// Where rows cannot be reached.
+    pub fn words_of<'a>(
+        &self,
+        rows: &'a dyn Rows,
+        numbers: Range<u64>,
+        scratch: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], RowsError> {
+        if let RowSet::Every { first, step: 1, .. } = self.positions {
+            return rows.read(self.part, first + numbers.start..first + numbers.end, scratch);
+        }
+        let words = rows.parts()[self.part].layout.words;
+        scratch.resize((numbers.end - numbers.start) as usize * words, 0.0);
+        self.copy(rows, numbers, scratch)?;
+        Ok(scratch)
+    }
+
+    /// Copies the words of some of the positions, by their number among these.
+    ///
+    /// # Errors
+    /// Where rows cannot be reached.
+    ///
+    /// # Panics
+    /// Where `to` is of another length.
+    pub fn copy(&self, rows: &dyn Rows, numbers: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
+        let words = rows.parts()[self.part].layout.words;
+        let mut scratch = Vec::new();
+        let (mut number, mut done) = (numbers.start, 0);
+        if let RowSet::Every { first, step: 1, .. } = self.positions {
+            return rows.copy(self.part, first + numbers.start..first + numbers.end, to);
+        }
+        while number < numbers.end {
+            let first = self.positions.row(number);
+            let mut last = first;
+            let begin = number;
+            while number < numbers.end {
+                let position = self.positions.row(number);
+                if position - last > NEAR || (position + 1 - first) as usize * words > WINDOW_WORDS.max(words)
+                {
+                    break;
+                }
+                (last, number) = (position, number + 1);
+            }
+            let window = rows.read(self.part, first..last + 1, &mut scratch)?;
+            for chosen in begin..number {
+                let at = (self.positions.row(chosen) - first) as usize * words;
+                to[done..done + words].copy_from_slice(&window[at..at + words]);
+                done += words;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows that were copied aside: what lies where they came from may change.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    parts: Vec<RowPart>,
+    words: Vec<Memory>,
+}
+
+impl Snapshot {
+    /// Copies the chosen rows. What an older snapshot has of memory is used again, as far as it goes.
+    ///
+    /// # Errors
+    /// Where rows cannot be reached.
+    pub fn of(rows: &dyn Rows, chosen: &[Choice], older: Option<Self>) -> Result<Self, RowsError> {
+        let mut older = older.map(|older| older.words).unwrap_or_default().into_iter();
+        let mut snapshot = Self::default();
+        for choice in chosen {
+            let part = &rows.parts()[choice.part];
+            let len = choice.words(rows) as usize;
+            let mut words = match older.next() {
+                Some(words) if words.len() >= len => words,
+                _ => Memory::zeroed(len),
+            };
+            choice.copy(rows, 0..choice.positions.len(), &mut words[..len])?;
+            snapshot.parts.push(RowPart {
+                rows: part.rows.at(&choice.positions),
+                own: 0..choice.positions.len(),
+                ..part.clone()
+            });
+            snapshot.words.push(words);
+        }
+        Ok(snapshot)
+    }
+
+    /// Bytes of memory that it has.
+    pub fn room(&self) -> u64 {
+        self.words.iter().map(|words| 4 * words.len() as u64).sum()
+    }
+
+    /// Bytes of the chosen rows.
+    pub fn bytes(rows: &dyn Rows, chosen: &[Choice]) -> u64 {
+        chosen.iter().map(|choice| 4 * choice.words(rows)).sum()
+    }
+}
+
+impl Rows for Snapshot {
+    fn parts(&self) -> &[RowPart] {
+        &self.parts
+    }
+
+    fn read<'a>(
+        &'a self,
+        part: usize,
+        positions: Range<u64>,
+        _: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], RowsError> {
+        let words = self.parts[part].layout.words;
+        Ok(&self.words[part][positions.start as usize * words..positions.end as usize * words])
+    }
+
+    fn touched(&self, _: usize) -> Result<Option<Touched>, RowsError> {
+        Ok(None)
+    }
+}
+
+/// Rows, as a list of positions.
+impl From<Vec<u64>> for RowSet {
+    fn from(rows: Vec<u64>) -> Self {
+        Self::Listed(Arc::from(rows))
+    }
+}

@@ -1,0 +1,183 @@
+//! The operations on files that checkpoints are made of: one place that all of them go through.
+
+use std::fmt::Debug;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// What checkpoints need of a file system. A call that fails has changed nothing that counts: nobody goes on with a
+/// file after that, and least of all syncs it again, since the system may have dropped what it could not write.
+pub trait Files: Debug + Send + Sync {
+    /// Makes a folder, and those above it, where they are not there.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn create_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes a new file.
+    ///
+    /// # Errors
+    /// The operating system's, also where it is there.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Output>>;
+
+    /// Makes the names in a folder durable.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Renames a file, in place of one that is there, or a folder.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a folder with all that is in it.
+    ///
+    /// # Errors
+    /// The operating system's; some of it may be gone then.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a folder, in any order; none where there is no such folder.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn names(&self, path: &Path) -> io::Result<Vec<String>>;
+
+    /// Opens a file to be read.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Input>>;
+}
+
+/// A file that is written from front to back.
+pub trait Output: Send {
+    /// Writes some of the bytes; returns how many.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Makes what was written durable. It is called once.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn sync(&mut self) -> io::Result<()>;
+}
+
+/// A file that is read anywhere.
+pub trait Input: Send + Sync {
+    /// Its length.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads some bytes from a place on; returns how many, 0 at the end.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+}
+
+impl dyn Output + '_ {
+    /// Writes all of the bytes, in as many calls as that takes.
+    ///
+    /// # Errors
+    /// As [`Output::write`], but for calls that were interrupted: those are made again.
+    pub(super) fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl dyn Input + '_ {
+    /// Reads as many bytes as there is room for.
+    ///
+    /// # Errors
+    /// As [`Input::read_at`], but for calls that were interrupted; and where the file ends before.
+    pub(super) fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.read_at(bytes, offset) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    bytes = &mut bytes[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The machine's own file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Disk;
+
+impl Files for Disk {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
+        Ok(Box::new(File::create_new(path)?))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir_all(path)
+    }
+
+    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        // Names that are no text are none of ours.
+        entries
+            .filter_map(|entry| entry.map(|entry| entry.file_name().into_string().ok()).transpose())
+            .collect()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Input>> {
+        Ok(Box::new(File::open(path)?))
+    }
+}
+
+impl Output for File {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Write::write(self, bytes)
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl Input for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        FileExt::read_at(self, bytes, offset)
+    }
+}

@@ -1,0 +1,189 @@
+//! What the index of a shard says: which pieces there are, what each holds, and its checksum.
+
+use rankine_embedding::rows::RowSet;
+use rankine_reader::sealed::Checksum;
+use serde::{Deserialize, Serialize};
+
+use super::manifest::{Manifest, RuleState};
+
+/// The kind of sealed file that an index is, and its version.
+pub(super) const KIND: &str = "rankine checkpoint shard";
+pub(super) const FORMAT: u32 = 1;
+
+/// Bytes of a piece, at most, but for one that is a single row.
+pub(super) const PIECE_BYTES: usize = 8 << 20;
+/// What is believed of a piece's length: beyond what any row takes, and little memory.
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+
+/// The pieces of a shard's file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShardIndex {
+    /// The file, in the checkpoint's folder.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Bytes of what safetensors puts before the tensors.
+    pub header_bytes: u64,
+    /// The checksum of those.
+    pub header_xxh3: Checksum,
+    /// The pieces, one behind the other up to the end.
+    pub pieces: Vec<PieceEntry>,
+}
+
+/// A piece: some tensors, one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceEntry {
+    /// What it holds.
+    #[serde(flatten)]
+    pub of: PieceOf,
+    /// Its length.
+    pub bytes: u64,
+    /// Its checksum.
+    pub xxh3: Checksum,
+}
+
+/// What a piece holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PieceOf {
+    /// Dense parameters, `count` of them from number `first` on, and as many numbers of each kind of state behind them.
+    Dense {
+        /// The first parameter.
+        dense_first: u64,
+        /// How many.
+        dense_count: u64,
+    },
+    /// Rows of a table.
+    Rows {
+        /// The number of the table.
+        table: usize,
+        /// The first column, and the one behind the last.
+        columns: (usize, usize),
+        /// The rows.
+        rows: SavedRows,
+        /// Kinds of state: those of the rule, or none where rows of other columns have it.
+        states: usize,
+    },
+}
+
+/// Rows of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SavedRows {
+    /// So many, from the first on, each so far from the next.
+    Every {
+        /// The first.
+        first: u64,
+        /// From one to the next.
+        step: u64,
+        /// How many.
+        count: u64,
+    },
+    /// So many, whose numbers are the piece's first tensor. They go before those of other pieces.
+    Listed {
+        /// How many.
+        count: u64,
+    },
+}
+
+impl SavedRows {
+    /// How many there are.
+    pub fn len(self) -> u64 {
+        match self {
+            Self::Every { count, .. } | Self::Listed { count } => count,
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// Of some rows.
+    pub(super) fn of(rows: &RowSet) -> Self {
+        match *rows {
+            RowSet::Every { first, step, count } => Self::Every { first, step, count },
+            RowSet::Listed(ref rows) => Self::Listed { count: rows.len() as u64 },
+        }
+    }
+}
+
+impl PieceOf {
+    /// Whether it goes before other pieces.
+    pub fn is_listed(&self) -> bool {
+        matches!(self, Self::Rows { rows: SavedRows::Listed { .. }, .. })
+    }
+
+    /// Bytes that it must have; `None` where it is no piece of such a checkpoint.
+    pub(super) fn bytes(&self, manifest: &Manifest) -> Option<u64> {
+        match *self {
+            Self::Dense { dense_first, dense_count } => {
+                let parameters = manifest.spec.dense_parameters() as u64;
+                if dense_first.checked_add(dense_count)? > parameters {
+                    return None;
+                }
+                dense_count.checked_mul(4 * (1 + manifest.dense.state.len() as u64))
+            }
+            Self::Rows { table, columns: (first, end), rows, states } => {
+                let of = manifest.tables.get(table)?;
+                let last = match rows {
+                    SavedRows::Every { first, step, count: 1.. } => {
+                        if step == 0 {
+                            return None;
+                        }
+                        first.checked_add(step.checked_mul(rows.len() - 1)?)?
+                    }
+                    _ => 0,
+                };
+                if last >= of.table.rows
+                    || first >= end
+                    || end > of.table.dim
+                    || !states_fit(&of.learns, first, states)
+                {
+                    return None;
+                }
+                let list = if self.is_listed() { 8 } else { 0 };
+                let columns = (end - first) as u64;
+                let state = if of.learns.rowwise { 1 } else { columns };
+                let row = columns * of.table.dtype.bytes() as u64 + 4 * state * states as u64 + list;
+                rows.len().checked_mul(row)
+            }
+        }
+    }
+}
+
+/// Whether a piece from some column on has the state that it should: of one number a row, the first columns' alone.
+fn states_fit(learns: &RuleState, first_column: usize, states: usize) -> bool {
+    states == if learns.rowwise && first_column > 0 { 0 } else { learns.state.len() }
+}
+
+impl ShardIndex {
+    /// Checks that it is one of such a checkpoint.
+    pub(super) fn validate(&self, manifest: &Manifest) -> Result<(), String> {
+        let mut end = self.header_bytes;
+        for (number, piece) in self.pieces.iter().enumerate() {
+            if piece.of.bytes(manifest) != Some(piece.bytes) {
+                return Err(format!("piece {number} is none of this model"));
+            }
+            if piece.bytes > PIECE_BYTES_MAX {
+                return Err(format!("piece {number} is too long"));
+            }
+            end = end.checked_add(piece.bytes).ok_or("its pieces are too long")?;
+        }
+        if end != self.bytes || self.header_bytes > self.bytes {
+            return Err(format!("its pieces have {end} bytes, and the file {}", self.bytes));
+        }
+        Ok(())
+    }
+
+    /// Where each piece begins in the file.
+    pub(super) fn begins(&self) -> Vec<u64> {
+        let begin = |end: &mut u64, piece: &PieceEntry| {
+            let begin = *end;
+            *end += piece.bytes;
+            Some(begin)
+        };
+        self.pieces.iter().scan(self.header_bytes, begin).collect()
+    }
+}

@@ -1,0 +1,65 @@
+//! Checkpoints: all that a training needs to go on as if it had never stopped, on disk and checksummed.
+//!
+//! `docs/checkpoint-format.md` has the format. In short: a folder `step-N` appears, by a rename, once every byte in it
+//! is durable; its `manifest.json` was written last and vouches for an index a shard, and each index for the pieces of
+//! its shard. Pieces name what they hold by table, rows and columns, so that any number of ranks, on CPU or GPU, finds
+//! its own.
+//!
+//! Everything goes through [`Files`], so that tests, and whoever wants to rehearse a failure, can let any one operation
+//! fail. Nothing here knows when a checkpoint is due: that is the training's business.
+
+mod error;
+mod faults;
+mod files;
+mod folder;
+mod index;
+mod manifest;
+mod open;
+mod piece;
+mod publish;
+mod shard;
+mod stored;
+#[cfg(test)]
+mod tests;
+
+use rankine_embedding::rows::Rows;
+
+pub use error::CheckpointError;
+pub use faults::{Fault, Faulty};
+pub use files::{Disk, Files, Input, Output};
+pub(crate) use folder::set_aside;
+pub use folder::{Skipped, latest, list, prune, step_name};
+pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
+pub use manifest::{
+    Base, DataIdentity, DeviceState, Fp8State, LossScale, LossState, Manifest, OrderState, RuleState,
+    TableState, TrainState,
+};
+pub use open::{Checkpoint, Totals};
+pub use publish::{Draft, Published, draft_path};
+pub use shard::{ShardFiles, write_shard};
+pub use stored::StoredRows;
+
+/// A rank's part of the dense parameters with what their optimizer keeps.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DenseState {
+    /// The first of these parameters among all.
+    pub first: usize,
+    /// The parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
+    pub parameters: Vec<f32>,
+    /// Of each kind of state one number a parameter.
+    pub state: Vec<Vec<f32>>,
+}
+
+/// What one rank has of a model, to be saved.
+pub struct RankState<'a> {
+    /// Its part of the dense parameters.
+    pub dense: DenseState,
+    /// Its rows.
+    pub rows: &'a dyn Rows,
+}
+
+impl std::fmt::Debug for RankState<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RankState").field("parts", &self.rows.parts().len()).finish_non_exhaustive()
+    }
+}

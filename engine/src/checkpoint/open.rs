@@ -1,0 +1,384 @@
+//! A checkpoint that is there: opened, verified, and read.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankine_embedding::rows::{RowSet, RowsMut, place};
+use rankine_reader::dataset::FileManifest;
+use rankine_reader::sealed::{self, Checksum};
+use rayon::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::Doing;
+use super::files::{Files, Input};
+use super::folder::step_name;
+use super::index::{self, PieceOf, SavedRows, ShardIndex};
+use super::manifest::{self, Manifest};
+use super::piece::{self, Piece};
+use super::{CheckpointError, DenseState};
+
+/// The longest manifest or index that is believed.
+const SEALED_BYTES_MAX: u64 = 256 << 20;
+
+/// A checkpoint whose manifest and indexes are what was written.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Arc<dyn Files>,
+    path: PathBuf,
+    manifest: Manifest,
+    xxh3: Checksum,
+    shards: Vec<ShardIndex>,
+    /// The whole one that this is an addition to.
+    base: Option<Box<Self>>,
+}
+
+/// What a checkpoint comes to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    /// Files, the manifest among them.
+    pub files: usize,
+    /// Pieces of tensors.
+    pub pieces: usize,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Checkpoint {
+    /// Opens a checkpoint, and the one that it is an addition to: reads its manifest and its indexes.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Missing`] where there is no manifest; [`CheckpointError::Damaged`]; [`CheckpointError::Io`].
+    pub fn open(files: &Arc<dyn Files>, path: &Path) -> Result<Self, CheckpointError> {
+        let (checkpoint, text) = Self::open_alone(files, path)?;
+        let Some(base) = &checkpoint.manifest.base else {
+            checkpoint.check_complete()?;
+            return Ok(checkpoint);
+        };
+        let damaged = |what: String| CheckpointError::damaged(&text, what);
+        let dir = path.parent().unwrap_or(Path::new(""));
+        let (whole, _) = Self::open_alone(files, &dir.join(step_name(base.step)))?;
+        if whole.xxh3 != base.xxh3 || whole.manifest.base.is_some() {
+            return Err(damaged(format!(
+                "it is an addition to another checkpoint of step {} than the one that is there",
+                base.step
+            )));
+        }
+        if whole.manifest.spec != checkpoint.manifest.spec
+            || whole.manifest.tables != checkpoint.manifest.tables
+        {
+            return Err(damaged("it is an addition to a checkpoint of another model".into()));
+        }
+        whole.check_complete()?;
+        Ok(Self { base: Some(Box::new(whole)), ..checkpoint })
+    }
+
+    /// The same, and where its manifest lies, without what it is an addition to.
+    fn open_alone(files: &Arc<dyn Files>, path: &Path) -> Result<(Self, PathBuf), CheckpointError> {
+        let at = path.join(manifest::NAME);
+        let bytes = match read_whole(&**files, &at) {
+            Err(CheckpointError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Err(CheckpointError::Missing(path.to_owned()));
+            }
+            bytes => bytes?,
+        };
+        let damaged = |what: String| CheckpointError::damaged(&at, what);
+        let manifest: Manifest =
+            sealed::from_json(manifest::KIND, manifest::FORMAT, &bytes).map_err(damaged)?;
+        manifest.validate().map_err(damaged)?;
+        let mut shards = Vec::new();
+        for file in &manifest.shards {
+            let index: ShardIndex = read_sealed(&**files, path, file)?;
+            let at = path.join(&file.name);
+            let fits = file.name.strip_suffix(".json") == index.name.strip_suffix(".safetensors");
+            let fits =
+                if fits { index.validate(&manifest) } else { Err("it is the index of another shard".into()) };
+            fits.map_err(|what| CheckpointError::damaged(&at, what))?;
+            shards.push(index);
+        }
+        let (files, xxh3) = (Arc::clone(files), Checksum::of(&bytes));
+        let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, base: None };
+        // Nothing is taken memory for that is not there.
+        checkpoint.shards.iter().try_for_each(|shard| checkpoint.open_shard(shard).map(drop))?;
+        Ok((checkpoint, at))
+    }
+
+    /// Its folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What its manifest says.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The indexes of its shards.
+    pub fn shards(&self) -> &[ShardIndex] {
+        &self.shards
+    }
+
+    /// The checksum of its manifest.
+    pub fn xxh3(&self) -> Checksum {
+        self.xxh3
+    }
+
+    /// The whole one that it is an addition to.
+    pub fn base(&self) -> Option<&Self> {
+        self.base.as_deref()
+    }
+
+    /// One of the files beside the shards, as text; `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].
+    pub fn text(&self, name: &str) -> Result<Option<String>, CheckpointError> {
+        let Some(file) = self.manifest.files.iter().find(|file| file.name == name) else { return Ok(None) };
+        let bytes = read_checked(&*self.files, &self.path, file)?;
+        let text = String::from_utf8(bytes);
+        text.map(Some).map_err(|_| CheckpointError::damaged(&self.path.join(name), "it is no text"))
+    }
+
+    /// Checks that every element of every table and every dense parameter is there once.
+    fn check_complete(&self) -> Result<(), CheckpointError> {
+        let missing = |what: String| Err(CheckpointError::damaged(&self.path.join(manifest::NAME), what));
+        let mut elements = vec![0u64; self.manifest.tables.len()];
+        let mut dense = 0u64;
+        for piece in self.shards.iter().flat_map(|shard| &shard.pieces) {
+            match &piece.of {
+                PieceOf::Dense { dense_count, .. } => dense = dense.saturating_add(*dense_count),
+                PieceOf::Rows { rows: SavedRows::Listed { .. }, .. } => {}
+                &PieceOf::Rows { table, columns: (first, end), rows, .. } => {
+                    elements[table] =
+                        elements[table].saturating_add(rows.len().saturating_mul((end - first) as u64));
+                }
+            }
+        }
+        if dense != self.manifest.spec.dense_parameters() as u64 {
+            return missing(format!("its shards have {dense} dense parameters, and not those of the model"));
+        }
+        for (table, elements) in self.manifest.tables.iter().zip(elements) {
+            if elements != table.table.rows.saturating_mul(table.table.dim as u64) {
+                return missing(format!(
+                    "its shards have {elements} elements of {}, and not all",
+                    table.tensor
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads every byte, also of what it is an addition to, and checks all checksums.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`] with the first that does not hold; [`CheckpointError::Io`].
+    pub fn verify(&self) -> Result<Totals, CheckpointError> {
+        let mut totals = self.base.as_ref().map_or(Ok(Totals::default()), |base| base.verify())?;
+        let manifest = read_whole(&*self.files, &self.path.join(manifest::NAME))?;
+        totals.bytes += manifest.len() as u64;
+        for file in &self.manifest.files {
+            totals.bytes += read_checked(&*self.files, &self.path, file)?.len() as u64;
+        }
+        for (shard, file) in self.shards.iter().zip(&self.manifest.shards) {
+            let reader = self.open_shard(shard)?;
+            let mut header = vec![0; shard.header_bytes as usize];
+            reader.input.read_exact_at(&mut header, 0).doing("read", &reader.path)?;
+            if Checksum::of(&header) != shard.header_xxh3 {
+                return Err(CheckpointError::damaged(
+                    &reader.path,
+                    "the checksum of its header is another one",
+                ));
+            }
+            (0..shard.pieces.len()).into_par_iter().try_for_each_init(Vec::new, |words, piece| {
+                let what = |what| CheckpointError::damaged(&reader.path, what);
+                reader.read(piece, words)?;
+                piece::read(&shard.pieces[piece].of, &self.manifest, words).map(drop).map_err(what)
+            })?;
+            totals.bytes += file.bytes + shard.bytes;
+            totals.pieces += shard.pieces.len();
+        }
+        totals.files += 1 + self.manifest.files.len() + 2 * self.shards.len();
+        Ok(totals)
+    }
+
+    fn open_shard<'a>(&self, index: &'a ShardIndex) -> Result<ShardReader<'a>, CheckpointError> {
+        let path = self.path.join(&index.name);
+        let input = self.files.open(&path).doing("open", &path)?;
+        let bytes = input.size().doing("read", &path)?;
+        if bytes != index.bytes {
+            let what = format!("it has {bytes} bytes and should have {}", index.bytes);
+            return Err(CheckpointError::damaged(&path, what));
+        }
+        Ok(ShardReader { path, input, begins: index.begins(), index })
+    }
+
+    /// Lets `take` have each piece that `wanted` names, shard by shard: of the whole one first, and in each those last
+    /// that go before others.
+    fn for_each_piece(
+        &self,
+        wanted: &dyn Fn(&PieceOf) -> bool,
+        take: &mut dyn FnMut(Piece<'_>) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
+        if let Some(base) = &self.base {
+            base.for_each_piece(wanted, take)?;
+        }
+        let mut words = Vec::new();
+        for listed in [false, true] {
+            for shard in &self.shards {
+                let chosen = |of: &PieceOf| of.is_listed() == listed && wanted(of);
+                if !shard.pieces.iter().any(|piece| chosen(&piece.of)) {
+                    continue;
+                }
+                let reader = self.open_shard(shard)?;
+                for (number, piece) in shard.pieces.iter().enumerate().filter(|(_, piece)| chosen(&piece.of))
+                {
+                    reader.read(number, &mut words)?;
+                    let read = piece::read(&piece.of, &self.manifest, &words);
+                    take(read.map_err(|what| CheckpointError::damaged(&reader.path, what))?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All dense parameters with their state.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`].
+    pub fn dense(&self) -> Result<DenseState, CheckpointError> {
+        let len = self.manifest.spec.dense_parameters();
+        let mut dense = DenseState {
+            first: 0,
+            parameters: vec![0.0; len],
+            state: vec![vec![0.0; len]; self.manifest.dense.state.len()],
+        };
+        let is_dense = |of: &PieceOf| matches!(of, PieceOf::Dense { .. });
+        self.for_each_piece(&is_dense, &mut |piece| {
+            if let Piece::Dense(first, numbers) = piece {
+                let kinds = std::iter::once(&mut dense.parameters).chain(&mut dense.state);
+                for (kind, numbers) in kinds.zip(numbers) {
+                    kind[first..first + numbers.len()].copy_from_slice(numbers);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(dense)
+    }
+
+    /// Puts the rows of all tables where a rank has them. Besides that, it takes the memory of a piece.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], [`CheckpointError::Io`], and [`CheckpointError::State`] where rows cannot be
+    /// reached; rows of tables are then partly set.
+    pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
+        let parts = rows.parts().to_vec();
+        let wanted = |of: &PieceOf| match of {
+            PieceOf::Dense { .. } => false,
+            &PieceOf::Rows { table, rows, .. } => {
+                parts.iter().any(|part| part.table == table && may_meet(rows, &part.rows))
+            }
+        };
+        self.for_each_piece(&wanted, &mut |piece| {
+            if let Piece::Rows(piece) = piece {
+                place(rows, &piece)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whether some rows of a piece may be among others, as far as that is easily told.
+fn may_meet(piece: SavedRows, rows: &RowSet) -> bool {
+    match (piece, rows) {
+        (SavedRows::Every { count: 0, .. }, _) | (_, RowSet::Every { count: 0, .. }) => false,
+        (
+            SavedRows::Every { first, step, count },
+            &RowSet::Every { first: own_first, step: own_step, count: own_count },
+        ) => {
+            let (last, own_last) = (first + step * (count - 1), own_first + own_step * (own_count - 1));
+            // Of those who take turns, each finds nothing of its own in what another one has.
+            let apart = step == own_step && first % step != own_first % step;
+            first <= own_last && own_first <= last && !apart
+        }
+        _ => true,
+    }
+}
+
+/// A shard's file.
+struct ShardReader<'a> {
+    path: PathBuf,
+    input: Box<dyn Input>,
+    begins: Vec<u64>,
+    index: &'a ShardIndex,
+}
+
+impl ShardReader<'_> {
+    /// Reads a piece, and checks its checksum.
+    fn read(&self, number: usize, words: &mut Vec<u64>) -> Result<(), CheckpointError> {
+        let entry = &self.index.pieces[number];
+        let len = entry.bytes as usize;
+        words.clear();
+        words.resize(len.div_ceil(8), 0);
+        let bytes = &mut bytemuck::cast_slice_mut(words)[..len];
+        self.input.read_exact_at(bytes, self.begins[number]).doing("read", &self.path)?;
+        if Checksum::of(bytes) != entry.xxh3 {
+            let what = format!("the checksum of the piece at byte {} is another one", self.begins[number]);
+            return Err(CheckpointError::damaged(&self.path, what));
+        }
+        Ok(())
+    }
+}
+
+/// Reads a file that is not long.
+fn read_whole(files: &dyn Files, path: &Path) -> Result<Vec<u8>, CheckpointError> {
+    let input = files.open(path).doing("open", path)?;
+    let len = input.size().doing("read", path)?;
+    if len > SEALED_BYTES_MAX {
+        return Err(CheckpointError::damaged(path, "it is too long"));
+    }
+    let mut bytes = vec![0; len as usize];
+    input.read_exact_at(&mut bytes, 0).doing("read", path)?;
+    Ok(bytes)
+}
+
+/// Reads a file that a manifest vouches for.
+fn read_checked(files: &dyn Files, dir: &Path, file: &FileManifest) -> Result<Vec<u8>, CheckpointError> {
+    let path = dir.join(&file.name);
+    let bytes = read_whole(files, &path)?;
+    if bytes.len() as u64 != file.bytes || Checksum::of(&bytes) != file.xxh3 {
+        return Err(CheckpointError::damaged(
+            &path,
+            "its length or checksum is not the one in manifest.json",
+        ));
+    }
+    Ok(bytes)
+}
+
+fn read_sealed<T: DeserializeOwned>(
+    files: &dyn Files,
+    dir: &Path,
+    file: &FileManifest,
+) -> Result<T, CheckpointError> {
+    let bytes = read_checked(files, dir, file)?;
+    let read = sealed::from_json(index::KIND, index::FORMAT, &bytes);
+    read.map_err(|what| CheckpointError::damaged(&dir.join(&file.name), what))
+}
+
+impl Manifest {
+    /// Checks that its parts fit together.
+    fn validate(&self) -> Result<(), String> {
+        self.spec.validate()?;
+        let tables = self.spec.tables.iter().cloned().chain(self.spec.wide_tables());
+        if !tables.eq(self.tables.iter().map(|table| table.table.clone())) {
+            return Err("its tables are not those of the model".into());
+        }
+        if self.dense.state.len() > 2 || self.tables.iter().any(|table| table.learns.state.len() > 2) {
+            return Err("no rule keeps so much".into());
+        }
+        let names = self.shards.iter().chain(&self.files).map(|file| file.name.as_str());
+        if let Some(name) = names.into_iter().find(|name| name.contains('/') || name.starts_with('.')) {
+            return Err(format!("its file {name:?} is not in the checkpoint's folder"));
+        }
+        Ok(())
+    }
+}

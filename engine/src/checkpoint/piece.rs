@@ -1,0 +1,154 @@
+//! The bytes of a piece, written and read.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rankine_embedding::Dtype;
+use rankine_embedding::rows::{PlacedRows, RowPart, RowSet};
+use safetensors::tensor;
+
+use super::index::{PIECE_BYTES, PieceOf, SavedRows};
+use super::manifest::{Manifest, RuleState, TableState};
+
+/// A tensor of a piece.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PieceTensor {
+    pub(super) name: String,
+    pub(super) dtype: tensor::Dtype,
+    pub(super) shape: Vec<usize>,
+    pub(super) bytes: usize,
+}
+
+/// The tensors of piece `number` of a shard, in the order of their bytes: rows, then state, then weights, so that each
+/// begins at a multiple of its elements.
+pub(super) fn tensors(number: usize, of: &PieceOf, manifest: &Manifest) -> Vec<PieceTensor> {
+    let plain = |name: String, dtype: tensor::Dtype, shape: Vec<usize>, element: usize| PieceTensor {
+        bytes: element * shape.iter().product::<usize>(),
+        name,
+        dtype,
+        shape,
+    };
+    match *of {
+        PieceOf::Dense { dense_count, .. } => {
+            let names = manifest.dense.state.iter().map(String::as_str);
+            let tensor = |name| {
+                plain(format!("dense/{number}.{name}"), tensor::Dtype::F32, vec![dense_count as usize], 4)
+            };
+            std::iter::once("parameters").chain(names).map(tensor).collect()
+        }
+        PieceOf::Rows { table, columns: (first, end), rows, states } => {
+            let TableState { tensor, table, learns } = &manifest.tables[table];
+            let (count, width) = (rows.len() as usize, end - first);
+            let name = |part: &str| format!("{tensor}/{number}.{part}");
+            let list = of.is_listed().then(|| plain(name("rows"), tensor::Dtype::U64, vec![count], 8));
+            let shape = if learns.rowwise { vec![count] } else { vec![count, width] };
+            let state = learns.state[..states].iter();
+            let state = state.map(|kept| plain(name(kept), tensor::Dtype::F32, shape.clone(), 4));
+            let weights = plain(name("weight"), named(table.dtype), vec![count, width], table.dtype.bytes());
+            list.into_iter().chain(state).chain([weights]).collect()
+        }
+    }
+}
+
+/// A type's name in safetensors.
+pub(super) fn named(dtype: Dtype) -> tensor::Dtype {
+    match dtype {
+        Dtype::Fp32 => tensor::Dtype::F32,
+        Dtype::Bf16 => tensor::Dtype::BF16,
+        Dtype::Fp16 => tensor::Dtype::F16,
+    }
+}
+
+/// Cuts `len` things of so many bytes each into pieces.
+pub(super) fn cut(len: u64, bytes: usize) -> impl Iterator<Item = Range<u64>> {
+    let at_once = (PIECE_BYTES / bytes.max(1)).max(1) as u64;
+    (0..len.div_ceil(at_once)).map(move |piece| piece * at_once..len.min((piece + 1) * at_once))
+}
+
+/// What a piece is that holds some rows of a part.
+pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> PieceOf {
+    PieceOf::Rows {
+        table: part.table,
+        columns: (part.columns.start, part.columns.end),
+        rows: SavedRows::of(rows),
+        states: if learns.rowwise && part.columns.start > 0 { 0 } else { learns.state.len() },
+    }
+}
+
+/// Appends the bytes of a piece of rows, from their words as they lie in memory; `false` where some of them are no
+/// numbers.
+pub(super) fn write_rows(
+    part: &RowPart,
+    (rows, words): (&RowSet, &[f32]),
+    (dtype, states): (Dtype, usize),
+    bytes: &mut Vec<u8>,
+) -> bool {
+    if let RowSet::Listed(rows) = rows {
+        rows.iter().for_each(|row| bytes.extend_from_slice(&row.to_le_bytes()));
+    }
+    let (layout, rows) = (&part.layout, || words.chunks_exact(part.layout.words));
+    for &begin in &layout.state()[..states] {
+        for row in rows() {
+            bytes.extend_from_slice(bytemuck::cast_slice(&row[begin..begin + layout.state_words()]));
+        }
+    }
+    let mut finite = true;
+    for row in rows() {
+        finite &= layout.is_finite(row);
+        layout.write_weights(row, dtype, bytes);
+    }
+    finite
+}
+
+/// What was read of a piece.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    /// Dense parameters from a number on, and each kind of their state.
+    Dense(usize, Vec<&'a [f32]>),
+    /// Rows.
+    Rows(PlacedRows<'a>),
+}
+
+/// Reads a piece whose length is that of [`PieceOf::bytes`]. The words keep numbers at multiples of their own length.
+///
+/// # Errors
+/// What is wrong with it: rows that are not in order, or not of the table.
+pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> Result<Piece<'a>, String> {
+    let bytes: &[u8] = bytemuck::cast_slice(words);
+    match *of {
+        PieceOf::Dense { dense_first, dense_count } => {
+            let numbers: &[f32] = bytemuck::cast_slice(bytes);
+            let kinds = 1 + manifest.dense.state.len();
+            let count = dense_count as usize;
+            let kinds = (0..kinds).map(|kind| &numbers[kind * count..][..count]);
+            Ok(Piece::Dense(dense_first as usize, kinds.collect()))
+        }
+        PieceOf::Rows { table, columns: (first, end), rows, states } => {
+            let of_table = &manifest.tables[table];
+            let count = rows.len() as usize;
+            let (set, mut begin) = match rows {
+                SavedRows::Every { first, step, count } => {
+                    (RowSet::Every { first, step: step.max(1), count }, 0)
+                }
+                SavedRows::Listed { .. } => {
+                    let listed: Arc<[u64]> = words[..count].into();
+                    let ascend = listed.is_sorted_by(|one, next| one < next);
+                    if !ascend || listed.last().is_some_and(|&last| last >= of_table.table.rows) {
+                        return Err("its rows are not in order, or not of the table".into());
+                    }
+                    (RowSet::Listed(listed), 8 * count)
+                }
+            };
+            let width = end - first;
+            let numbers = count * if of_table.learns.rowwise { 1 } else { width };
+            let mut state = Vec::new();
+            for _ in 0..states {
+                state.push(bytemuck::cast_slice(&bytes[begin..begin + 4 * numbers]));
+                begin += 4 * numbers;
+            }
+            let dtype = of_table.table.dtype;
+            let weights = &bytes[begin..begin + count * width * dtype.bytes()];
+            Ok(Piece::Rows(PlacedRows { table, columns: first..end, rows: set, dtype, weights, state }))
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A checkpoint in the making: nothing of it counts before its folder has its name.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankine_reader::dataset::FileManifest;
+use rankine_reader::sealed::{self, Checksum};
+use serde::{Deserialize, Serialize};
+
+use super::error::Doing;
+use super::files::Files;
+use super::folder::{PARTIAL, step_name};
+use super::manifest::{self, Manifest};
+use super::shard::write_file;
+use super::{CheckpointError, ShardFiles};
+
+/// Where the draft of a step's checkpoint is made, below `dir`.
+pub fn draft_path(dir: &Path, step: u64) -> PathBuf {
+    dir.join(format!("{}{PARTIAL}", step_name(step)))
+}
+
+/// A checkpoint's folder before it is complete: `step-N.partial`.
+#[derive(Debug)]
+pub struct Draft {
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    target: PathBuf,
+    partial: PathBuf,
+}
+
+/// A checkpoint that is there, and durable.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Its step.
+    pub step: u64,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub bytes: u64,
+    /// The checksum of its manifest.
+    pub xxh3: Checksum,
+    /// The whole one that it is an addition to.
+    pub base: Option<u64>,
+}
+
+impl Draft {
+    /// Makes the folder of a step's checkpoint below `dir`, in place of what an interrupted run left there.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`].
+    pub fn begin(files: Arc<dyn Files>, dir: &Path, step: u64) -> Result<Self, CheckpointError> {
+        let target = dir.join(step_name(step));
+        let partial = draft_path(dir, step);
+        files.create_dir(dir).doing("create", dir)?;
+        // Its own name must outlast a failure of power, too.
+        let above = dir.parent().filter(|above| *above != Path::new("")).unwrap_or(Path::new("."));
+        files.sync_dir(above).doing("make durable", above)?;
+        let name = format!("{}{PARTIAL}", step_name(step));
+        if files.names(dir).doing("read", dir)?.contains(&name) {
+            files.remove_dir(&partial).doing("remove", &partial)?;
+        }
+        files.create_dir(&partial).doing("create", &partial)?;
+        Ok(Self { files, dir: dir.to_owned(), target, partial })
+    }
+
+    /// Where shards are written to.
+    pub fn path(&self) -> &Path {
+        &self.partial
+    }
+
+    /// Makes it a checkpoint, once all ranks' shards are durable: writes the files beside them, each with its name,
+    /// then the manifest, and renames the folder. `manifest` has everything but the lists of files.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Io`]. There is no checkpoint then, or where the folder had its name already, a whole one that
+    /// a failure of power might take away.
+    pub fn publish(
+        self,
+        manifest: Manifest,
+        shards: Vec<ShardFiles>,
+        beside: &[(&str, &str)],
+    ) -> Result<Published, CheckpointError> {
+        match self.complete(manifest, shards, beside) {
+            Ok(published) => {
+                self.files.sync_dir(&self.dir).doing("make durable", &self.dir)?;
+                Ok(published)
+            }
+            Err(error) => {
+                self.abandon();
+                Err(error)
+            }
+        }
+    }
+
+    fn complete(
+        &self,
+        mut manifest: Manifest,
+        shards: Vec<ShardFiles>,
+        beside: &[(&str, &str)],
+    ) -> Result<Published, CheckpointError> {
+        let Self { files, target, partial, .. } = self;
+        let files = &**files;
+        let mut bytes: u64 = shards.iter().map(|shard| shard.bytes).sum();
+        manifest.shards = shards.into_iter().map(|shard| shard.index).collect();
+        let written = beside.iter().map(|(name, text)| write_file(files, partial, name, text.as_bytes()));
+        manifest.files = written.collect::<Result<Vec<FileManifest>, _>>()?;
+        let text = sealed::to_json(manifest::KIND, manifest::FORMAT, &manifest);
+        let written = write_file(files, partial, manifest::NAME, text.as_bytes())?;
+        bytes += written.bytes + manifest.files.iter().map(|file| file.bytes).sum::<u64>();
+        files.sync_dir(partial).doing("make durable", partial)?;
+        files.rename(partial, target).doing("rename to its final name", partial)?;
+        let base = manifest.base.map(|base| base.step);
+        Ok(Published { step: manifest.train.step, path: target.clone(), bytes, xxh3: written.xxh3, base })
+    }
+
+    /// Removes what there is of it, as far as that goes: an error that led here is the one to tell.
+    pub fn abandon(self) {
+        if let Err(error) = self.files.remove_dir(&self.partial) {
+            tracing::warn!("cannot remove {}, which is no checkpoint: {error}", self.partial.display());
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! No bad checkpoint is ever taken for a good one, and a good one always remains: whatever fails, and whenever.
+//!
+//! With `RANKINE_TEST_LONG` set, tests go through hundreds of seeds and ten thousand flipped bits.
+
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rankine_embedding::rows::Choice;
+use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
+use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::sealed::Checksum;
+use rankine_reader::stream::{BatchStream, StreamOptions};
+use rankine_reader::{Dataset, Part, Samples};
+use tempfile::TempDir;
+use xxhash_rust::xxh3::Xxh3;
+
+use self::simulated::Simulated;
+use super::*;
+use crate::cpu::CpuModel;
+use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
+
+mod simulated;
+
+const ROWS: [u64; 3] = [50, 7, 400];
+const DIR: &str = "checkpoints";
+
+fn spec() -> ModelSpec {
+    let table = |number: usize| TableSpec {
+        name: format!("T{number}"),
+        rows: ROWS[number],
+        dim: 4,
+        dtype: [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16][number],
+    };
+    let feature =
+        |table: usize| FeatureSpec { column: format!("C{}", table + 1), table, pooling: Pooling::Sum };
+    ModelSpec {
+        dense_columns: 3,
+        bottom_mlp: vec![6, 4],
+        interaction: Interaction::Concat,
+        wide: true,
+        top_mlp: vec![5],
+        heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
+        tables: (0..3).map(table).collect(),
+        features: (0..3).map(feature).collect(),
+    }
+}
+
+fn rules() -> TrainingRules {
+    let by = |rule| Optimizer { rule, ..Optimizer::sgd(0.1) };
+    TrainingRules {
+        dense: by(UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 1e-3 }),
+        dense_clip_norm: None,
+        tables: vec![
+            by(UpdateRule::Adagrad { initial_accumulator: 0.1, epsilon: 1e-3 }),
+            by(UpdateRule::RowwiseAdagrad { initial_accumulator: 0.1, epsilon: 1e-3 }),
+            by(UpdateRule::Momentum { momentum: 0.5, nesterov: false }),
+        ],
+        wide: by(UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 }),
+    }
+}
+
+/// Batches that look up few of the rows each.
+fn batches() -> Vec<Samples> {
+    let place = TempDir::new().unwrap();
+    let shape = Shape {
+        name: "small".into(),
+        dense: 3,
+        rows: ROWS.to_vec(),
+        hotness: vec![1, 2, 3],
+        ragged: true,
+        pooling: rankine_reader::schema::Pooling::Sum,
+    };
+    let spec = GenerateSpec { shape, rows_cap: None, samples: 120, eval_samples: 0, alpha: 1.1, seed: 1 };
+    let dir = place.path().join("data");
+    generate(&spec, &dir, NonZero::new(1).unwrap(), |_| {}).unwrap();
+    let part = Dataset::open(&dir).unwrap().part(Part::Train).unwrap();
+    let stream = BatchStream::open(part, &StreamOptions::one_epoch(10)).unwrap();
+    stream.map(|batch| batch.unwrap().samples.clone()).collect()
+}
+
+fn fresh() -> CpuModel {
+    CpuModel::initialized(spec(), &rules(), 3)
+}
+
+/// A number for all that a model has.
+fn fingerprint(model: &CpuModel) -> u64 {
+    let of_ranks = model.on_each_rank(|_, state| {
+        let mut hash = Xxh3::new();
+        let mut scratch = Vec::new();
+        let dense = std::iter::once(&state.dense.parameters).chain(&state.dense.state);
+        dense.for_each(|numbers| hash.update(bytemuck::cast_slice(numbers)));
+        for (number, part) in state.rows.parts().iter().enumerate() {
+            hash.update(bytemuck::cast_slice(
+                state.rows.read(number, part.own.clone(), &mut scratch).unwrap(),
+            ));
+        }
+        Ok::<_, CheckpointError>(hash.digest())
+    });
+    of_ranks.unwrap()[0]
+}
+
+fn manifest(step: u64, base: Option<Base>) -> Manifest {
+    let (spec, rules) = (spec(), rules());
+    Manifest {
+        version: "test".into(),
+        train: TrainState { step, ..TrainState::default() },
+        seed: 3,
+        order: OrderState { shuffle: false, window_blocks: 1 },
+        data: DataIdentity {
+            samples: 120,
+            block_samples: 10,
+            schema: Checksum(1),
+            blocks: Checksum(2),
+            vocabularies: Vec::new(),
+        },
+        dense: RuleState::of(&rules.dense),
+        tables: TableState::all(&spec, &rules),
+        spec,
+        device: None,
+        ranks: 1,
+        nodes: 1,
+        base,
+        shards: Vec::new(),
+        files: Vec::new(),
+    }
+}
+
+/// Saves a model as training does: all of it, or what was touched since a whole one.
+fn save(
+    files: &Arc<dyn Files>,
+    model: &CpuModel,
+    step: u64,
+    base: Option<Base>,
+) -> Result<Published, CheckpointError> {
+    let draft = Draft::begin(Arc::clone(files), Path::new(DIR), step)?;
+    let manifest = manifest(step, base);
+    let written = model.on_each_rank(|rank, state| {
+        let chosen = match &manifest.base {
+            Some(_) => Choice::touched(state.rows)?.expect("tracking was begun"),
+            None => Choice::all(state.rows),
+        };
+        write_shard(&**files, draft.path(), rank, &manifest, (&state, &chosen))
+    });
+    match written {
+        Ok(shards) => draft.publish(manifest, shards, &[("job.toml", "name = \"small\"\n")]),
+        Err(error) => {
+            draft.abandon();
+            Err(error)
+        }
+    }
+}
+
+/// A model with what a checkpoint has.
+fn loaded(checkpoint: &Checkpoint) -> CpuModel {
+    let mut model = fresh();
+    let dense = checkpoint.dense().unwrap();
+    model.restore(checkpoint.manifest().train.step, &dense, |rows| checkpoint.load_rows(rows)).unwrap();
+    model
+}
+
+/// A training whose state after each step is known.
+struct Course {
+    batches: Vec<Samples>,
+    /// By steps done.
+    fingerprints: Vec<u64>,
+}
+
+/// Steps between two checkpoints, and of how many checkpoints one is whole.
+const EVERY: u64 = 2;
+const WHOLE_EVERY: u64 = 3;
+const STEPS: u64 = 12;
+const KEEP: usize = 2;
+
+impl Course {
+    fn new() -> Self {
+        let (batches, mut model) = (batches(), fresh());
+        let mut fingerprints = vec![fingerprint(&model)];
+        for step in 0..STEPS {
+            model.train_step(&batches[step as usize], 1.0);
+            fingerprints.push(fingerprint(&model));
+        }
+        Self { batches, fingerprints }
+    }
+
+    /// Trains from the latest checkpoint to the end, with checkpoints; those that were told to be there are in
+    /// `published`, and what could not be saved is given to `failed`, which may end it.
+    fn run(
+        &self,
+        files: &Arc<dyn Files>,
+        published: &mut Vec<u64>,
+        failed: &mut dyn FnMut(CheckpointError) -> bool,
+    ) -> Option<CpuModel> {
+        let (found, skipped) = match latest(files, Path::new(DIR)) {
+            Ok(found) => found,
+            Err(error) => return failed(error).then(fresh),
+        };
+        for skipped in skipped {
+            let _ = set_aside(&**files, Path::new(DIR), skipped.step);
+        }
+        let (mut model, first) = match &found {
+            Some(checkpoint) => (loaded(checkpoint), checkpoint.manifest().train.step),
+            None => (fresh(), 0),
+        };
+        assert_eq!(
+            fingerprint(&model),
+            self.fingerprints[first as usize],
+            "step {first} was not loaded as it was"
+        );
+        let (mut whole, mut additions): (Option<Base>, _) = (None, 0);
+        for step in first + 1..=STEPS {
+            model.train_step(&self.batches[step as usize - 1], 1.0);
+            assert_eq!(
+                fingerprint(&model),
+                self.fingerprints[step as usize],
+                "step {step} came to something else"
+            );
+            if step % EVERY > 0 {
+                continue;
+            }
+            additions += 1;
+            let base = whole.clone().filter(|_| additions < WHOLE_EVERY);
+            let is_whole = base.is_none();
+            match save(files, &model, step, base) {
+                Ok(done) => {
+                    published.push(step);
+                    if is_whole {
+                        (whole, additions) = (Some(Base { step, xxh3: done.xxh3 }), 0);
+                        model.begin_tracking();
+                    }
+                    let bases = |step| {
+                        let path = Path::new(DIR).join(step_name(step));
+                        Checkpoint::open(files, &path).ok()?.base().map(|base| base.manifest().train.step)
+                    };
+                    if let Err(error) = prune(&**files, Path::new(DIR), KEEP, bases)
+                        && !failed(error)
+                    {
+                        return None;
+                    }
+                }
+                Err(error) => {
+                    whole = None;
+                    if !failed(error) {
+                        return None;
+                    }
+                }
+            }
+        }
+        Some(model)
+    }
+
+    /// The latest good checkpoint: it is that of a step that was told to be there, or a later one, and holds what the
+    /// model was then.
+    #[track_caller]
+    fn check(&self, files: &Arc<dyn Files>, published: &[u64], what: &str) {
+        let (found, _) = latest(files, Path::new(DIR)).unwrap();
+        let last = published.last().copied().unwrap_or(0);
+        let Some(checkpoint) = found else {
+            assert_eq!(last, 0, "{what}: step {last} was told to be there, and is gone");
+            return;
+        };
+        let step = checkpoint.manifest().train.step;
+        assert!(step >= last, "{what}: step {last} was told to be there, and {step} is the latest");
+        let model = loaded(&checkpoint);
+        assert_eq!(
+            fingerprint(&model),
+            self.fingerprints[step as usize],
+            "{what}: step {step} is another one"
+        );
+    }
+}
+
+fn long() -> bool {
+    std::env::var_os("RANKINE_TEST_LONG").is_some()
+}
+
+/// Numbers that look random: Knuth's MMIX generator.
+fn numbers(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    }
+}
+
+fn simulated() -> (Arc<Simulated>, Arc<dyn Files>) {
+    let simulated = Arc::new(Simulated::default());
+    let files: Arc<dyn Files> = Arc::clone(&simulated) as _;
+    (simulated, files)
+}
+
+/// Power fails before each operation: a good checkpoint remains, no older than the last that was told to be there, and
+/// training from it comes to the same end.
+#[test]
+fn power_may_fail_before_any_operation() {
+    let course = Course::new();
+    let (_, files) = simulated();
+    let counting = Arc::new(Faulty::new(files, 0, Fault::Kill));
+    course.run(&(Arc::clone(&counting) as Arc<dyn Files>), &mut Vec::new(), &mut |error| panic!("{error}"));
+    let operations = counting.operations();
+    assert!(operations > 150, "{operations}");
+    let seeds = if long() { 300 } else { 4 };
+    for seed in 0..seeds {
+        let mut next = numbers(seed);
+        for at in 1..=operations {
+            // Each seed takes other operations, and in the long version all take all.
+            if !long() && !(at + seed).is_multiple_of(seeds) {
+                continue;
+            }
+            let what = format!("seed {seed}, operation {at}");
+            let (disk, files) = simulated();
+            // What fails first ends the run, as the failure of power does.
+            let cut: Arc<dyn Files> = Arc::new(Faulty::new(files, at, Fault::Error(5)));
+            let mut published = Vec::new();
+            let ended = course.run(&cut, &mut published, &mut |_| false);
+            let back: Arc<dyn Files> = Arc::new(disk.after_power_failure(&mut next));
+            course.check(&back, &published, &what);
+            if ended.is_none() && at.is_multiple_of(7) {
+                let model = course.run(&back, &mut published, &mut |error| panic!("{what}: {error}"));
+                assert_eq!(fingerprint(&model.unwrap()), course.fingerprints[STEPS as usize], "{what}");
+            }
+        }
+    }
+}
+
+/// One operation fails, and training goes on: a checkpoint that was told to be saved is there, one that was not has
+/// taken none away, and a later one is saved again.
+#[test]
+fn any_operation_may_fail() {
+    let course = Course::new();
+    for (fault, heals) in [
+        (Fault::Error(5), false),
+        (Fault::Error(28), false),
+        (Fault::Short, true),
+        (Fault::Interrupted, false),
+    ] {
+        let mut at = 0;
+        loop {
+            at += if long() { 1 } else { 5 };
+            let (disk, files) = simulated();
+            let faulty = Arc::new(Faulty::new(files, at, fault));
+            let (mut published, mut failures) = (Vec::new(), 0);
+            course.run(&(Arc::clone(&faulty) as Arc<dyn Files>), &mut published, &mut |_| {
+                failures += 1;
+                true
+            });
+            let what = format!("{fault:?} at operation {at}");
+            assert!(failures <= 1 && !(heals && failures > 0), "{what}: {failures} failures");
+            let files: Arc<dyn Files> = Arc::clone(&disk) as _;
+            course.check(&files, &published, &what);
+            let after: Arc<dyn Files> = Arc::new(disk.after_power_failure(&mut numbers(at)));
+            course.check(&after, &published, &what);
+            // What is saved again is the last, unless it is the one that failed.
+            assert!(published.last().is_some_and(|&last| last >= STEPS - EVERY), "{what}: {published:?}");
+            if at > faulty.operations() {
+                break;
+            }
+        }
+        assert!(at > 150);
+    }
+}
+
+/// Every file of checkpoints, with its length.
+fn files_of(files: &Arc<dyn Files>) -> Vec<(PathBuf, u64)> {
+    let mut found = Vec::new();
+    for (_, path) in list(&**files, Path::new(DIR)).unwrap() {
+        for name in files.names(&path).unwrap() {
+            let path = path.join(name);
+            found.push((path.clone(), files.open(&path).unwrap().size().unwrap()));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_flipped_bit_is_found() {
+    let course = Course::new();
+    let (disk, files) = simulated();
+    course.run(&files, &mut Vec::new(), &mut |error| panic!("{error}"));
+    let (all, mut next) = (files_of(&files), numbers(1));
+    assert_eq!(all.len(), 3 * 4, "{all:?}");
+    for _ in 0..if long() { 10_000 } else { 400 } {
+        let (path, len) = &all[next() as usize % all.len()];
+        let bit = next() % (len * 8);
+        // The line breaks at the ends of manifests and indexes are the bytes that say nothing.
+        if path.extension().is_some_and(|of| of == "json") && bit / 8 == len - 1 {
+            continue;
+        }
+        let flip = |bytes: &mut Vec<u8>| bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        disk.change(path, flip);
+        let dir = path.parent().unwrap();
+        let opened = Checkpoint::open(&files, dir).and_then(|checkpoint| checkpoint.verify());
+        assert!(opened.is_err(), "bit {bit} of {path:?}");
+        disk.change(path, flip);
+    }
+    // A file cut short, or gone on with, is another one, too.
+    for (path, len) in &all {
+        for change in [-1i64, 1] {
+            // Without its last line break a manifest says the same.
+            if change < 0 && path.ends_with("manifest.json") {
+                continue;
+            }
+            let mut kept = Vec::new();
+            disk.change(path, |bytes| {
+                kept = bytes.clone();
+                bytes.resize((*len as i64 + change) as usize, 0);
+            });
+            let opened = Checkpoint::open(&files, path.parent().unwrap()).and_then(|found| found.verify());
+            assert!(opened.is_err(), "{path:?} by {change}");
+            disk.change(path, |bytes| *bytes = kept);
+        }
+    }
+    let (_, skipped) = latest(&files, Path::new(DIR)).unwrap();
+    assert!(skipped.is_empty(), "{skipped:?}");
+}
+
+#[test]
+fn what_is_no_number_is_not_saved() {
+    let (_, files) = simulated();
+    for (sparse, expected) in [(f64::INFINITY, "embedding.T0"), (0.0, "the dense parameters")] {
+        let mut rules = rules();
+        rules.tables.iter_mut().for_each(|rule| rule.learning_rate = sparse);
+        rules.dense.learning_rate = if sparse == 0.0 { f64::INFINITY } else { 0.0 };
+        let mut model = CpuModel::initialized(spec(), &rules, 3);
+        model.train_step(&batches()[0], 1.0);
+        let error = save(&files, &model, 1, None).unwrap_err();
+        assert!(matches!(&error, CheckpointError::NotFinite { tensor } if tensor == expected), "{error}");
+        assert!(list(&*files, Path::new(DIR)).unwrap().is_empty());
+    }
+}
+
+/// A shard's file is one that safetensors reads, and its tensors are named.
+#[test]
+fn shards_are_safetensors() {
+    let (disk, files) = simulated();
+    let mut model = fresh();
+    model.train_step(&batches()[0], 1.0);
+    let saved = save(&files, &model, 1, None).unwrap();
+    let mut bytes = Vec::new();
+    disk.change(&saved.path.join("shard-00000.safetensors"), |of_file| bytes = of_file.clone());
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    for (name, shape) in [
+        ("dense/0.parameters", vec![spec().dense_parameters()]),
+        ("dense/0.exp_avg_sq", vec![spec().dense_parameters()]),
+        ("embedding.T0/1.weight", vec![50, 4]),
+        ("embedding.T0/1.sum", vec![50, 4]),
+        ("embedding.T1/2.sum", vec![7]),
+        ("wide.C3/6.n", vec![400, 1]),
+    ] {
+        let tensor =
+            tensors.tensor(name).unwrap_or_else(|error| panic!("{name}: {error}: {:?}", tensors.names()));
+        assert_eq!(tensor.shape(), shape, "{name}");
+    }
+}

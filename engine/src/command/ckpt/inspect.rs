@@ -1,0 +1,124 @@
+//! `rankine ckpt inspect`: what is in a checkpoint.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
+use serde::Serialize;
+
+use super::open;
+use crate::command::{CommandError, output};
+
+/// Tell what is in a checkpoint: where training was, its tables and what their optimizers keep, its shards
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine ckpt inspect runs/criteo-1
+  rankine ckpt inspect runs/criteo-1/checkpoints/step-5000 --json | jq .manifest.train.position")]
+pub(crate) struct Args {
+    /// The checkpoint, or the folder of a run
+    path: PathBuf,
+
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let checkpoint = open(&args.path)?;
+    let inspection = Inspection::of(&checkpoint);
+    if args.json { output::json(&inspection) } else { output::text(&inspection) }
+}
+
+#[derive(Serialize)]
+struct Inspection<'a> {
+    path: PathBuf,
+    bytes: u64,
+    shards: Vec<ShardReport>,
+    /// Rows of tables that the checkpoint itself has, where it is an addition.
+    rows_added: u64,
+    manifest: &'a Manifest,
+}
+
+#[derive(Serialize)]
+struct ShardReport {
+    name: String,
+    bytes: u64,
+    pieces: usize,
+}
+
+impl<'a> Inspection<'a> {
+    fn of(checkpoint: &'a Checkpoint) -> Self {
+        let shards = checkpoint.shards();
+        let pieces = shards.iter().flat_map(|shard| &shard.pieces);
+        let rows = pieces.map(|piece| match &piece.of {
+            PieceOf::Rows { rows, .. } => rows.len(),
+            PieceOf::Dense { .. } => 0,
+        });
+        Self {
+            path: checkpoint.path().to_owned(),
+            bytes: shards.iter().map(|shard| shard.bytes).sum(),
+            rows_added: if checkpoint.base().is_some() { rows.sum() } else { 0 },
+            shards: shards
+                .iter()
+                .map(|shard| ShardReport {
+                    name: shard.name.clone(),
+                    bytes: shard.bytes,
+                    pieces: shard.pieces.len(),
+                })
+                .collect(),
+            manifest: checkpoint.manifest(),
+        }
+    }
+}
+
+impl fmt::Display for Inspection<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Manifest { train, seed, version, spec, dense, tables, device, ranks, nodes, base, .. } =
+            self.manifest;
+        writeln!(f, "{}: {:.3} GB, by Rankine {version}", self.path.display(), self.bytes as f64 / 1e9)?;
+        writeln!(
+            f,
+            "  step {}, {} samples; goes on in epoch {} at sample {}; loss {:.5}, seed {seed}",
+            train.step, train.samples, train.position.epoch, train.position.sample, train.loss
+        )?;
+        if let Some(base) = base {
+            writeln!(
+                f,
+                "  an addition to step {}: {} rows that were updated since",
+                base.step, self.rows_added
+            )?;
+        }
+        writeln!(f, "  saved on {ranks} ranks in {nodes} nodes")?;
+        let keeps = |state: &[String]| match state {
+            [] => String::new(),
+            names => format!(", keeps {}", names.join(" and ")),
+        };
+        writeln!(
+            f,
+            "  {} dense parameters, by {}{}",
+            spec.dense_parameters(),
+            dense.rule,
+            keeps(&dense.state)
+        )?;
+        for table in tables {
+            writeln!(
+                f,
+                "  {}: {} rows of {} {}, by {}{}",
+                table.tensor,
+                table.table.rows,
+                table.table.dim,
+                format!("{:?}", table.table.dtype).to_lowercase(),
+                table.learns.rule,
+                keeps(&table.learns.state)
+            )?;
+        }
+        if let Some(scale) = device.as_ref().and_then(|device| device.loss_scale) {
+            writeln!(f, "  the loss is scaled by {}; {} steps were left out", scale.scale, scale.skipped)?;
+        }
+        for shard in &self.shards {
+            writeln!(f, "  {}: {} pieces, {} bytes", shard.name, shard.pieces, shard.bytes)?;
+        }
+        Ok(())
+    }
+}

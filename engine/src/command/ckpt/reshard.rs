@@ -1,0 +1,99 @@
+//! `rankine ckpt reshard`: the same checkpoint as other ranks would have saved it.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use rankine::checkpoint::{Checkpoint, DenseState, Draft, Manifest, RankState, StoredRows, write_shard};
+use rankine::training::RunDir;
+use rankine_embedding::Topology;
+use rankine_embedding::rows::Choice;
+
+use super::{disk, open};
+use crate::command::{CommandError, output};
+
+/// Write a checkpoint anew, whole, in as many shards as other ranks would have written
+///
+/// Any number of ranks loads any checkpoint; one in as many shards as there are ranks is loaded faster. What was an
+/// addition to another checkpoint becomes a whole one, which stands by itself.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  rankine ckpt reshard runs/criteo-1 --ranks 8 --out runs/criteo-8
+  rankine train job.toml --set device.ranks=8 --run-dir runs/criteo-8 --resume")]
+pub(crate) struct Args {
+    /// The checkpoint, or the folder of a run
+    path: PathBuf,
+
+    /// Shards to write
+    #[arg(long, value_name = "N")]
+    ranks: NonZeroU32,
+
+    /// The folder of a run; the checkpoint goes into its folder `checkpoints`
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let checkpoint = open(&args.path)?;
+    let ranks = args.ranks.get() as usize;
+    let topology = Topology::new(ranks, 1).expect("there is a rank");
+    let mut manifest = checkpoint.manifest().clone();
+    (manifest.ranks, manifest.nodes, manifest.base) = (ranks, 1, None);
+    let dir = RunDir::checkpoints_path(&args.out);
+    let step = manifest.train.step;
+    if dir.join(rankine::checkpoint::step_name(step)).exists() {
+        let what = format!("{} has a checkpoint of step {step} already", args.out.display());
+        return Err(CommandError::new(crate::command::Exit::Usage, what));
+    }
+    let draft = Draft::begin(disk(), &dir, step)?;
+    let dense = checkpoint.dense()?;
+    let mut shards = Vec::new();
+    for rank in 0..ranks {
+        let own = topology.part(dense.parameters.len(), rank);
+        let state = dense.state.iter().map(|kind| kind[own.clone()].to_vec());
+        let part = DenseState {
+            first: own.start,
+            parameters: dense.parameters[own.clone()].to_vec(),
+            state: state.collect(),
+        };
+        match shard(&checkpoint, (&draft, rank, ranks), &manifest, part) {
+            Ok(written) => shards.push(written),
+            Err(error) => {
+                draft.abandon();
+                return Err(error);
+            }
+        }
+    }
+    let mut beside = Vec::new();
+    for file in &checkpoint.manifest().files {
+        beside.extend(checkpoint.text(&file.name)?.map(|text| (file.name.as_str(), text)));
+    }
+    let beside: Vec<_> = beside.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let published = draft.publish(manifest, shards, &beside)?;
+    // A folder with the job in it is a run's, which can go on.
+    if let Some((_, job)) = beside.iter().find(|(name, _)| *name == "job.toml") {
+        let path = RunDir::job_path(&args.out);
+        if !path.exists() {
+            let wrote = std::fs::write(&path, job);
+            wrote.map_err(|error| {
+                CommandError::new(
+                    crate::command::Exit::Failed,
+                    format!("cannot write {}: {error}", path.display()),
+                )
+            })?;
+        }
+    }
+    output::text(format_args!("{}: {} bytes in {ranks} shards\n", published.path.display(), published.bytes))
+}
+
+fn shard(
+    checkpoint: &Checkpoint,
+    (draft, rank, ranks): (&Draft, usize, usize),
+    manifest: &Manifest,
+    dense: DenseState,
+) -> Result<rankine::checkpoint::ShardFiles, CommandError> {
+    let rows = StoredRows::new(checkpoint, rank as u64, ranks as u64)?;
+    let state = RankState { dense, rows: &rows };
+    let chosen = Choice::all(&rows);
+    Ok(write_shard(&*disk(), draft.path(), rank, manifest, (&state, &chosen))?)
+}

@@ -1,0 +1,40 @@
+//! Slabs that GPUs copy from.
+
+use std::sync::Arc;
+
+use rankine_cuda::{Device, Locked};
+use rankine_reader::io::{AlignedMemory, SlabMemory};
+
+use super::super::error::Result;
+
+/// Memory for slabs that a GPU copies from by itself.
+#[derive(Debug)]
+pub(super) struct LockedMemory {
+    /// Unlocked before the memory goes.
+    _locked: Locked,
+    memory: AlignedMemory,
+}
+
+impl LockedMemory {
+    pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
+        let memory = AlignedMemory::new(bytes)?;
+        // SAFETY: the memory lives as long as the value, in which it comes behind what locks it.
+        let locked = unsafe { Locked::new(device, memory.as_ptr(), memory.bytes()) }?;
+        Ok(Self { _locked: locked, memory })
+    }
+}
+
+/// Memory for slabs that stays locked for longer than they live: unlocking it may wait for GPUs that wait for each
+/// other.
+pub(super) struct KeptMemory(pub(super) Arc<LockedMemory>);
+
+// SAFETY: all is the memory's own; a GPU reads it only while the slab is kept, see `Copier`.
+unsafe impl SlabMemory for KeptMemory {
+    fn as_ptr(&self) -> *mut u8 {
+        self.0.memory.as_ptr()
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.memory.bytes()
+    }
+}

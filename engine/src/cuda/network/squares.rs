@@ -1,0 +1,97 @@
+//! The squares of the dense gradients, from which their norm follows, and whether all are finite numbers.
+//!
+//! They are summed by the slices of the ranks, each in so many parts, in a fixed order: so the norm has the same bits
+//! whether each rank sums all of them or its own, which are then handed around.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rankine_cuda::{AllReduce, Buffer, Device, Lane, Peers, Pointer, kernels};
+use rankine_embedding::cuda::Result;
+
+use super::super::together::Gradients;
+
+/// Parts that all squares are summed in, about: the same on any GPU.
+const PARTS: u32 = 1024;
+
+/// Sums of squares.
+#[derive(Debug)]
+pub(super) struct Squares {
+    ranges: Buffer<[u32; 2]>,
+    /// Parts of each range.
+    each: u32,
+    /// The ranges that are summed here.
+    own: Range<u32>,
+    parts: Parts,
+}
+
+#[derive(Debug)]
+enum Parts {
+    Own(Buffer<f64>),
+    /// Of each rank, added up: the others have zeros in their places.
+    OfRanks(AllReduce),
+}
+
+impl Squares {
+    /// With peers this is a collective call.
+    pub(super) fn new(device: &Arc<Device>, peers: Option<&Peers>, gradients: &Gradients) -> Result<Self> {
+        let range = |range: Range<usize>| [range.start as u32, range.end as u32];
+        let (Some(peers), Some(sums)) = (peers, gradients.sums()) else {
+            return Ok(Self {
+                ranges: Buffer::of(device, &[range(0..gradients.len())])?,
+                each: PARTS,
+                own: 0..1,
+                parts: Parts::Own(Buffer::filled(device, PARTS as usize, 0xff)?),
+            });
+        };
+        let (rank, ranks) = (peers.rank() as u32, peers.ranks());
+        let slices = |rank| sums.parts().map(move |part| part.slice_of(rank));
+        let ranges: Vec<_> = (0..ranks).flat_map(slices).map(range).collect();
+        let of_rank = (ranges.len() / ranks) as u32;
+        let each = PARTS.div_ceil(ranges.len() as u32);
+        let count = ranges.len() * each as usize;
+        let (own, parts) = match sums.are_sharded() {
+            true => (rank * of_rank..(rank + 1) * of_rank, Parts::OfRanks(AllReduce::new(peers, 0, count)?)),
+            false => (0..ranges.len() as u32, Parts::Own(Buffer::filled(device, count, 0xff)?)),
+        };
+        Ok(Self { ranges: Buffer::of(device, &ranges)?, each, own, parts })
+    }
+
+    /// The sums of all parts.
+    pub(super) fn parts(&self) -> &Buffer<f64> {
+        match &self.parts {
+            Parts::Own(parts) => parts,
+            Parts::OfRanks(sum) => sum.numbers(),
+        }
+    }
+
+    /// Enqueues summing the squares.
+    ///
+    /// # Safety
+    /// The gradients must be those that this was made for, added up; see [`Lane::launch`] and [`AllReduce::enqueue`].
+    pub(super) unsafe fn enqueue(&self, lane: &Lane, gradients: Pointer<f32>) -> Result<()> {
+        let squares = kernels::Squares {
+            gradients,
+            ranges: self.ranges.pointer(),
+            parts: self.parts().pointer(),
+            first: self.own.start,
+            behind: self.own.end,
+        };
+        // SAFETY: there are as many parts as blocks; the caller vouches for the order.
+        unsafe {
+            lane.launch(&squares, (self.each, self.ranges.len() as u32))?;
+            if let Parts::OfRanks(sum) = &self.parts {
+                sum.enqueue(lane)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether a rank waited in vain for another, as far as is known now.
+    pub(super) fn check_now(&self) -> Result<()> {
+        match &self.parts {
+            Parts::Own(_) => Ok(()),
+            Parts::OfRanks(sum) => Ok(sum.check_now()?),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a network has learnt beside its tables, taken out and put back: by which training goes on to the bit.
+
+use rankine_cuda::Lane;
+use rankine_cuda::kernels::{Element, Fp8Scaling, Guard};
+use rankine_embedding::cuda::Result;
+
+use super::Network;
+use crate::checkpoint::{DenseState, DeviceState, Fp8State, LossScale};
+
+impl<T: Element> Network<T> {
+    /// Whether each rank keeps the optimizer's state of some dense parameters alone.
+    pub(in crate::cuda) fn is_sharded(&self) -> bool {
+        self.shared.dense.is_sharded()
+    }
+
+    /// The dense parameters with their optimizer's state, once the lane has done all that was enqueued on it.
+    pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<DenseState> {
+        let (parameters, state) = self.shared.dense.read(lane)?;
+        Ok(DenseState { first: 0, parameters, state })
+    }
+
+    /// What is kept beside parameters, once the lane has done all that was enqueued on it.
+    pub(in crate::cuda) fn device_state(&self, lane: &Lane) -> Result<DeviceState> {
+        let guard = self.shared.guard.read(lane)?[0];
+        let Guard { loss_scale: scale, steady, skipped, .. } = guard;
+        let scalings = self.shared.fp8.as_ref().map_or(Ok(Vec::new()), |fp8| fp8.scalings().read(lane))?;
+        Ok(DeviceState {
+            loss_scale: Self::SCALED.then_some(LossScale { scale, steady, skipped }),
+            fp8: scalings.iter().map(fp8_state).collect(),
+        })
+    }
+
+    /// Goes on with dense parameters and their state, and with what was kept beside them, as far as this precision keeps
+    /// it and it is there.
+    pub(in crate::cuda) fn restore(
+        &self,
+        lane: &Lane,
+        dense: &DenseState,
+        device: Option<&DeviceState>,
+    ) -> Result<()> {
+        self.shared.dense.write(lane, &dense.parameters, &dense.state)?;
+        let mut guard = Self::guard();
+        if let Some(LossScale { scale, steady, skipped }) =
+            device.and_then(|device| device.loss_scale).filter(|_| Self::SCALED)
+        {
+            guard = Guard { steady, skipped, ..Guard::new(scale) };
+        }
+        self.shared.guard.write(lane, &[guard])?;
+        let Some(fp8) = &self.shared.fp8 else { return Ok(()) };
+        let scalings: Vec<_> =
+            device.map(|device| &device.fp8[..]).unwrap_or_default().iter().map(scaling).collect();
+        if scalings.len() == fp8.scalings().len() {
+            fp8.scalings().write(lane, &scalings)?;
+        }
+        // SAFETY: the parameters are there, and the lane is waited for.
+        unsafe { fp8.quantize_weights(lane) }?;
+        Ok(lane.synchronize()?)
+    }
+}
+
+fn fp8_state(&Fp8Scaling { scale, largest, steps, history, .. }: &Fp8Scaling) -> Fp8State {
+    Fp8State { scale, largest: f32::from_bits(largest), steps, history }
+}
+
+/// Scales are powers of two, so that their inverses are exact.
+fn scaling(&Fp8State { scale, largest, steps, history }: &Fp8State) -> Fp8Scaling {
+    Fp8Scaling { inverse: 1.0 / scale, scale, largest: largest.to_bits(), steps, history }
+}

@@ -1,0 +1,533 @@
+//! When a training saves checkpoints, and how it goes on meanwhile.
+//!
+//! Between two steps the state is copied aside, where the host's memory holds it, and written by threads of its own
+//! while training goes on. Where it does not, training waits until it is written. One checkpoint is written at a time.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rankine_embedding::Topology;
+use rankine_embedding::rows::{Choice, Snapshot};
+use rankine_reader::Dataset;
+
+use super::alive::alive;
+use super::learner::Learner;
+use super::{Event, Observer, TrainError, identity};
+use crate::checkpoint::{
+    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published,
+    RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
+};
+use crate::job::{self, Job, OnFailure};
+use crate::launch::ProcessGroup;
+use crate::model::{ModelSpec, TrainingRules};
+use crate::system;
+
+/// The share of the free memory that copies may take: training and the page cache want some, too.
+const MEMORY_SHARE: f64 = 0.8;
+/// The files beside the shards.
+const JOB_NAME: &str = "job.toml";
+const TUNING_NAME: &str = "tuning.json";
+const MACHINE_NAME: &str = "machine.toml";
+
+/// What was found out by timing, and decides how results are rounded: a training that goes on takes it as it was.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Recorded {
+    /// The algorithms of products.
+    pub(super) tuning: Option<String>,
+    /// What GPUs were taken to do in a second when tables were placed.
+    pub(super) machine: Option<String>,
+}
+
+impl Recorded {
+    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are
+    /// others.
+    pub(super) fn of(checkpoint: &Checkpoint, topology: Topology) -> Result<Self, CheckpointError> {
+        let manifest = checkpoint.manifest();
+        if (manifest.ranks, manifest.nodes) != (topology.ranks(), topology.nodes()) {
+            return Ok(Self::default());
+        }
+        Ok(Self { tuning: checkpoint.text(TUNING_NAME)?, machine: checkpoint.text(MACHINE_NAME)? })
+    }
+}
+
+/// The checkpoints of a run.
+pub(super) struct Checkpoints {
+    settings: job::Checkpoint,
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    /// What all manifests of the run have in common.
+    frame: Manifest,
+    recorded: Recorded,
+    job: String,
+    /// The step of the one that was begun last, and when that was.
+    last_step: u64,
+    last_began: Instant,
+    processes: ProcessGroup,
+    /// Of those that are here.
+    first_rank: usize,
+    writing: Option<Writing>,
+    /// Memory of copies that are written.
+    spare: Vec<Snapshot>,
+    /// The last whole one, and how many additions there are to it.
+    whole: Option<(Base, u64)>,
+    /// Which one each is an addition to.
+    bases: BTreeMap<u64, u64>,
+}
+
+/// A checkpoint that is being written.
+struct Writing {
+    step: u64,
+    whole: bool,
+    began: Instant,
+    work: Work,
+    /// What is left to do once all processes have written.
+    rest: Option<Rest>,
+}
+
+/// The writing of what is here.
+enum Work {
+    Thread(JoinHandle<Outcome>),
+    Done(Outcome),
+}
+
+impl Work {
+    /// Done on a thread of its own.
+    fn beside(run: impl FnOnce() -> Outcome + Send + 'static) -> Self {
+        let refused = |error| CheckpointError::State(format!("cannot start a thread: {error}"));
+        let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
+        thread.map_or_else(|error| Self::failed(refused(error)), Self::Thread)
+    }
+
+    fn failed(error: CheckpointError) -> Self {
+        Self::Done((Err(error), Vec::new()))
+    }
+}
+
+/// What writing has come to, and the memory of the copies.
+type Outcome = (Result<Written, CheckpointError>, Vec<Snapshot>);
+
+/// What was written.
+enum Written {
+    /// The shards of the ranks here, where other processes have others.
+    Shards(Vec<ShardFiles>),
+    /// All of it.
+    Checkpoint(Published),
+}
+
+/// What makes shards a checkpoint.
+struct Rest {
+    /// Of the first process.
+    draft: Option<Draft>,
+    manifest: Manifest,
+    beside: Beside,
+}
+
+/// What a rank has, copied aside.
+type Copied = (usize, DenseState, Snapshot);
+
+impl Checkpoints {
+    /// Of a run that begins, or goes on after a checkpoint of some step.
+    pub(super) fn new(
+        (job, dataset, topology): (&Job, &Dataset, Topology),
+        (spec, rules): (&ModelSpec, &TrainingRules),
+        recorded: Recorded,
+        (files, dir): (Arc<dyn Files>, PathBuf),
+        processes: &ProcessGroup,
+        step: u64,
+    ) -> Result<Self, TrainError> {
+        let frame = Manifest {
+            version: env!("CARGO_PKG_VERSION").into(),
+            train: TrainState::default(),
+            seed: job.seed,
+            order: OrderState {
+                shuffle: job.train.shuffle,
+                window_blocks: job.train.shuffle_window_blocks.get(),
+            },
+            data: identity::of(dataset)?,
+            spec: spec.clone(),
+            dense: RuleState::of(&rules.dense),
+            tables: TableState::all(spec, rules),
+            device: None,
+            ranks: topology.ranks(),
+            nodes: topology.nodes(),
+            base: None,
+            shards: Vec::new(),
+            files: Vec::new(),
+        };
+        let mut bases = BTreeMap::new();
+        for (step, path) in checkpoint::list(&*files, &dir)? {
+            // One that cannot be opened is an addition to nothing.
+            if let Ok(opened) = Checkpoint::open(&files, &path) {
+                bases.extend(opened.base().map(|base| (step, base.manifest().train.step)));
+            }
+        }
+        Ok(Self {
+            settings: job.checkpoint.clone(),
+            files,
+            dir,
+            frame,
+            recorded,
+            job: job.to_toml(),
+            last_step: step,
+            last_began: Instant::now(),
+            processes: processes.clone(),
+            first_rank: processes.rank() * topology.ranks() / processes.size(),
+            writing: None,
+            spare: Vec::new(),
+            whole: None,
+            bases,
+        })
+    }
+
+    /// The step of the last checkpoint that was begun.
+    pub(super) fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// Whether one is to be taken at this very step, though training may have to wait for the one before.
+    pub(super) fn is_due_by_steps(&self, step: u64) -> bool {
+        self.settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
+    }
+
+    /// Whether it is time for one, and the one before is written.
+    pub(super) fn is_due_by_time(&self) -> bool {
+        let minutes = |minutes: f64| Duration::from_secs_f64(60.0 * minutes);
+        let every = self.settings.every_minutes;
+        self.writing.is_none() && every.is_some_and(|every| self.last_began.elapsed() >= minutes(every.get()))
+    }
+
+    /// Whether what was to be written here is.
+    pub(super) fn is_written(&self) -> bool {
+        match &self.writing {
+            None => false,
+            Some(Writing { work: Work::Done(_), .. }) => true,
+            Some(Writing { work: Work::Thread(thread), .. }) => thread.is_finished(),
+        }
+    }
+
+    /// Takes the state of a step that is done, and begins to write it; where memory does not hold a copy, it is written
+    /// when this returns. `metrics`, of the first process, is made durable before the checkpoint is one. All processes
+    /// call this.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] where that is to end the training; [`TrainError::Processes`].
+    pub(super) fn begin(
+        &mut self,
+        learner: &mut Learner,
+        train: TrainState,
+        metrics: Option<File>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        self.finish(observer)?;
+        let (step, began, base) = (train.step, Instant::now(), self.base());
+        (self.last_step, self.last_began) = (step, began);
+        let whole = base.is_none();
+        let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
+        let manifest = Manifest { train, base, device: learner.device_state()?, ..self.frame.clone() };
+        let (work, rest) = self.take(learner, manifest, beside, observer)?;
+        self.writing = Some(Writing { step, whole, began, work, rest });
+        // What is written already, or has failed, is told at once where there is nobody to agree with.
+        if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
+            self.finish(observer)?;
+        }
+        Ok(())
+    }
+
+    /// What goes wrong here alone is for all to hear of, when they have written.
+    fn take(
+        &mut self,
+        learner: &mut Learner,
+        manifest: Manifest,
+        beside: Beside,
+        observer: &mut dyn Observer,
+    ) -> Result<(Work, Option<Rest>), TrainError> {
+        let (files, dir, step) = (Arc::clone(&self.files), self.dir.clone(), manifest.train.step);
+        let alone = self.processes.size() == 1;
+        // Others write into the folder that the first one makes.
+        let begin = || Draft::begin(Arc::clone(&files), &dir, step);
+        let draft = (!alone && self.processes.is_first()).then(begin).transpose();
+        if !alone {
+            self.processes.wait("the folder of a checkpoint")?;
+        }
+        let draft = match draft {
+            Ok(draft) => draft,
+            Err(error) => return Ok((Work::failed(error), Some(Rest { draft: None, manifest, beside }))),
+        };
+        let processes = self.processes.clone();
+        let taken = alive(&processes, step, || self.copy_or_write(learner, &manifest, alone, observer));
+        let taken = match taken {
+            Ok(Taken::Copied(copies)) if alone => {
+                let write = move || write_alone(files, &dir, &manifest, copies, beside);
+                return Ok((Work::beside(write), None));
+            }
+            Ok(Taken::Written(draft, shards)) if alone => {
+                let published =
+                    draft.map_or_else(begin, Ok).and_then(|draft| publish(draft, manifest, shards, beside));
+                return Ok((Work::Done((published.map(Written::Checkpoint), Vec::new())), None));
+            }
+            taken => taken,
+        };
+        let work = match taken {
+            Ok(Taken::Copied(copies)) => {
+                let (manifest, at) = (manifest.clone(), checkpoint::draft_path(&dir, step));
+                Work::beside(move || {
+                    let written = write_copies(&*files, &at, &manifest, &copies);
+                    (written.map(Written::Shards), copies.into_iter().map(|(_, _, rows)| rows).collect())
+                })
+            }
+            Ok(Taken::Written(_, shards)) => Work::Done((shards.map(Written::Shards), Vec::new())),
+            Err(error) => Work::failed(error),
+        };
+        Ok((work, Some(Rest { draft, manifest, beside })))
+    }
+
+    /// Copies what the ranks here have, or writes it where memory does not hold a copy.
+    fn copy_or_write(
+        &mut self,
+        learner: &mut Learner,
+        manifest: &Manifest,
+        alone: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Taken, CheckpointError> {
+        let (touched, step) = (manifest.base.is_some(), manifest.train.step);
+        let bytes = learner
+            .on_each_rank(move |_, state| Ok(Snapshot::bytes(state.rows, &choose(&state, touched)?)))?;
+        let bytes: u64 = bytes.iter().sum();
+        let taken = if self.has_room(bytes) {
+            let spare = std::mem::take(&mut self.spare).into_iter().map(Some).collect::<Vec<_>>();
+            let (first, spare) = (self.first_rank, Arc::new(Mutex::new(spare)));
+            Taken::Copied(learner.on_each_rank(move |rank, state| {
+                let older = spare
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_mut(rank - first)
+                    .and_then(Option::take);
+                let rows = Snapshot::of(state.rows, &choose(&state, touched)?, older)?;
+                Ok((rank, state.dense, rows))
+            })?)
+        } else {
+            observer.observe(Event::CheckpointPauses { step, bytes });
+            self.spare.clear();
+            let draft = alone.then(|| Draft::begin(Arc::clone(&self.files), &self.dir, step)).transpose()?;
+            let (files, at) = (Arc::clone(&self.files), checkpoint::draft_path(&self.dir, step));
+            let manifest = Arc::new(manifest.clone());
+            Taken::Written(
+                draft,
+                learner.on_each_rank(move |rank, state| {
+                    let choices = choose(&state, touched)?;
+                    write_shard(&*files, &at, rank, &manifest, (&state, &choices))
+                }),
+            )
+        };
+        if !touched && self.settings.incremental {
+            learner.begin_tracking()?;
+        }
+        Ok(taken)
+    }
+
+    /// What the next checkpoint is to be an addition to, if it is to be one.
+    fn base(&mut self) -> Option<Base> {
+        let (base, additions) = self.whole.as_mut().filter(|_| self.settings.incremental)?;
+        if *additions + 1 >= self.settings.full_every.get() {
+            return None;
+        }
+        *additions += 1;
+        Some(base.clone())
+    }
+
+    /// Whether memory holds a copy of so many bytes. What earlier copies have is used again.
+    fn has_room(&self, bytes: u64) -> bool {
+        let usable = system::memory().map(|memory| memory.usable_bytes());
+        let spare: u64 = self.spare.iter().map(Snapshot::room).sum();
+        // Processes of a node look at the same memory.
+        let share = MEMORY_SHARE / self.processes.size() as f64;
+        usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * share)
+    }
+
+    /// Waits for the checkpoint that is being written. All processes call this.
+    ///
+    /// # Errors
+    /// As [`Checkpoints::begin`].
+    pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let Some(Writing { step, whole, began, work, rest }) = self.writing.take() else { return Ok(()) };
+        let (written, spare) = match work {
+            Work::Thread(thread) => {
+                let joined = alive(&self.processes, step, || thread.join());
+                joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            }
+            Work::Done(outcome) => outcome,
+        };
+        self.spare = spare;
+        let published = match (written, rest) {
+            (written, Some(rest)) => self.publish_together(written, rest)?,
+            (Ok(Written::Checkpoint(published)), None) => Ok(published),
+            (Ok(Written::Shards(_)), None) => unreachable!("shards of several processes have a rest"),
+            (Err(error), None) => Err(error),
+        };
+        match published {
+            Ok(published) => self.done(whole, published, began, observer),
+            Err(error) => self.failed(step, error, observer)?,
+        }
+        Ok(())
+    }
+
+    /// Hands the shards' indexes to the first process, which makes them a checkpoint if all have written.
+    fn publish_together(
+        &self,
+        written: Result<Written, CheckpointError>,
+        Rest { draft, manifest, beside }: Rest,
+    ) -> Result<Result<Published, CheckpointError>, TrainError> {
+        type Told<T> = Result<T, String>;
+        let (own, error): (Told<Vec<ShardFiles>>, _) = match written {
+            Ok(Written::Shards(shards)) => (Ok(shards), None),
+            Ok(Written::Checkpoint(_)) => unreachable!("several processes write shards"),
+            Err(error) => (Err(error.to_string()), Some(error)),
+        };
+        let text = serde_json::to_vec(&own).expect("indexes are plain data");
+        let all = self.processes.gather("the shards of a checkpoint", &text)?;
+        let all = all.iter().map(|text| {
+            let shards: Told<Vec<ShardFiles>> =
+                serde_json::from_slice(text).unwrap_or_else(|error| Err(error.to_string()));
+            shards.map_err(CheckpointError::State)
+        });
+        let all: Result<Vec<_>, _> = all.collect();
+        let published =
+            draft.map(|draft| publish(draft, manifest, all.map(|shards| shards.concat()), beside));
+        let told: Option<Told<&Published>> =
+            published.as_ref().map(|published| published.as_ref().map_err(ToString::to_string));
+        let text = serde_json::to_vec(&told).expect("a checkpoint's place is plain data");
+        let text = self.processes.of_first("the checkpoint", &text)?;
+        let told: Option<Told<Published>> = serde_json::from_slice(&text).unwrap_or(None);
+        Ok(match (error, published, told) {
+            // Whoever has failed says it best.
+            (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
+            (None, _, Some(told)) => told.map_err(CheckpointError::State),
+            (None, ..) => Err(CheckpointError::State("the first process made no folder for it".into())),
+        })
+    }
+
+    fn done(&mut self, whole: bool, published: Published, began: Instant, observer: &mut dyn Observer) {
+        let Published { step, bytes, xxh3, base, .. } = published;
+        if whole {
+            self.whole = Some((Base { step, xxh3 }, 0));
+        }
+        self.bases.extend(base.map(|base| (step, base)));
+        let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
+        // What stays longer than it should is no reason to stop.
+        if self.processes.is_first()
+            && let Err(error) =
+                checkpoint::prune(&*self.files, &self.dir, keep, |step| self.bases.get(&step).copied())
+        {
+            tracing::warn!("an older checkpoint was not removed: {error}");
+        }
+        observer.observe(Event::Checkpointed { step, bytes, seconds: began.elapsed().as_secs_f64() });
+    }
+
+    fn failed(
+        &mut self,
+        step: u64,
+        error: CheckpointError,
+        observer: &mut dyn Observer,
+    ) -> Result<(), TrainError> {
+        // Which rows have been written since the last whole one that is there is not known any more.
+        self.whole = None;
+        match self.settings.on_failure {
+            OnFailure::Stop => Err(error.into()),
+            OnFailure::Continue => {
+                observer.observe(Event::CheckpointFailed { step, error: &error });
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What was taken of the ranks here.
+enum Taken {
+    Copied(Vec<Copied>),
+    /// It was written, into this draft where there is but one process.
+    Written(Option<Draft>, Result<Vec<ShardFiles>, CheckpointError>),
+}
+
+/// What is written beside the shards.
+struct Beside {
+    job: String,
+    recorded: Recorded,
+    /// Of the first process.
+    metrics: Option<File>,
+}
+
+/// The rows that are to be saved of a rank: all, or those that were touched.
+fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<Choice>, CheckpointError> {
+    if !touched {
+        return Ok(Choice::all(state.rows));
+    }
+    let chosen = Choice::touched(state.rows)?;
+    chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
+}
+
+/// Writes a checkpoint of ranks that are all here; returns the copies, whose memory is used again.
+fn write_alone(
+    files: Arc<dyn Files>,
+    dir: &Path,
+    manifest: &Manifest,
+    copies: Vec<Copied>,
+    beside: Beside,
+) -> Outcome {
+    let published = Draft::begin(Arc::clone(&files), dir, manifest.train.step).and_then(|draft| {
+        let written = write_copies(&*files, draft.path(), manifest, &copies);
+        publish(draft, manifest.clone(), written, beside)
+    });
+    (published.map(Written::Checkpoint), copies.into_iter().map(|(_, _, rows)| rows).collect())
+}
+
+/// Writes what was copied, a thread a rank.
+fn write_copies(
+    files: &dyn Files,
+    at: &Path,
+    manifest: &Manifest,
+    copies: &[Copied],
+) -> Result<Vec<ShardFiles>, CheckpointError> {
+    thread::scope(|scope| {
+        let shards = copies.iter().map(|(rank, dense, rows)| {
+            scope.spawn(move || {
+                let state = RankState { dense: dense.clone(), rows };
+                write_shard(files, at, *rank, manifest, (&state, &Choice::all(rows)))
+            })
+        });
+        let shards: Vec<_> = shards.collect();
+        let join = |shard: thread::ScopedJoinHandle<'_, _>| {
+            shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        shards.into_iter().map(join).collect()
+    })
+}
+
+/// Makes a draft a checkpoint, or removes it.
+fn publish(
+    draft: Draft,
+    manifest: Manifest,
+    written: Result<Vec<ShardFiles>, CheckpointError>,
+    Beside { job, recorded, metrics }: Beside,
+) -> Result<Published, CheckpointError> {
+    // What a run that goes on from here keeps of the log is what is there now.
+    let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
+    let synced = synced.map_err(|source| CheckpointError::Io {
+        doing: "make durable",
+        path: "metrics.jsonl".into(),
+        source,
+    });
+    let shards = match written.and_then(|shards| synced.map(|()| shards)) {
+        Ok(shards) => shards,
+        Err(error) => {
+            draft.abandon();
+            return Err(error);
+        }
+    };
+    let named = [(JOB_NAME, Some(job)), (TUNING_NAME, recorded.tuning), (MACHINE_NAME, recorded.machine)];
+    let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
+    draft.publish(manifest, shards, &beside)
+}

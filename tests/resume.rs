@@ -1,0 +1,416 @@
+//! Training goes on as if it had never stopped: after kills, signals and failures, on the same ranks to the bit.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{
+    BAD_DATA, Ended, FAILED, Place, RESUMABLE, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine,
+    run, summary, tree, weights,
+};
+
+mod support;
+
+/// What all runs of a test have in common: two epochs with a last batch that is short, reports and evaluations that do
+/// not fall on checkpoints alone, and tables whose rows are not all in every batch.
+const COMMON: [&str; 7] = [
+    "train.epochs=2",
+    "train.batch_size=70",
+    "train.log_every_steps=7",
+    "train.shuffle_window_blocks=2",
+    "eval.every_steps=40",
+    "checkpoint.every_steps=25",
+    "device.threads=2",
+];
+const SAMPLES: u64 = 3001;
+
+struct Runs {
+    place: Place,
+    job: String,
+    sets: Vec<String>,
+}
+
+impl Runs {
+    /// A dataset, and a run that nothing interrupts, in the folder `whole`.
+    fn new(sets: &[&str]) -> Self {
+        let place = Place::new();
+        generate(&place, SHAPE, SAMPLES, 500);
+        let job = job(&place);
+        let sets = COMMON.iter().chain(sets).map(|&set| set.to_owned()).collect();
+        let runs = Self { place, job, sets };
+        runs.train("whole", &[]).with(SUCCESS);
+        runs
+    }
+
+    fn command(&self, name: &str, more: &[&str]) -> Command {
+        let mut command = rankine();
+        command.args(["train", &self.job, "--quiet", "--run-dir", &self.place.word(name)]);
+        command.args(self.sets.iter().flat_map(|set| ["--set", set]));
+        command.args(more);
+        command
+    }
+
+    fn train(&self, name: &str, more: &[&str]) -> Ended {
+        Ended::of(self.command(name, more))
+    }
+
+    /// A run that dies at an operation of its checkpoints' files; whether it did.
+    fn killed(&self, name: &str, operation: u64, more: &[&str]) -> bool {
+        let mut command = self.command(name, more);
+        command.env("RANKINE_TEST_FAULT", format!("{operation}:kill"));
+        let output = command.output().expect("the command starts");
+        assert!(output.status.code().is_none_or(|code| code == 0), "{output:?}");
+        output.status.code().is_none()
+    }
+
+    /// Goes on with a run to its end, which is that of the run that nothing interrupted.
+    #[track_caller]
+    fn comes_to_the_same(&self, name: &str) {
+        self.train(name, &["--resume"]).with(SUCCESS);
+        assert!(weights(&self.place, name) == weights(&self.place, "whole"), "{name} came to another model");
+        assert_eq!(self.log(name), self.log("whole"), "{name} has another log");
+        let told = |name: &str| {
+            let summary = summary(&self.place, name);
+            let eval = &summary["eval"];
+            let [steps, samples, loss, stopped] =
+                ["steps", "samples", "loss", "stopped"].map(|key| summary["train"][key].clone());
+            [steps, samples, loss, stopped, eval["auc"].clone(), eval["log_loss"].clone()]
+        };
+        assert_eq!(told(name), told("whole"));
+    }
+
+    /// The lines of a run's log, but for how long things took.
+    fn log(&self, name: &str) -> Vec<Value> {
+        let mut lines = json_lines(&self.place.path(name).join("metrics.jsonl"));
+        for line in &mut lines {
+            let line = line.as_object_mut().expect("a line is an object");
+            line.remove("samples_per_second");
+            line.remove("seconds");
+        }
+        lines
+    }
+
+    /// The steps of a run's checkpoints.
+    fn steps(&self, name: &str) -> Vec<u64> {
+        let entries = fs::read_dir(self.place.path(name).join("checkpoints")).expect("it has checkpoints");
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut steps: Vec<_> = names.filter_map(|name| name.strip_prefix("step-")?.parse().ok()).collect();
+        steps.sort_unstable();
+        steps
+    }
+}
+
+/// Whether the long versions of tests are wanted.
+fn long() -> bool {
+    std::env::var_os("RANKINE_TEST_LONG").is_some()
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_same_end() {
+    for sets in [&[][..], &["checkpoint.incremental=true", "checkpoint.full_every=3"][..]] {
+        let runs = Runs::new(sets);
+        assert_eq!(runs.steps("whole"), if sets.is_empty() { vec![25, 50, 75] } else { vec![25, 50, 75] });
+        // An uninterrupted run has about a hundred operations; all of them in the long version.
+        let every = if long() { 1 } else { 17 };
+        let mut operation = 1;
+        loop {
+            let name = format!("killed-{operation}");
+            if !runs.killed(&name, operation, &[]) {
+                break;
+            }
+            // Killed again on the way, it goes on all the same.
+            runs.killed(&name, 5, &["--resume"]);
+            runs.comes_to_the_same(&name);
+            operation += every;
+        }
+        assert!(operation > 60, "{operation} operations");
+    }
+}
+
+#[test]
+fn a_signal_leaves_a_run_that_goes_on() {
+    let runs = Runs::new(&[]);
+    let end = |name: &str, signal: &str, times: usize| {
+        let mut command =
+            runs.command(name, &["--set", "checkpoint.every_steps=1000000", "--set", "train.epochs=400"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the command starts");
+        let metrics = runs.place.path(name).join("metrics.jsonl");
+        let began = Instant::now();
+        // Once steps are reported it listens.
+        while fs::metadata(&metrics).map_or(true, |metrics| metrics.len() == 0) {
+            assert!(began.elapsed() < Duration::from_secs(60), "no step was reported");
+            thread::sleep(Duration::from_millis(5));
+        }
+        for _ in 0..times {
+            let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
+            assert!(sent.is_ok_and(|sent| sent.success()));
+        }
+        let code = child.wait().expect("it ends").code();
+        let mut told = String::new();
+        std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut told).unwrap();
+        (code, told)
+    };
+    for (signal, name) in [("-TERM", "SIGTERM"), ("-USR1", "SIGUSR1"), ("-INT", "SIGINT")] {
+        let (code, told) = end(name, signal, 1);
+        assert_eq!(code, Some(RESUMABLE), "{told}");
+        assert!(
+            told.contains(&format!("stopped by {name} after step ")) && told.contains("--resume"),
+            "{told}"
+        );
+        let steps = runs.steps(name);
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        assert!(told.contains(&format!("after step {};", steps[0])), "{told}: {steps:?}");
+        // Where it has gone beyond the end of the others, it stops there at once.
+        if steps[0] < 86 {
+            runs.comes_to_the_same(name);
+        }
+    }
+}
+
+#[test]
+fn resuming_where_there_is_nothing_to_do() {
+    let runs = Runs::new(&[]);
+    // Of a finished run nothing is done, and what it came to is told.
+    let before = tree(&runs.place.path("whole"));
+    let told = runs.train("whole", &["--resume"]).with(SUCCESS).stdout;
+    assert!(told.contains("trained             6002 samples"), "{told}");
+    assert!(tree(&runs.place.path("whole")) == before, "a finished run was changed");
+    // Where there is nothing, it begins; without --resume a folder that is in use is left alone.
+    runs.train("fresh", &["--resume"]).with(SUCCESS);
+    assert!(weights(&runs.place, "fresh") == weights(&runs.place, "whole"));
+    runs.train("fresh", &[]).with(USAGE).says(&["is not empty", "--resume"]);
+    run(["train", &runs.job, "--resume"]).with(USAGE).says(&["--run-dir"]);
+    // What is no run's folder is none to go on in.
+    fs::create_dir(runs.place.path("other")).unwrap();
+    runs.place.file("other/notes.txt", "keep");
+    runs.train("other", &["--resume"]).with(USAGE).says(&["is no run's folder"]);
+}
+
+#[test]
+fn damaged_checkpoints_are_passed_over() {
+    let runs = Runs::new(&[]);
+    let damage = |name: &str, steps: &[u64]| {
+        assert!(runs.killed(name, 75, &[]), "it was to be killed while it saves the last one");
+        for step in steps {
+            let path = runs.place.path(&format!("{name}/checkpoints/step-{step}/shard-00000.safetensors"));
+            let mut bytes = fs::read(&path).unwrap();
+            let at = bytes.len() - 100;
+            bytes[at] ^= 4;
+            fs::write(&path, bytes).unwrap();
+        }
+    };
+    damage("one", &[50]);
+    let run_dir = runs.place.word("one");
+    run(["ckpt", "verify", &run_dir]).with(BAD_DATA).says(&["step-50", "checksum of the piece"]);
+    let told = runs.command("one", &["--resume", "--set", "train.max_steps=26"]).output().unwrap();
+    let told = String::from_utf8(told.stderr).unwrap();
+    assert!(told.contains("step-50 cannot be used, and was set aside"), "{told}");
+    assert!(runs.place.path("one/checkpoints/step-50.damaged").is_dir());
+    fs::remove_file(runs.place.path("one/summary.json")).unwrap();
+    runs.comes_to_the_same("one");
+    // Where none is good, it begins anew.
+    damage("all", &[25, 50]);
+    runs.comes_to_the_same("all");
+    assert_eq!(runs.steps("all"), [25, 50, 75]);
+}
+
+#[test]
+fn what_may_not_change_is_named() {
+    let runs = Runs::new(&[]);
+    assert!(runs.killed("run", 60, &[]));
+    let refused = |sets: &[&str], words: &[&str]| {
+        let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).chain(["--resume"]).collect();
+        runs.train("run", &sets).with(USAGE).says(words);
+    };
+    refused(&["seed=7"], &["is not one of this job", "seed is 7, and was 1"]);
+    refused(&["train.shuffle=false"], &["the order of samples", "train.shuffle was true"]);
+    refused(&["model.top_mlp=[17]"], &["the model is another one: top_mlp.0 is 17, and was 16"]);
+    let momentum = "optimizer.sparse={ kind = 'momentum', learning_rate = 0.1 }";
+    refused(&[momentum], &["embedding.C1 learns by \"momentum\", and did by \"adagrad\""]);
+    let other = runs.place.word("other-data");
+    let shape = runs.place.word("shape.toml");
+    run(["generate", "--shape", &shape, "--samples", "3001", "--seed", "5", "--out", &other]).with(SUCCESS);
+    let data = format!("data.dir={other:?}");
+    refused(
+        &[&data],
+        &["the samples of the training part are others", "give the dataset that it was trained on"],
+    );
+    // What may change does, and the way to the end is the same as long as nothing is learnt otherwise.
+    runs.train("run", &["--resume", "--set", "train.log_every_steps=5", "--set", "device.threads=1"])
+        .with(SUCCESS);
+    assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
+    let job = fs::read_to_string(runs.place.path("run/job.toml")).unwrap();
+    assert!(job.contains("log_every_steps = 5"), "{job}");
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_saved_is_an_error() {
+    let runs = Runs::new(&[]);
+    let with_fault = |name: &str, fault: &str, more: &[&str]| {
+        let mut command = runs.command(name, more);
+        command.env("RANKINE_TEST_FAULT", fault);
+        Ended::of(command)
+    };
+    // The third checkpoint meets a full disk: training ends, and goes on once there is room.
+    with_fault("stop", "70:enospc", &[]).with(FAILED).says(&["No space left on device", "step-75.partial"]);
+    assert_eq!(runs.steps("stop"), [25, 50]);
+    run(["ckpt", "verify", &runs.place.word("stop")]).with(SUCCESS);
+    runs.comes_to_the_same("stop");
+    let told = with_fault("on", "40:eio", &["--set", "checkpoint.on_failure=continue"]).with(SUCCESS);
+    told.says(&["step 50: no checkpoint was saved", "Input/output error", "training goes on"]);
+    assert_eq!(runs.steps("on"), [25, 75]);
+    assert!(weights(&runs.place, "on") == weights(&runs.place, "whole"));
+    with_fault("wrong", "eio", &[]).with(USAGE).says(&["'eio' is no fault"]);
+}
+
+/// What was saved on four ranks goes on on any others, CPU ranks all of them: the same tables, and a training that
+/// comes to what one rank comes to.
+#[test]
+fn ranks_and_placements_may_change() {
+    const SHAPE: &str = "name = \"mixed\"\ndense = 4\nrows = [3, 40, 500, 3000]\nhotness = [1, 1, 3, 2]\n";
+    let place = Place::new();
+    generate(&place, SHAPE, 6000, 1000);
+    let job = job(&place);
+    let common = ["train.batch_size=100", "checkpoint.every_steps=20", "checkpoint.incremental=true"];
+    let four = ["device.ranks=4", "device.nodes=2"];
+    let trained = |name: &str, sets: &[&str], more: &[&str]| {
+        let mut command = rankine();
+        command.args(["train", &job, "--quiet", "--run-dir", &place.word(name)]);
+        command.args(common.iter().chain(sets).flat_map(|set| ["--set", set])).args(more);
+        Ended::of(command).with(SUCCESS);
+    };
+    let hybrid = [&four[..], &["embedding.placement=hybrid", "train.max_steps=40"]].concat();
+    trained("from", &hybrid, &[]);
+    let from = weights(&place, "from");
+    run(["ckpt", "verify", &place.word("from")]).with(SUCCESS);
+    trained("one-rank", &["train.max_steps=60"], &[]);
+    let auc = |name: &str| summary(&place, name)["eval"]["auc"].as_f64().unwrap();
+    for (name, sets) in [
+        ("one", &["device.ranks=1"][..]),
+        ("two", &["device.ranks=2", "embedding.placement=row-wise"][..]),
+        ("three", &["device.ranks=3", "embedding.placement=column-wise", "device.dense_update=sharded"][..]),
+        ("eight", &["device.ranks=8", "device.nodes=2", "embedding.placement=table-wise"][..]),
+        ("same", &four[..]),
+    ] {
+        let copy = |to: &str| {
+            let from = place.path("from");
+            for path in support::files_below(&from) {
+                let relative = path.strip_prefix(&from).unwrap();
+                if relative.starts_with("model") || relative == std::path::Path::new("summary.json") {
+                    continue;
+                }
+                let to = place.path(to).join(relative);
+                fs::create_dir_all(to.parent().unwrap()).unwrap();
+                fs::copy(&path, to).unwrap();
+            }
+        };
+        // Nothing more to learn: what was loaded is saved as the model.
+        copy(&format!("{name}-still"));
+        trained(&format!("{name}-still"), &[sets, &["train.max_steps=40"]].concat(), &["--resume"]);
+        assert!(weights(&place, &format!("{name}-still")) == from, "{name} ranks have other tables");
+        copy(name);
+        trained(name, &[sets, &["train.max_steps=60"]].concat(), &["--resume"]);
+        // Sums over samples are taken in another order.
+        assert!((auc(name) - auc("one-rank")).abs() < 1e-4, "{name}: {} and {}", auc(name), auc("one-rank"));
+    }
+    // Saved anew by other ranks it is still the same, state included.
+    let (one, two) = (place.word("one/checkpoints/step-60"), place.word("again"));
+    run(["ckpt", "reshard", &one, "--ranks", "3", "--out", &two]).with(SUCCESS).stdout_says("in 3 shards");
+    run(["ckpt", "verify", &two]).with(SUCCESS);
+    run(["ckpt", "diff", &one, &two]).with(SUCCESS).stdout_says("embedding.C4: the same");
+    let eight = place.word("eight");
+    run(["ckpt", "diff", &one, &eight]).with(FAILED).stdout_says("differ, by").says(&["differ"]);
+}
+
+#[test]
+fn checkpoints_are_told_of_and_exported() {
+    let runs = Runs::new(&["checkpoint.incremental=true"]);
+    let whole = runs.place.word("whole");
+    let told = run(["ckpt", "inspect", &whole]).with(SUCCESS).stdout;
+    for words in [
+        "step 75, 5241 samples; goes on in epoch 1 at sample 2240",
+        "an addition to step 25",
+        "embedding.C1: 40 rows of 4 fp32, by adagrad, keeps sum",
+        "shard-00000.safetensors",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+    let json = run(["ckpt", "inspect", &whole, "--json"]).with(SUCCESS).json();
+    assert_eq!(json["manifest"]["train"]["position"], serde_json::json!({ "epoch": 1, "sample": 2240 }));
+    // The model of the last step of a run is what the run saves, which scores and predicts as such.
+    runs.train("short", &["--set", "train.max_steps=75"]).with(SUCCESS);
+    let out = runs.place.word("exported/model");
+    fs::create_dir(runs.place.path("exported")).unwrap();
+    run(["ckpt", "export", &runs.place.word("short"), "--out", &out]).with(SUCCESS).stdout_says("step 75");
+    assert!(weights(&runs.place, "exported") == weights(&runs.place, "short"), "another model was exported");
+    let expected = tree(&runs.place.path("short/model"));
+    assert!(tree(&runs.place.path("exported/model")) == expected, "another model was exported");
+    // What is no checkpoint is named as such.
+    run(["ckpt", "inspect", &runs.place.word("data")]).with(USAGE).says(&["no checkpoint at"]);
+}
+
+/// A real disk that is full, where one can be mounted here.
+#[test]
+fn a_full_disk_loses_nothing() {
+    let runs = Runs::new(&[]);
+    let disk = runs.place.path("disk");
+    fs::create_dir(&disk).unwrap();
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96k", "tmpfs"]).arg(&disk).output();
+    if !mounted.is_ok_and(|mounted| mounted.status.success()) {
+        support::told("skipped: no file system can be mounted here");
+        return;
+    }
+    let run_dir = "disk/run";
+    let ended = runs.train(run_dir, &["--set", "checkpoint.keep=100", "--set", "checkpoint.every_steps=2"]);
+    let checked = std::panic::catch_unwind(|| {
+        ended.with(FAILED).says(&["No space left on device"]);
+        let steps = runs.steps(run_dir);
+        assert!(!steps.is_empty() && steps.len() < 40, "{steps:?}");
+        run(["ckpt", "verify", &runs.place.word(run_dir)]).with(SUCCESS);
+        // With room again it goes on from the last one that was told to be there.
+        fs::create_dir(runs.place.path("roomy")).unwrap();
+        let mut copy = Command::new("cp");
+        copy.args(["-r", &runs.place.word("disk/run/.")]).arg(runs.place.path("roomy"));
+        assert!(copy.status().is_ok_and(|copied| copied.success()));
+        runs.comes_to_the_same("roomy");
+    });
+    let unmounted = Command::new("umount").arg(&disk).status();
+    assert!(unmounted.is_ok_and(|unmounted| unmounted.success()), "the test's own file system stays mounted");
+    if let Err(panic) = checked {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// The script of `docs/checkpoint-format.md` reads what training has saved.
+#[test]
+fn the_documented_script_reads_checkpoints() {
+    let has_numpy = Command::new("python3").args(["-c", "import numpy"]).output();
+    if !has_numpy.is_ok_and(|python| python.status.success()) {
+        support::told("skipped: there is no Python with NumPy here");
+        return;
+    }
+    let ranks = ["device.ranks=3", "embedding.placement=hybrid", "checkpoint.incremental=true"];
+    let runs = Runs::new(&[&ranks[..], &["train.max_steps=75", "embedding.dtype=bf16"]].concat());
+    let document = fs::read_to_string(support::root().join("docs/checkpoint-format.md")).unwrap();
+    let script = document.split("```python\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
+    runs.place.file("reader.py", script);
+    let call = "import sys, reader; reader.table(sys.argv[1], sys.argv[2]).tofile(sys.argv[3])";
+    let model = weights(&runs.place, "whole");
+    let tensors = model.len();
+    for name in ["embedding.C1", "embedding.C5"] {
+        let (out, checkpoint) = (runs.place.path("table.bin"), runs.place.word("whole/checkpoints/step-75"));
+        let mut python = Command::new("python3");
+        python.args(["-c", call, &checkpoint, name]).arg(&out).current_dir(runs.place.path(""));
+        let output = python.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        // In f32 there, and in bf16 in the model: the upper halves.
+        let read: Vec<u8> =
+            fs::read(out).unwrap().chunks_exact(4).flat_map(|word| [word[2], word[3]]).collect();
+        assert!(
+            !read.is_empty() && model.windows(read.len()).any(|part| part == read),
+            "{name} of {tensors} bytes"
+        );
+    }
+}
