@@ -83,8 +83,9 @@ struct Route {
     u32 sample_bits;
     // Bits of a look-up's place in its feature, which where slots are wanted is sorted in place of its sample.
     u32 place_bits;
+    // Of a node.
     u32 ranks;
-    // Keys of an owner.
+    // Keys of an owner: over nodes, of all ranks of its rail.
     u32 span;
     // Rows that every rank has, of tables of which it has not all, by the features' keys; numbered.
     KeySet frequent;
@@ -92,8 +93,10 @@ struct Route {
     u32 frequent_base;
     // Ranks, and one more where there are rows that every rank has.
     u32 owners;
+    u32 nodes;
+    u32 reserved;
 };
-static_assert(sizeof(Route) == 224);
+static_assert(sizeof(Route) == 232);
 
 // One block: where each feature's look-ups begin.
 extern "C" __global__ void __launch_bounds__(FEATURES_MAX) route_begin(const __grid_constant__ Route p) {
@@ -201,11 +204,17 @@ struct Source {
             faults++;
             id = rows - 1;
         }
-        if (p.owners == 1) return base + id;
+        if (p.owners * p.nodes == 1) return base + id;
         if (frequent != UNLISTED && contains(p.frequent, frequent + id)) {
             return p.ranks * p.span + p.frequent_base + number_of(p.frequent, frequent + id);
         }
-        return owner == TURNS ? id % p.ranks * p.span + base + id / p.ranks : owner * p.span + base + id;
+        if (p.nodes == 1) {
+            return owner == TURNS ? id % p.ranks * p.span + base + id / p.ranks : owner * p.span + base + id;
+        }
+        // Ranks are numbered node by node, and keys go by places first.
+        const u32 span = p.span / p.nodes, ranks = p.ranks * p.nodes, rank = id % ranks;
+        if (owner != TURNS) return owner * span + base + id;
+        return (rank % p.ranks * p.nodes + rank / p.ranks) * span + base + id / ranks;
     }
 
     // After `key`.

@@ -108,7 +108,7 @@ pub enum Error {
     },
     /// A rank that waited in vain for another node.
     #[error(
-        "rank {rank}, on node {node} of {nodes}, waited {deadline_ms} ms for the other nodes: the lane of {lane} is in \
+        "rank {rank}, on node {node} of {nodes}, waited {waited_ms} ms for the other nodes: the lane of {lane} is in \
          \"{collective}\"; look at the logs of the ranks with its place there, and at the network between"
     )]
     RailLate {
@@ -123,7 +123,7 @@ pub enum Error {
         /// What the collective is for that has no end.
         collective: &'static str,
         /// How long.
-        deadline_ms: u128,
+        waited_ms: u128,
     },
     /// A rank that waited in vain at a barrier on the GPUs.
     #[error(

@@ -18,7 +18,7 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use half::bf16;
 use rankine_cuda::kernels::{Rate, Step};
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, PeerBarrier, Peers, Pointer};
+use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment, PeerBarrier, Pointer};
 use rankine_embedding::cuda::{self, Feature, Hotness, Ids, Layout, NodeTables};
 use rankine_embedding::random::philox4x32;
 use rankine_embedding::{Optimizer, Pooling, TableSpec, UpdateRule};
@@ -182,13 +182,13 @@ fn main() -> Result<()> {
     let layout = Layout::new(options.gpus, samples, stride, &tables, &columns, &features)?;
     let layout = layout.with_optimizers(&vec![options.optimizer.optimizer(); tables.len()]);
     let devices: Vec<_> = (0..options.gpus).map(Device::open).collect::<Result<_, _>>()?;
-    let peers = Peers::in_process(&devices, Duration::from_secs(options.deadline))?;
+    let ranks = Cluster::in_process(&devices, 1, Duration::from_secs(options.deadline))?;
 
     let laws = options.workload.laws(&tables);
     let together = Together { barrier: Barrier::new(options.gpus), failed: Mutex::new(None) };
     let of_ranks: Vec<_> = thread::scope(|scope| {
-        let measure = |peers: Peers| measure_rank(&peers, &options, &layout, &laws, &together);
-        let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || measure(peers))).collect();
+        let measure = |rank: Cluster| measure_rank(&rank, &options, &layout, &laws, &together);
+        let running: Vec<_> = ranks.into_iter().map(|rank| scope.spawn(move || measure(rank))).collect();
         running.into_iter().map(|rank| rank.join().expect("a rank's panic has been printed")).collect()
     });
     let of_ranks: Vec<Measured> = of_ranks.into_iter().collect::<Result<_>>()?;
@@ -290,13 +290,13 @@ struct Bench {
 impl Bench {
     /// Fills what the rank reads.
     fn new(
-        peers: &Peers,
+        cluster: &Cluster,
         options: &Options,
         layout: &Layout,
         laws: &[PowerLaw],
         lane: &Lane,
     ) -> Result<Self> {
-        let (device, rank, drawn) = (peers.device(), peers.rank() as u32, layout.tables().len());
+        let (device, rank, drawn) = (cluster.device(), cluster.rank() as u32, layout.tables().len());
         let batch = |number: usize| -> Result<Buffer<u32>> {
             let of_column = |(column, law): (usize, &PowerLaw)| -> Vec<u32> {
                 let ids = 0..layout.samples() * layout.columns()[column].max();
@@ -314,7 +314,7 @@ impl Bench {
         let layout_of_tables = layout.clone();
         Ok(Self {
             tables: NodeTables::initialized::<bf16>(
-                peers,
+                (cluster, None),
                 layout_of_tables,
                 lane,
                 1,
@@ -322,7 +322,7 @@ impl Bench {
                 options.batches,
             )?,
             device: Arc::clone(device),
-            begin: PeerBarrier::new(peers)?,
+            begin: PeerBarrier::new(cluster.peers())?,
             batches: (0..options.batches).map(batch).collect::<Result<_>>()?,
             samples: Buffer::of(device, &[layout.samples() as u32])?,
             offsets: Buffer::filled(device, 1, 0)?,
@@ -356,7 +356,7 @@ impl Bench {
 
     fn send(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         // SAFETY: as for the route; nothing depends on what lands while phases are measured alone.
-        unsafe { self.tables.send::<bf16>(lane, batch) }
+        unsafe { self.tables.send::<bf16>(lane, batch, 0) }
     }
 
     fn pool(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
@@ -441,17 +441,17 @@ impl Bench {
 }
 
 fn measure_rank(
-    peers: &Peers,
+    cluster: &Cluster,
     options: &Options,
     layout: &Layout,
     laws: &[PowerLaw],
     together: &Together,
 ) -> Result<Measured> {
-    let device = peers.device();
+    let device = cluster.device();
     let prepare = || -> Result<_> {
         device.bind()?;
         let (lane, side) = (Lane::new(device)?, Lane::of_high_priority(device)?);
-        let bench = Bench::new(peers, options, layout, laws, &lane)?;
+        let bench = Bench::new(cluster, options, layout, laws, &lane)?;
         Ok((lane, side, [Moment::new(device)?, Moment::new(device)?], bench))
     };
     let (lane, side, [forked, joined], bench) = together.agree(prepare())?;

@@ -314,7 +314,8 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         keeps_book: false,
     };
     let products = (Precision::Bf16, Algorithms::Known);
-    let model = || CudaModel::over_ranks(devices, spec.clone(), &rules, products.clone(), 3, shape);
+    let model =
+        || CudaModel::over_ranks((devices, 1, None), spec.clone(), &rules, products.clone(), 3, shape);
     let (mut unpacked, mut fed) = (model()?, model()?);
     let one_epoch = StreamOptions { batch_size: fed.score_size(), ..StreamOptions::one_epoch(1) };
     for batch in BatchStream::open(part.clone(), &options)? {

@@ -22,6 +22,7 @@ mod fp8_cross;
 mod input;
 mod memory;
 mod network;
+mod nodes;
 mod optimizers;
 mod products;
 mod ranks;
@@ -39,11 +40,11 @@ const F16_ROUNDING: f64 = 1.0 / 2048.0;
 const CASES: u64 = 6;
 
 fn main() -> ExitCode {
-    let there = match Device::count() {
-        Ok(count) => count > 0,
+    let gpus = match Device::count() {
+        Ok(count) => count,
         Err(error) => {
             eprintln!("skipped: {error}");
-            false
+            0
         }
     };
     let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -67,7 +68,8 @@ fn main() -> ExitCode {
         training::BODIES,
     ]
     .concat();
-    let trials = bodies.into_iter().map(|(name, cases, body)| {
+    let on_one = bodies.into_iter().map(|body| (body, 1));
+    let trials = on_one.chain(nodes::BODIES.iter().copied()).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
             (0..cases).try_for_each(|case| {
@@ -77,7 +79,7 @@ fn main() -> ExitCode {
                 })
             })
         });
-        trial.with_ignored_flag(!there)
+        trial.with_ignored_flag(gpus < wanted)
     });
     let mut arguments = Arguments::from_args();
     // A library that is closed waits for the whole GPU, which no capture on another thread survives.

@@ -88,7 +88,7 @@ fn random_plan(
     Ok(EmbeddingPlan { topology: Topology::new(ranks, 1)?, tables })
 }
 
-fn of_all_ranks(
+pub(super) fn of_all_ranks(
     training: &Training,
     devices: &[Arc<Device>],
     precision: Precision,
@@ -116,8 +116,8 @@ fn run(
 
 /// What a training has come to.
 #[derive(PartialEq)]
-struct Run {
-    losses: Vec<f64>,
+pub(super) struct Run {
+    pub(super) losses: Vec<f64>,
     weights: Vec<f32>,
     logits: Vec<f32>,
 }
@@ -142,7 +142,7 @@ fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> 
 }
 
 /// Trains over ranks, with tables placed by a plan, and compares it with what one GPU came to; then trains once more.
-fn is_as_one(
+pub(super) fn is_as_one(
     training: &Training,
     (expected, alone): (&[f64], &mut CudaModel),
     devices: &[Arc<Device>],
@@ -232,8 +232,18 @@ fn write_nothing_after_a_wrong_loss(_: &Bench, words: &mut Words) -> Outcome {
 }
 
 fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
+    let devices = some_devices(words)?;
+    judges_as_the_cpu_does(words, &devices, None)
+}
+
+pub(super) fn judges_as_the_cpu_does(
+    words: &mut Words,
+    devices: &[Arc<Device>],
+    plan: Option<&dyn Fn(&Training) -> Result<EmbeddingPlan, Failed>>,
+) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 20);
-    let mut model = training.over_ranks(&some_devices(words)?, Precision::Bf16, None)?;
+    let plan = plan.map(|plan| plan(&training)).transpose()?;
+    let mut model = training.over_ranks(devices, Precision::Bf16, plan.as_ref())?;
     training.losses_on_gpu(&mut model)?;
     let size = model.score_size();
     let batches: Vec<Samples> = (training.batches.iter())

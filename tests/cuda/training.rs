@@ -207,9 +207,10 @@ impl Training {
     ) -> Result<CudaModel, Failed> {
         let Self { spec, rules, seed, .. } = self;
         let shape = BatchShape { plan, ..self.shape() };
+        let nodes = plan.map_or(1, |plan| plan.topology.nodes());
         Ok(match devices {
             [device] => CudaModel::initialized(device, spec.clone(), rules, execution, *seed, shape)?,
-            _ => CudaModel::over_ranks(devices, spec.clone(), rules, execution, *seed, shape)?,
+            _ => CudaModel::over_ranks((devices, nodes, None), spec.clone(), rules, execution, *seed, shape)?,
         })
     }
 

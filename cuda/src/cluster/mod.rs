@@ -116,6 +116,18 @@ impl Cluster {
         Ok(Self { between, peers, node, nodes })
     }
 
+    /// The ranks of a node that are all of this process, as [`Cluster::of_nodes`] with one `gather` for the first.
+    ///
+    /// # Panics
+    /// Where there is no rank.
+    pub fn of_process(peers: Vec<Peers>, node: usize, nodes: usize, gather: GatherNodes) -> Vec<Self> {
+        let mut gather = Some(Mutex::new(gather));
+        let rank = |peers: Peers| Self { between: Between::Nodes(gather.take()), peers, node, nodes };
+        let ranks: Vec<_> = peers.into_iter().map(rank).collect();
+        assert!(!ranks.is_empty(), "a node has a rank");
+        ranks
+    }
+
     /// The ranks of this node.
     pub fn peers(&self) -> &Peers {
         &self.peers

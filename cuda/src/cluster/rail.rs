@@ -163,21 +163,34 @@ impl Rail {
                 thread::yield_now();
                 continue;
             }
-            let failed = rails.iter().find_map(|rail| rail.communicator().check().err());
-            let deadline = rails.iter().map(|rail| rail.0.deadline).max();
-            let late = deadline.filter(|&deadline| begun.elapsed() > deadline);
-            if failed.is_some() || late.is_some() {
-                let error = failed.unwrap_or_else(|| Self::late(rails, late.unwrap_or_default()));
-                rails.iter().for_each(|rail| rail.communicator().abort());
-                return Err(error);
-            }
+            Self::check(rails, begun, false)?;
             thread::sleep(NAP);
         }
         Ok(())
     }
 
+    /// Tells what has failed of some rails' collectives, or which of them has no end within the rails' deadline since
+    /// the host has waited for them, or at all where a rank is known to be lost; then all are aborted.
+    ///
+    /// # Errors
+    /// As [`Rail::wait_for`].
+    pub fn check(rails: &[&Self], begun: Instant, is_lost: bool) -> Result<()> {
+        let failed = rails.iter().find_map(|rail| rail.communicator().check().err());
+        let is_late = rails.iter().any(|rail| is_lost || begun.elapsed() > rail.0.deadline);
+        let Some(error) = failed.or_else(|| is_late.then(|| Self::late(rails, begun.elapsed()))) else {
+            return Ok(());
+        };
+        rails.iter().for_each(|rail| rail.abort());
+        Err(error)
+    }
+
+    /// Ends all that was enqueued, whatever other ranks do; nothing can be enqueued after.
+    pub fn abort(&self) {
+        self.communicator().abort();
+    }
+
     /// What a rank waits for that has waited too long.
-    fn late(rails: &[&Self], deadline: Duration) -> Error {
+    fn late(rails: &[&Self], waited: Duration) -> Error {
         let inside = |rail: &&&Self| {
             let word = &rail.0.inside.elements()[0];
             // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
@@ -189,6 +202,6 @@ impl Rail {
             rails.iter().find_map(|rail| inside(&rail)).unwrap_or(("the GPU", "nothing that NCCL does"));
         let (rank, node, nodes) =
             rails.first().map_or((0, 0, 0), |rail| (rail.0.rank, rail.0.node, rail.0.nodes));
-        Error::RailLate { rank, node, nodes, lane, collective, deadline_ms: deadline.as_millis() }
+        Error::RailLate { rank, node, nodes, lane, collective, waited_ms: waited.as_millis() }
     }
 }

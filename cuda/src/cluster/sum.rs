@@ -21,6 +21,7 @@ pub struct ClusterSum {
     of_node: AllReduce,
     /// Where there are several nodes.
     rail: Option<Rail>,
+    what: &'static str,
 }
 
 impl ClusterSum {
@@ -34,7 +35,11 @@ impl ClusterSum {
     /// Those of [`crate::Peers::share`].
     pub fn new(cluster: &Cluster, rail: Option<&Rail>, len: usize, numbers: usize) -> Result<Self> {
         if cluster.nodes() == 1 {
-            return Ok(Self { of_node: AllReduce::new(cluster.peers(), len, numbers)?, rail: None });
+            return Ok(Self {
+                of_node: AllReduce::new(cluster.peers(), len, numbers)?,
+                rail: None,
+                what: NAME,
+            });
         }
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         Self::of_part(cluster, rail, &values, 0..len, numbers)
@@ -59,13 +64,37 @@ impl ClusterSum {
             None => AllReduce::of_part(cluster.peers(), values, part, numbers)?,
             Some(_) => AllReduce::by_slices(cluster.peers(), values, part, numbers)?,
         };
-        Ok(Self { of_node, rail: rail.cloned() })
+        Ok(Self { of_node, rail: rail.cloned(), what: NAME })
+    }
+
+    /// The same over the ranks of one node, by slices: for those that take no more than the sums of their own, by
+    /// [`ClusterSum::of_node`].
+    ///
+    /// # Panics
+    /// As [`AllReduce::of_part`], and where there are several nodes.
+    ///
+    /// # Errors
+    /// As [`ClusterSum::new`].
+    pub fn by_slices(
+        cluster: &Cluster,
+        values: &Arc<Shared<f32>>,
+        part: Range<usize>,
+        numbers: usize,
+    ) -> Result<Self> {
+        assert_eq!(cluster.nodes(), 1, "slices are of one node's ranks");
+        let of_node = AllReduce::by_slices(cluster.peers(), values, part, numbers)?;
+        Ok(Self { of_node, rail: None, what: NAME })
+    }
+
+    /// What sums within the node.
+    pub fn of_node(&self) -> &AllReduce {
+        &self.of_node
     }
 
     /// As [`AllReduce::named`].
     #[must_use]
     pub fn named(self, what: &'static str) -> Self {
-        Self { of_node: self.of_node.named(what), ..self }
+        Self { of_node: self.of_node.named(what), what, ..self }
     }
 
     /// As [`AllReduce::values`].
@@ -97,7 +126,7 @@ impl ClusterSum {
         // the rest.
         unsafe {
             self.of_node.scatter(lane)?;
-            rail.sum(lane, NAME, values, numbers)?;
+            rail.sum(lane, self.what, values, numbers)?;
             self.of_node.spread(lane)
         }
     }

@@ -37,6 +37,7 @@ mod merge;
 mod number;
 mod optimizer;
 mod pooled;
+mod rails;
 mod reduce;
 mod route;
 mod rows;
@@ -82,6 +83,7 @@ pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
 pub use pooled::{Pooled, PooledFeature};
+pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
 pub use route::{Pair, Route, RouteBegin, RouteCount, RouteNumber, RouteSort, Segment};
 pub use rows::Send;
@@ -303,6 +305,9 @@ kernels! {
         PooledSendF32 = c"pooled_send_f32", PooledSendBf16 = c"pooled_send_bf16",
         PooledSendF16 = c"pooled_send_f16";
     "number": Groups = c"number_groups", Number = c"number";
+    "rails": RailLists = c"rail_lists", RailMark = c"rail_mark",
+        RailSpreadBy4 = c"rail_spread_4", RailSpreadBy16 = c"rail_spread_16", RailSpreadBy32 = c"rail_spread_32",
+        RailGatherBy4 = c"rail_gather_4", RailGatherBy16 = c"rail_gather_16", RailGatherBy32 = c"rail_gather_32";
     "reduce":
         ReduceF32By4x1 = c"reduce_f32_4x1",
         ReduceBf16By4x1 = c"reduce_bf16_4x1",

@@ -90,9 +90,10 @@ pub struct Route {
     pub sample_bits: u32,
     /// Where slots are wanted: bits of a look-up's place in its feature; the feature's number must fit above them.
     pub place_bits: u32,
-    /// All ranks.
+    /// Those of a node.
     pub ranks: u32,
-    /// Keys of an owner: its rows' keys are those from `owner * span` on.
+    /// Keys of an owner: its rows' keys are those from `owner * span` on; over nodes those of all ranks of its rail, one
+    /// behind the other.
     pub span: u32,
     /// Rows that every rank has, of tables of which it has not all, by [`Feature::frequent`]; numbered.
     pub frequent: KeySet,
@@ -100,9 +101,13 @@ pub struct Route {
     pub frequent_base: u32,
     /// Ranks, and one more where there are rows that every rank has: their keys are those of that owner.
     pub owners: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 224);
+const _: () = assert!(size_of::<Segment>() == 24 && size_of::<Route>() == 232);
 
 impl Route {
     /// Look-ups of a tile, which one block sorts.

@@ -12,7 +12,7 @@ use crate::pinned::Pinned;
 #[derive(Debug)]
 pub struct GivingUp(Pinned<u64>);
 
-// SAFETY: the word is only written, as a whole, and by atomic stores.
+// SAFETY: the word is only accessed as a whole, and by atomic operations.
 unsafe impl Sync for GivingUp {}
 
 impl GivingUp {
@@ -28,8 +28,14 @@ impl GivingUp {
     /// Has the GPU wait for nobody any more: within some milliseconds each wait ends, at which it stands or to which it
     /// comes. What was computed since must be thrown away.
     pub fn give_up(&self) {
-        // SAFETY: the memory is this value's, aligned to a page; the GPU only reads it, and the host does nothing else
-        // with it.
+        // SAFETY: the memory is this value's, aligned to a page; the GPU only reads it, and the host accesses it
+        // by atomic operations alone.
         unsafe { AtomicU64::from_ptr(self.0.first()) }.store(1, Ordering::Release);
+    }
+
+    /// Whether the GPU was told so.
+    pub fn is_given_up(&self) -> bool {
+        // SAFETY: as for `give_up`.
+        unsafe { AtomicU64::from_ptr(self.0.first()) }.load(Ordering::Acquire) != 0
     }
 }

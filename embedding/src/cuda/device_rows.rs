@@ -185,7 +185,7 @@ fn row_part(layout: &Layout, (part, row): (&Part, RowLayout), rank: usize) -> Op
     let count = layout.part_rows(rank, part);
     let rows = match &part.held {
         Held::Owned(Owner::EveryRank) => {
-            RowSet::Every { first: rank as u64, step: layout.ranks as u64, count }
+            RowSet::Every { first: rank as u64, step: layout.ranks() as u64, count }
         }
         Held::Owned(Owner::Rank(_)) => RowSet::all(count),
         Held::Everywhere(frequent) => frequent.set(),

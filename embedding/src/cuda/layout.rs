@@ -8,7 +8,7 @@ use super::numbering::bits_of;
 use super::parts::{Held, Part};
 use crate::dtype::Dtype;
 use crate::optimizer::{Optimizer, UpdateRule};
-use crate::placement::{EmbeddingPlan, FrequentRows};
+use crate::placement::{EmbeddingPlan, FrequentRows, RoundCapacity};
 use crate::table::{Pooling, TableSpec};
 use crate::topology::Topology;
 
@@ -73,9 +73,16 @@ pub struct Ids {
 /// Where a row is, is one word, its *key*: `owner * span + number`. What every rank has is counted as of one more
 /// owner, behind the last rank, so that all rows go one way: those ones each rank sends to itself, and their gradients
 /// to all.
+///
+/// Over several nodes, a rank asks the rank of its own node that is on the owner's rail. So the owner in a key is that
+/// one's place, and its keys go on by nodes: `place * owner_span + node * span + number`. Every node has as many ranks.
 #[derive(Debug, Clone)]
 pub struct Layout {
+    /// Those of a node.
     pub(super) ranks: usize,
+    pub(super) nodes: usize,
+    /// Of each part: the rows of it that a message between nodes has room for at first.
+    pub(super) rounds: Vec<usize>,
     pub(super) samples: usize,
     pub(super) stride: usize,
     pub(super) tables: Vec<TableSpec>,
@@ -94,7 +101,7 @@ pub struct Layout {
     pub(super) listed_keys: Vec<Option<u32>>,
     /// Where each part's rows begin at every rank, and where the last one's end.
     pub(super) bases: Vec<u64>,
-    /// Keys of an owner: its rows, rounded up to whole groups.
+    /// Keys of a rank's rows, rounded up to whole groups.
     pub(super) span: usize,
 }
 
@@ -128,6 +135,8 @@ impl Layout {
         }
         let mut layout = Self {
             ranks,
+            nodes: 1,
+            rounds: vec![RoundCapacity::default().vectors; tables.len()],
             samples,
             stride,
             tables: tables.to_vec(),
@@ -173,10 +182,14 @@ impl Layout {
         let features = self.sharded.len();
         let widest = self.parts.iter().map(|part| part.columns.len()).max().unwrap_or(0);
         let limits = [
-            ("ranks", self.ranks as u64, RANKS_MAX as u64),
+            ("nodes", self.nodes as u64, RANKS_MAX as u64),
             ("features, one for each part of their tables", features as u64, Route::FEATURES_MAX as u64),
             ("elements of a row", widest as u64, 4 * u64::from(SparseUpdate::<f32>::VECTORS_MAX)),
-            ("rows, rounded up over all owners", span * self.owners() as u64, u64::from(u32::MAX)),
+            (
+                "rows, rounded up over all owners",
+                span * (self.nodes * self.owners()) as u64,
+                u64::from(u32::MAX),
+            ),
             ("rows of tables with rows that every rank has", keys, u64::from(u32::MAX)),
             ("elements of a rank's vectors", self.elements() as u64, u64::from(u32::MAX)),
             ("bags of a rank's batch", (features as u64) << self.sample_bits(), u64::from(u32::MAX)),
@@ -199,27 +212,70 @@ impl Layout {
         self
     }
 
+    /// The same with its ranks on so many nodes, numbered node by node.
+    ///
+    /// # Panics
+    /// Where nodes would have unequal numbers of ranks, or a plan was taken before.
+    ///
+    /// # Errors
+    /// Where something is larger than kernels can number.
+    pub fn with_nodes(mut self, nodes: usize) -> Result<Self> {
+        let ranks = self.ranks();
+        assert!(nodes > 0 && ranks.is_multiple_of(nodes), "nodes have as many ranks each");
+        (self.ranks, self.nodes) = (ranks / nodes, nodes);
+        self.number()?;
+        Ok(self)
+    }
+
     /// The same with its tables placed by a plan.
     ///
     /// # Panics
-    /// Where the plan is of other tables, or of other ranks.
+    /// Where the plan is of other tables, or of other ranks or nodes.
     ///
     /// # Errors
     /// Where the plan has what GPUs do not exchange, or parts cannot be numbered.
     pub fn with_plan(mut self, plan: &EmbeddingPlan) -> Result<Self> {
         assert_eq!(
-            (plan.tables.len(), plan.topology.ranks()),
-            (self.tables.len(), self.ranks),
+            (plan.tables.len(), plan.topology.ranks(), plan.topology.nodes()),
+            (self.tables.len(), self.ranks(), self.nodes),
             "the plan of these"
         );
         (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
+        if self.nodes > 1 && self.parts.iter().any(Part::is_everywhere) {
+            return Err(Error::NotExchanged("rows that every rank has, over several nodes,"));
+        }
+        if self.nodes > 1 && !self.pooled.is_empty() {
+            return Err(Error::NotExchanged("bags that owners have pooled, over several nodes,"));
+        }
+        if self.nodes > 1 && (0..self.tables.len()).any(|table| self.shares_squares(table)) {
+            return Err(Error::NotExchanged(
+                "the squares of rows whose columns several ranks have, over nodes,",
+            ));
+        }
+        let of_part = |part: &Part| plan.tables[part.table].round.vectors;
+        self.rounds = self.parts.iter().map(of_part).collect();
         self.number()?;
         Ok(self)
     }
 
-    /// Ranks.
+    /// Ranks, of all nodes.
     pub fn ranks(&self) -> usize {
-        self.ranks
+        self.ranks * self.nodes
+    }
+
+    /// Nodes.
+    pub fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Keys of a rank's rows.
+    pub fn span(&self) -> usize {
+        self.span
+    }
+
+    /// Keys of an owner: those of all ranks of its rail.
+    pub(super) fn owner_span(&self) -> usize {
+        self.nodes * self.span
     }
 
     /// Samples of a rank's batch.
@@ -286,7 +342,7 @@ impl Layout {
         &self.sharded
     }
 
-    /// Owners of keys: the ranks, and where there are rows that every rank has, one more that stands for each of them.
+    /// Owners of keys: the ranks of a node, and where there are rows that every rank has, one more that stands for each of them.
     pub fn owners(&self) -> usize {
         self.ranks + usize::from(self.parts.iter().any(Part::is_everywhere))
     }
@@ -297,7 +353,8 @@ impl Layout {
         self.ranks * (1 + self.owners() - self.ranks)
     }
 
-    /// The owner of a row that is looked up in a part, and the row's number there.
+    /// The owner of a row that is looked up in a part, and the row's number there. Over nodes it is the rank of a node
+    /// that is on the owner's rail, with a number for each of this one's rows.
     ///
     /// # Panics
     /// Where every rank has only some of the table's rows, and not this one, though the part is of such rows.
@@ -312,7 +369,8 @@ impl Layout {
             }
             (Held::Owned(owner), None) => {
                 let topology = self.topology();
-                (owner.of(row, topology), self.bases[part] + owner.local(row, topology))
+                let (rank, number) = (owner.of(row, topology), self.bases[part] + owner.local(row, topology));
+                (topology.place_of(rank), (topology.node_of(rank) * self.span) as u64 + number)
             }
         }
     }
@@ -325,9 +383,9 @@ impl Layout {
         })
     }
 
-    /// The ranks, all on one node.
+    /// The ranks of all nodes.
     pub(super) fn topology(&self) -> Topology {
-        Topology::new(self.ranks.max(1), 1).expect("ranks of one node")
+        Topology::new(self.ranks().max(1), self.nodes).expect("as many ranks a node")
     }
 
     /// Bits of a bag that are the sample's; the feature's are above.
@@ -359,7 +417,6 @@ mod tests {
             let columns = [Hotness::Ragged { max: 4 }];
             Layout::new(ranks, samples, stride, &tables(&[rows]), &columns, &[feature(0, place)]).unwrap_err()
         };
-        assert!(matches!(refused(9, 1, 8, 5, 0), Error::TooLarge { what: "ranks", .. }));
         assert!(matches!(refused(2, 1, 8, u64::from(u32::MAX), 0), Error::TooLarge { .. }));
         assert!(matches!(refused(1, (1 << 28) + 1, 8, 5, 0), Error::TooLarge { .. }));
         assert!(matches!(refused(1, 1, 10, 5, 0), Error::NotByFour { what: "the stride", have: 10 }));

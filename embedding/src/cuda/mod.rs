@@ -37,6 +37,7 @@ mod numbering;
 mod optimizer;
 mod parts;
 mod pooled;
+mod rails;
 mod route;
 mod router;
 mod storage;

@@ -1,15 +1,17 @@
-//! Tables over the GPUs of an NVLink domain: each rank owns some of the rows, and exchanges them with its peers.
+//! Tables over the GPUs of an NVLink domain, or of several: each rank owns some of the rows, and exchanges them with its
+//! peers.
 
 use rankine_cuda::kernels::{
-    Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce, Send,
-    Shard, SharedSquares, Step, Update,
+    Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,
+    Send, Shard, SharedSquares, Step, Update,
 };
-use rankine_cuda::{Buffer, Lane, PeerBarrier, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Cluster, Lane, PeerBarrier, Pointer, Rail, Shared};
 
 use super::device_rows::{self, DeviceRows, Store};
 use super::error::{Error, Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::pooled::Pooled;
+use super::rails::{Own, Owned, Rails};
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::{POISON, blocks, storage};
@@ -21,10 +23,16 @@ use super::{POISON, blocks, storage};
 /// [`update`](Self::update), in this order; all ranks enqueue the same. Routes are made on one lane, everything else on
 /// another, so that the route of a batch is made while the one before is worked on. Between the look-ups of two batches
 /// all ranks must meet: what has landed must be pooled before other rows land. Training does so before it updates.
+///
+/// Over nodes, messages have one of a few sizes. Which one a batch needs is known once its route is made
+/// ([`size_needed`](Self::size_needed)); where it is not the first, [`route_rest`](Self::route_rest) must follow, and
+/// all else that is enqueued for the batch takes that size. With one node there is one size, 0.
 #[derive(Debug)]
 pub struct NodeTables {
     layout: Layout,
     rank: usize,
+    /// The rank's place in its node.
+    place: usize,
     seed: u64,
     /// What rows travel as, forth and, but for f16, back.
     element: ElementKind,
@@ -46,6 +54,8 @@ pub struct NodeTables {
     /// `[rank][entries_max][width]`: what each rank has summed for this owner's rows.
     sums: Shared<u32>,
     routes: Vec<NodeRoute>,
+    /// Where there are several nodes.
+    rails: Option<Rails>,
     union: Bits,
     parts: Buffer<f32>,
     /// Which rows have been updated, where that is of interest.
@@ -59,27 +69,30 @@ impl NodeTables {
     /// Tables as training starts with them: with the weights that [`crate::cpu::Table::initialized`] gives for the seed
     /// and the tables' numbers, and the state that goes with them; those from number `drawn` on begin with zeros, as
     /// first-order terms do. Rows travel as `T`, the type that the model computes in. `routes` is how many batches'
-    /// routes are held. A collective call.
+    /// routes are held. Over nodes there must be rails, that of routes and that of all else. A collective call.
     ///
     /// # Panics
-    /// Where the layout is of another number of ranks, or where there are no two routes: one is made while the one
-    /// before is in use.
+    /// Where the layout is of another number of ranks or nodes, or where there are no two routes: one is made while the
+    /// one before is in use; and where rails are missing.
     ///
     /// # Errors
     /// Where the layout is of more than can be numbered, where the memory does not suffice, and where a peer does not
     /// come.
     pub fn initialized<T: Element>(
-        peers: &Peers,
+        (cluster, rails): (&Cluster, Option<(&Rail, &Rail)>),
         layout: Layout,
         lane: &Lane,
         seed: u64,
         drawn: usize,
         routes: usize,
     ) -> Result<Self> {
-        assert_eq!(layout.ranks, peers.ranks(), "the layout of these ranks");
+        let of_cluster = (cluster.ranks(), cluster.nodes());
+        assert_eq!((layout.ranks(), layout.nodes()), of_cluster, "the layout of these ranks");
+        assert_eq!(rails.is_some(), layout.nodes() > 1, "rails where there are several nodes");
         assert!(routes >= 2, "a route is made while the one before is in use");
         layout.check_exchange()?;
-        let (device, rank) = (peers.device(), peers.rank());
+        let (peers, rank) = (cluster.peers(), cluster.rank());
+        let device = peers.device();
         let table = {
             let _tables = device.purpose("tables");
             Buffer::uninitialized(device, layout.rank_words(rank))?
@@ -102,7 +115,12 @@ impl NodeTables {
         let squares = layout
             .shared_squares()
             .map(|(shared, room)| Ok::<_, Error>((Buffer::of(device, &shared)?, peers.share(room, POISON)?)));
+        let rails = rails.map(|rails| {
+            let bytes = (size_of::<T>(), sum_bytes::<T>());
+            Rails::new(cluster, &layout, rails, bytes, routes)
+        });
         let tables = Self {
+            rails: rails.transpose()?,
             table,
             shards: Buffer::of(device, &shards)?,
             squares: squares.transpose()?,
@@ -114,13 +132,14 @@ impl NodeTables {
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
-            union: Bits::new(device, layout.span)?,
+            union: Bits::new(device, layout.owner_span())?,
             parts: Buffer::filled(device, parts, POISON)?,
             touched: None,
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
             rank,
+            place: peers.rank(),
             seed,
             layout,
         };
@@ -169,7 +188,47 @@ impl NodeTables {
         unsafe {
             self.route_own(lane, ids, place)?;
             self.route_barrier.enqueue(lane)?;
-            self.merge(lane, place)
+            self.merge(lane, place)?;
+            match &self.rails {
+                Some(rails) => rails.route(lane, self.own(), &self.routes[place], place),
+                None => Ok(()),
+            }
+        }
+    }
+
+    /// Sizes that messages between nodes have; 1 where there is one node.
+    pub fn sizes(&self) -> usize {
+        self.rails.as_ref().map_or(1, Rails::sizes)
+    }
+
+    /// The size of messages that a batch needs whose route is made: the same at all ranks of a rail.
+    pub fn size_needed(&self, place: usize) -> usize {
+        self.rails.as_ref().map_or(0, |rails| rails.size_needed(place))
+    }
+
+    /// Enqueues the rest of a route, where its batch needs another size than the first.
+    ///
+    /// # Panics
+    /// Where there is one node.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::route`]; it must be the last route that was enqueued.
+    ///
+    /// # Errors
+    /// Where the driver or NCCL refuses.
+    pub unsafe fn route_rest(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
+        let rails = self.rails.as_ref().expect("there are nodes to exchange with");
+        // SAFETY: the caller vouches for all of this.
+        unsafe { rails.route_rest(lane, self.own(), place, size) }
+    }
+
+    fn own(&self) -> Own<'_> {
+        Own {
+            layout: &self.layout,
+            set: &self.union,
+            shards: &self.shards,
+            table: self.table.pointer(),
+            place: self.place,
         }
     }
 
@@ -196,7 +255,7 @@ impl NodeTables {
     /// # Errors
     /// Where the driver refuses.
     pub unsafe fn merge(&self, lane: &Lane, place: usize) -> Result<()> {
-        let (merge, number, link) = self.routes[place].merge(&self.layout, self.rank, self.union.set());
+        let (merge, number, link) = self.routes[place].merge(&self.layout, self.place, self.union.set());
         let groups = (self.union.groups.len() as u32, 1);
         // SAFETY: all addresses are of this rank's buffers, and of its peers', which the caller vouches for; a rank
         // looks up no more than `entries_max` rows of an owner, and all together no more than `union_max`.
@@ -227,13 +286,13 @@ impl NodeTables {
         &self,
         lane: &Lane,
         ids: Ids,
-        place: usize,
+        (place, size): (usize, usize),
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
         // SAFETY: the caller vouches for all of this.
         unsafe {
-            self.send::<T>(lane, place)?;
+            self.send::<T>(lane, place, size)?;
             self.meet(lane)?;
             self.pool(lane, ids, place, samples, vectors)
         }
@@ -249,9 +308,14 @@ impl NodeTables {
     ///
     /// # Errors
     /// Where the driver refuses.
-    pub unsafe fn send<T: Element>(&self, lane: &Lane, place: usize) -> Result<()> {
+    pub unsafe fn send<T: Element>(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
         self.check_element::<T>();
         let (layout, route) = (&self.layout, &self.routes[place]);
+        if let Some(rails) = &self.rails {
+            let landings = self.landing.of_ranks();
+            // SAFETY: the caller vouches for all of this.
+            return unsafe { rails.send::<T>(lane, self.own(), (route, place, size), landings) };
+        }
         let send = Send::<T> {
             storage: self.table.pointer(),
             shards: self.shards.pointer(),
@@ -261,7 +325,7 @@ impl NodeTables {
             landings: self.landing.of_ranks().map(Pointer::cast),
             shards_count: self.shards.len() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.rank as u32,
+            rank: self.place as u32,
             ranks: layout.ranks as u32,
             width: layout.wire_width() as u32,
             owned: layout.owned_max() as u32,
@@ -317,7 +381,7 @@ impl NodeTables {
 
     /// Enqueues the sums of the gradients of each distinct row that this rank looked up, which go to the rows' owners:
     /// as f32, or where gradients are bf16 as such. They are not scaled, and nothing stops this: [`NodeTables::update`]
-    /// sees to both. [`NodeTables::meet`] must follow.
+    /// sees to both. [`NodeTables::meet`] must follow, and [`NodeTables::carry_back`].
     ///
     /// # Panics
     /// Where `T` is another type than the tables were made for.
@@ -352,7 +416,7 @@ impl NodeTables {
             vectors: layout.vectors() as u32,
             width: layout.wire_width() as u32,
             capacity: layout.entries_max() as u32,
-            rank: self.rank as u32,
+            rank: self.place as u32,
             ranks: layout.ranks as u32,
             dtype: Reduce::<T>::SUMS as u32,
             owners: layout.owners() as u32,
@@ -380,6 +444,31 @@ impl NodeTables {
         Ok(unsafe { self.barrier.enqueue(lane) }?)
     }
 
+    /// Enqueues carrying sums of gradients on to the rows' owners in other nodes, once all ranks of the node have met;
+    /// nothing where there is one node.
+    ///
+    /// # Safety
+    /// All ranks must have met since they reduced; the size must be that of the batch; lives as for
+    /// [`NodeTables::route`]; see [`Lane::launch`].
+    ///
+    /// # Errors
+    /// Where the driver or NCCL refuses.
+    pub unsafe fn carry_back(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
+        let Some(rails) = &self.rails else { return Ok(()) };
+        let sums = (self.sums.pointer(), self.sums_dtype());
+        // SAFETY: the caller vouches for all of this.
+        unsafe { rails.carry_back(lane, self.own(), (&self.routes[place], size), sums) }
+    }
+
+    /// What sums of gradients are stored as.
+    fn sums_dtype(&self) -> Dtype {
+        match self.element {
+            ElementKind::F32 => Reduce::<f32>::SUMS,
+            ElementKind::Bf16 => Reduce::<half::bf16>::SUMS,
+            ElementKind::F16 => Reduce::<half::f16>::SUMS,
+        }
+    }
+
     /// Enqueues the update of each of this rank's rows that any rank looked up in the batch whose route is at `place`,
     /// by its table's rule and from the sum of the ranks' sums, in the order of ranks; of none where `stop` is not 0.
     /// `rates` is one a table; of the step its number counts, where weights are rounded at random. Where several ranks
@@ -401,10 +490,15 @@ impl NodeTables {
         (scale, stop): (Pointer<f32>, Pointer<u32>),
     ) -> Result<()> {
         let (layout, route) = (&self.layout, &self.routes[place]);
-        let dtype = match self.element {
-            ElementKind::F32 => Reduce::<f32>::SUMS,
-            ElementKind::Bf16 => Reduce::<half::bf16>::SUMS,
-            ElementKind::F16 => Reduce::<half::f16>::SUMS,
+        let owned = match &self.rails {
+            Some(rails) => rails.owned(place),
+            None => Owned {
+                rows: route.union.pointer(),
+                rows_count: route.union_starts.pointer().element(1),
+                sources: route.sources.pointer(),
+                sums: self.sums.pointer(),
+                ranks: layout.ranks,
+            },
         };
         let update = Update {
             by: Learning {
@@ -416,20 +510,20 @@ impl NodeTables {
                 seed: self.seed,
                 storage: self.table.pointer(),
             },
-            rows: route.union.pointer(),
-            rows_count: route.union_starts.pointer().element(1),
-            sources: route.sources.pointer(),
-            sums: self.sums.pointer(),
+            rows: owned.rows,
+            rows_count: owned.rows_count,
+            sources: owned.sources,
+            sums: owned.sums,
             shared: self.squares.as_ref().map_or(Pointer::NULL, |(shared, _)| shared.pointer()),
             squares: self
                 .squares
                 .as_ref()
                 .map_or([Pointer::NULL; RANKS_MAX], |(_, squares)| squares.of_ranks()),
             shards_count: self.shards.len() as u32,
-            ranks: layout.ranks as u32,
+            ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
-            dtype: dtype as u32,
-            rank: self.rank as u32,
+            dtype: self.sums_dtype() as u32,
+            rank: self.place as u32,
             reserved: 0,
         };
         let (vectors, blocks) = (layout.vectors() as u32, self.blocks(lane));
@@ -443,8 +537,7 @@ impl NodeTables {
             update.enqueue(lane, vectors, blocks)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))?;
         }
-        let count = route.union_starts.pointer().element(1);
-        device_rows::mark(self.touched.as_ref(), lane, (route.union.pointer(), count), stop)
+        device_rows::mark(self.touched.as_ref(), lane, (owned.rows, owned.rows_count), stop)
     }
 
     /// Keeps book of the rows that are updated by what is enqueued from now on, a bit each.
@@ -487,7 +580,11 @@ impl NodeTables {
     /// # Errors
     /// Where the lane's work failed.
     pub fn snapshot(&self, lane: &Lane, place: usize) -> Result<Snapshot> {
-        self.routes[place].read(lane, &self.layout)
+        let mut snapshot = self.routes[place].read(lane, &self.layout)?;
+        if let Some(rails) = &self.rails {
+            snapshot.named = rails.read(lane, place)?;
+        }
+        Ok(snapshot)
     }
 
     /// Waits for the lane, and tells what went wrong on the GPU.
@@ -521,7 +618,7 @@ impl NodeTables {
 /// Bytes of an element of the sums of gradients of a type.
 fn sum_bytes<T: Element>() -> usize {
     match Reduce::<T>::SUMS {
-        rankine_cuda::kernels::Dtype::Fp32 => 4,
+        Dtype::Fp32 => 4,
         _ => 2,
     }
 }

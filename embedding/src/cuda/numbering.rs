@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, Route, Segment, SharedSquares};
+use rankine_cuda::kernels::{
+    self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment, SharedSquares,
+};
 
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Layout, VECTOR};
@@ -91,7 +93,7 @@ impl Layout {
         let (words, mut listed_before) = (self.words(rank), 0);
         let mut of = |(number, part): (usize, &Part)| {
             let (row, step) = match &part.held {
-                Held::Owned(Owner::EveryRank) => (rank, self.ranks),
+                Held::Owned(Owner::EveryRank) => (rank, self.ranks()),
                 _ => (0, 1),
             };
             let weight_words = self.weight_words(number);
@@ -156,7 +158,11 @@ impl Layout {
                 slots,
                 owner: match part.held {
                     Held::Owned(Owner::EveryRank) => kernels::Feature::TURNS,
-                    Held::Owned(Owner::Rank(rank)) => rank as u32,
+                    Held::Owned(Owner::Rank(rank)) => {
+                        // In the order of keys.
+                        let topology = self.topology();
+                        (topology.place_of(rank) * self.nodes + topology.node_of(rank)) as u32
+                    }
                     Held::Everywhere(_) => self.ranks as u32,
                 },
                 frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
@@ -180,7 +186,7 @@ impl Layout {
     /// What a part's look-ups are sorted with: on one GPU with none but those, and else with all, since keys go by
     /// owner first.
     fn segment(&self, part: usize) -> Option<usize> {
-        (self.owners() == 1).then_some(part)
+        (self.nodes * self.owners() == 1).then_some(part)
     }
 
     /// The segments, as the kernels have them that sort look-ups, each with the look-ups that it has at most.
@@ -192,7 +198,7 @@ impl Layout {
         let of = |features: &[(&Feature, usize)]| {
             let (base, keys) = match self.segment(features[0].1) {
                 Some(part) => (self.bases[part], self.bases[part + 1] - self.bases[part]),
-                None => (0, (self.span * self.owners()) as u64),
+                None => (0, (self.owner_span() * self.owners()) as u64),
             };
             let bits = bits_of(keys as usize).max(1);
             let passes = bits.div_ceil(Route::DIGIT_BITS);
@@ -245,6 +251,10 @@ impl Layout {
             ("look-ups of the longest feature, times features", features << self.place_bits()),
             ("rows that all ranks look up at an owner", (self.ranks * self.entries_max()) as u64 + 1),
         ];
+        let (have, most) = (self.ranks as u64, RANKS_MAX as u64);
+        if have > most {
+            return Err(Error::TooLarge { what: "ranks of a node", have, most });
+        }
         let most = u64::from(u32::MAX);
         match limits.into_iter().find(|(_, have)| *have > most) {
             Some((what, have)) => Err(Error::TooLarge { what, have, most }),
@@ -292,7 +302,7 @@ impl Layout {
 
     /// Distinct rows that a rank can look up at one owner and that this one alone has.
     pub(super) fn owned_max(&self) -> usize {
-        let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(owner, part) };
+        let owned = |owner, part: &Part| if part.is_everywhere() { 0 } else { self.rail_rows(owner, part) };
         (0..self.ranks).map(|owner| self.distinct_max(1, |part| owned(owner, part))).max().unwrap_or(0)
     }
 
@@ -304,7 +314,36 @@ impl Layout {
 
     /// Distinct rows of an owner that all ranks together can look up.
     pub(super) fn union_max(&self, owner: usize) -> usize {
-        self.distinct_max(self.ranks, |part| self.part_rows(owner, part))
+        self.distinct_max(self.ranks, |part| self.rail_rows(owner, part))
+    }
+
+    /// Distinct rows of a rank that those of a node together can look up, at most.
+    pub(super) fn node_max(&self) -> usize {
+        let at = |rank| self.distinct_max(self.ranks, |part| self.part_rows(rank, part));
+        (0..self.ranks()).map(at).max().unwrap_or(0)
+    }
+
+    /// Rows that a message from one node to a rank of another has room for at first: what is expected of each part.
+    pub(super) fn round_rows(&self) -> usize {
+        let rows = |part: &Part| (0..self.ranks()).map(|rank| self.part_rows(rank, part)).max().unwrap_or(0);
+        let of_part = |(part, &round): (&Part, &usize)| {
+            round.min(rows(part) as usize).min(self.ranks * self.part_look_ups(part))
+        };
+        self.parts.iter().zip(&self.rounds).map(of_part).sum()
+    }
+
+    /// Distinct rows of a rank that those of all nodes together can look up.
+    pub(super) fn rank_max(&self, rank: usize) -> usize {
+        self.distinct_max(self.ranks(), |part| self.part_rows(rank, part))
+    }
+
+    /// Rows of a part that the ranks with a place have: one of each node.
+    fn rail_rows(&self, place: usize, part: &Part) -> u64 {
+        let ranks = (0..self.nodes).map(|node| self.topology().rank(node, place));
+        match part.is_everywhere() {
+            true => self.part_rows(place, part),
+            false => ranks.map(|rank| self.part_rows(rank, part)).sum(),
+        }
     }
 
     /// Distinct rows that so many ranks can look up, where there are so many of a part.
@@ -314,7 +353,7 @@ impl Layout {
     }
 
     /// Whether several ranks have some columns of a table's rows each, and its rule takes what follows from whole rows.
-    fn shares_squares(&self, table: usize) -> bool {
+    pub(super) fn shares_squares(&self, table: usize) -> bool {
         let rowwise = matches!(self.optimizers[table].rule, UpdateRule::RowwiseAdagrad { .. });
         rowwise && self.parts.iter().filter(|part| part.table == table).count() > 1 && !self.is_listed(table)
     }

@@ -33,9 +33,10 @@ pub(super) struct NodeRoute {
     pub(super) firsts: Buffer<u32>,
     /// Likewise, how many they are.
     pub(super) counts: Buffer<u32>,
-    /// The rows that any rank looks up here, ascending.
+    /// The rows that any rank of the node looks up here: ascending, and over nodes those of each rank of the rail, by
+    /// their numbers there, one node behind the other.
     pub(super) union: Buffer<u32>,
-    /// 0, and how many they are.
+    /// Where those of each node begin, and how many they are.
     pub(super) union_starts: Buffer<u32>,
     /// `[row of the union][rank]`: 1 + the place of its entry, or 0.
     pub(super) sources: Buffer<u32>,
@@ -55,7 +56,7 @@ impl NodeRoute {
             firsts: Buffer::filled(device, layout.lists(), 0)?,
             counts: Buffer::filled(device, layout.lists(), 0)?,
             union: words(union)?,
-            union_starts: Buffer::filled(device, 2, 0)?,
+            union_starts: Buffer::filled(device, layout.nodes() + 1, 0)?,
             sources: words(union * layout.ranks)?,
         })
     }
@@ -91,7 +92,7 @@ impl NodeRoute {
             rows: self.union.pointer(),
             starts: self.union_starts.pointer(),
             sources: self.sources.pointer(),
-            owners: 1,
+            owners: layout.nodes() as u32,
             span: layout.span as u32,
             sources_width: layout.ranks as u32,
             reserved: 0,
@@ -119,7 +120,13 @@ impl NodeRoute {
             let rows = &rows[starts[owner] as usize..starts[owner + 1] as usize];
             rows.iter().map(move |&row| (owner, row))
         };
-        let union_count = self.union_starts.read(lane)?[1] as usize;
+        let union_starts = self.union_starts.read(lane)?;
+        let union_count = union_starts[layout.nodes()] as usize;
+        let mut union = self.union.read_part(lane, 0, union_count)?;
+        for (node, bounds) in union_starts.windows(2).enumerate() {
+            let of_node = &mut union[bounds[0] as usize..bounds[1] as usize];
+            of_node.iter_mut().for_each(|row| *row += (node * layout.span) as u32);
+        }
         let sources = self.sources.read_part(lane, 0, union_count * layout.ranks)?;
         let (capacity, owned) = (layout.entries_max() as u32, layout.owned_max() as u32);
         let entry = |(rank, source): (usize, &u32)| {
@@ -131,8 +138,9 @@ impl NodeRoute {
             list: (0..layout.owners()).flat_map(of_owner).collect(),
             slots: self.slots.read(lane)?,
             sorted: self.sorted.read_part(lane, 0, look_ups)?,
-            union: self.union.read_part(lane, 0, union_count)?,
+            union,
             sources: sources.map(|of_row| of_row.iter().enumerate().map(entry).collect()).collect(),
+            named: Vec::new(),
         })
     }
 }
@@ -148,10 +156,12 @@ pub struct Snapshot {
     pub slots: Vec<u32>,
     /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
     pub sorted: Vec<Pair>,
-    /// As an owner: the rows that any rank looks up here, ascending, and of those that every rank has, at all.
+    /// As an owner: the rows that any rank of the node looks up here, ascending, and of those that every rank has, at all.
     pub union: Vec<u32>,
     /// Of each of these: its place among the rows that each rank looks up here, or of those that every rank has.
     pub sources: Vec<Vec<Option<u32>>>,
+    /// Over nodes: the rows here that any node names, ascending, each with its place among those that each node names.
+    pub named: Vec<(u32, Vec<Option<u32>>)>,
 }
 
 /// A set of keys in a GPU's memory.
@@ -174,8 +184,17 @@ impl Bits {
     /// # Safety
     /// See [`Lane::fill`].
     pub(super) unsafe fn clear(&self, lane: &Lane) -> Result<()> {
-        // SAFETY: the buffer has this length; the caller vouches for the rest.
-        Ok(unsafe { lane.fill(self.bits.pointer(), 0, self.bits.len()) }?)
+        // SAFETY: the caller vouches for the rest.
+        unsafe { self.clear_first(lane, 32 * self.bits.len()) }
+    }
+
+    /// The same of so many first keys, for a set of those alone.
+    ///
+    /// # Safety
+    /// There must be as many; see [`Lane::fill`].
+    pub(super) unsafe fn clear_first(&self, lane: &Lane, keys: usize) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        Ok(unsafe { lane.fill(self.bits.pointer(), 0, keys / 32) }?)
     }
 
     pub(super) fn set(&self) -> KeySet {

@@ -109,10 +109,12 @@ impl Router {
             sample_bits: layout.sample_bits(),
             place_bits: layout.place_bits(),
             ranks: layout.ranks as u32,
-            span: layout.span as u32,
+            span: layout.owner_span() as u32,
             frequent: self.frequent.as_ref().map_or(frequent::NONE, Frequent::set),
             frequent_base: self.frequent_base,
             owners: layout.owners() as u32,
+            nodes: layout.nodes() as u32,
+            reserved: 0,
         };
         // SAFETY: all addresses but the caller's are of this value's buffers, whose lengths follow from the layout; the
         // caller vouches for its own.

@@ -9,13 +9,13 @@ use std::time::Duration;
 use half::{bf16, f16};
 use libtest_mimic::{Failed, Trial};
 use rankine_cuda::kernels::{self, Element, ElementKind, Pair, Rate};
-use rankine_cuda::{Buffer, Device, Graph, Lane, Moment, Peers};
+use rankine_cuda::{Buffer, Cluster, Device, Graph, Lane, Moment};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Error, Feature, Hotness, Layout, LocalTables, NodeTables};
 use rankine_embedding::rows::{PlacedRows, RowPart, RowSet, Rows, RowsMut, gather, place};
 use rankine_embedding::{
-    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, Step, TablePlan, TableSpec, Topology,
-    UpdateRule,
+    Dtype, EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, Step, TablePlan,
+    TableSpec, Topology, UpdateRule,
 };
 
 use super::local::{Column, DeviceIds};
@@ -23,11 +23,16 @@ use super::update::{self, random_case};
 use super::{Bench, CASES, Outcome, Words};
 
 const DEADLINE: Duration = Duration::from_secs(10);
+/// How long ranks of several nodes wait: NCCL takes seconds to find out what the machine has.
+const NODES_DEADLINE: Duration = Duration::from_secs(60);
+const NODES: usize = 2;
+const NODE_CASES: u64 = 2;
 /// What gradients are multiplied by, as the loss of fp16 is.
 const SCALE: f32 = 4.0;
 
-/// The tests: each on one GPU, and where there are several on two and on all of them.
-pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
+/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have one
+/// or two GPUs each. Beside each, whether there are too few GPUs for it.
+pub(crate) fn trials(seed: u64, devices: usize) -> Vec<(Trial, bool)> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
     let bodies: [(&str, CaseBody); 11] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
@@ -46,9 +51,26 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
     gpus.extend((devices >= 2).then_some(2));
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
+    // Between nodes NCCL carries, which wants a GPU a rank.
+    for places in [1, 2] {
+        let gpus = NODES * places;
+        for (name, body) in bodies {
+            let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
+                (0..NODE_CASES).try_for_each(|number| {
+                    let mut words = Words { seed: seed ^ number << 32, next: 0 };
+                    let case = Case::of_nodes(&mut words, places)?;
+                    body(&case, &mut words).map_err(|failed| {
+                        let what = failed.message().unwrap_or_default().to_owned();
+                        format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
+                    })
+                })
+            });
+            trials.push((trial, devices < gpus));
+        }
+    }
     for gpus in gpus {
         for (name, body) in bodies {
-            trials.push(Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
+            let trial = Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // Mapping memory into several GPUs takes the driver its time.
                 let cases = if gpus > 1 { CASES / 3 } else { CASES };
                 (0..cases).try_for_each(|number| {
@@ -59,12 +81,11 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<Trial> {
                         format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
                     })
                 })
-            }));
+            });
+            trials.push((trial, devices == 0));
         }
-        trials.push(Trial::test(
-            format!("exchange::a_rank_that_does_not_come_is_named_on_{gpus}"),
-            move || a_rank_that_does_not_come_is_named(gpus),
-        ));
+        let name = format!("exchange::a_rank_that_does_not_come_is_named_on_{gpus}");
+        trials.push((Trial::test(name, move || a_rank_that_does_not_come_is_named(gpus)), devices == 0));
     }
     trials
 }
@@ -126,8 +147,37 @@ impl Case {
         Ok(Self { of_rank, layout, devices })
     }
 
+    /// Ranks on two nodes, with so many GPUs each; their messages seldom have room for all rows at first.
+    fn of_nodes(words: &mut Words, places: usize) -> Result<Self, Failed> {
+        let (of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * places);
+        let (one, topology) = (&of_rank.layout, Topology::new(ranks, NODES)?);
+        let (stride, tables) = (of_rank.stride, one.tables());
+        let owners: Vec<_> = (0..ranks).collect();
+        let plan = |(table, optimizer): (&TableSpec, &Optimizer)| {
+            let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+            let plan = match words.below(if rowwise { 3 } else { 4 }) {
+                0 | 1 => TablePlan::row_wise(table, Exchange::Rows),
+                2 => TablePlan::table_wise(table, Exchange::Rows, words.below(ranks as u64) as usize),
+                _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
+            };
+            let vectors = words.one_of(&[1, 3, 20, 1 << 14]);
+            TablePlan { round: RoundCapacity { vectors, ids: 1 }, ..plan }
+        };
+        let plans = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
+        let layout = Layout::new(ranks, one.samples(), stride, tables, one.columns(), one.features())?;
+        let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
+        let layout = layout.with_plan(&EmbeddingPlan { topology, tables: plans })?;
+        let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
+        Ok(Self { of_rank, layout, devices })
+    }
+
     fn ranks(&self) -> usize {
         self.layout.ranks()
+    }
+
+    /// Ranks of a node.
+    fn places(&self) -> usize {
+        self.layout.ranks() / self.layout.nodes()
     }
 
     /// A batch of which ranks have shares of different sizes, some of them none.
@@ -166,25 +216,28 @@ impl Case {
         &self,
         body: impl Fn(&Rank<'_>) -> Result<R, Failed> + Sync,
     ) -> Result<Vec<R>, Failed> {
-        let peers = Peers::in_process(&self.devices, DEADLINE)?;
-        let one = |peers: Peers| {
-            let device = Arc::clone(peers.device());
+        let deadline = if self.layout.nodes() > 1 { NODES_DEADLINE } else { DEADLINE };
+        let clusters = Cluster::in_process(&self.devices, self.layout.nodes(), deadline)?;
+        let one = |cluster: Cluster| {
+            let device = Arc::clone(cluster.device());
             device.bind()?;
             let (lane, side) = (Lane::new(&device)?, Lane::of_high_priority(&device)?);
             let (layout, drawn) = (self.layout.clone(), self.layout.tables().len());
+            let (lists, rows) = (cluster.join_rail("routes")?, cluster.join_rail("rows")?);
+            let of = (&cluster, lists.as_ref().zip(rows.as_ref()));
             let mut tables =
-                NodeTables::initialized::<T>(&peers, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
+                NodeTables::initialized::<T>(of, layout, &lane, self.of_rank.seed, drawn, ROUTES)?;
             tables.keep_book()?;
             let bench = Bench { device, lane };
-            let rank = Rank { case: self, peers, bench, side, tables };
+            let rank = Rank { case: self, tables, cluster, bench, side };
             let outcome = body(&rank);
             // Memory that is given back waits for all that runs on the GPU, and so for the others' barriers.
             rank.bench.lane.synchronize()?;
-            rank.peers.gather(0u32)?;
+            rank.cluster.gather(0u32)?;
             outcome
         };
         let outcomes: Vec<Result<R, Failed>> = std::thread::scope(|scope| {
-            let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(|| one(peers))).collect();
+            let running: Vec<_> = clusters.into_iter().map(|cluster| scope.spawn(|| one(cluster))).collect();
             let join = |rank: std::thread::ScopedJoinHandle<'_, _>| {
                 rank.join().unwrap_or_else(|_| Err("a rank panicked".into()))
             };
@@ -205,10 +258,10 @@ const ROUTES: usize = 2;
 /// A rank in its thread.
 struct Rank<'a> {
     case: &'a Case,
-    peers: Peers,
+    tables: NodeTables,
+    cluster: Cluster,
     bench: Bench,
     side: Lane,
-    tables: NodeTables,
 }
 
 /// A batch on a rank's GPU, with what the step is told.
@@ -229,10 +282,10 @@ impl Rank<'_> {
         let one = |(number, &(batch, stop)): (usize, &(&Batch<T>, u32))| {
             let step = step(number);
             let rates = self.case.of_rank.optimizers.iter().map(|optimizer| Rate::from(optimizer.at(step)));
-            let gradients = &batch.gradients[self.peers.rank()];
+            let gradients = &batch.gradients[self.cluster.rank()];
             let scaled: Vec<_> = gradients.iter().map(|gradient| T::of(SCALE * gradient.value())).collect();
             Ok::<_, Failed>(DeviceBatch {
-                ids: DeviceIds::new(&self.bench, layout, &batch.columns[self.peers.rank()])?,
+                ids: DeviceIds::new(&self.bench, layout, &batch.columns[self.cluster.rank()])?,
                 gradients: Buffer::of(device, &scaled)?,
                 vectors: Buffer::filled(device, layout.elements(), 0xff)?,
                 rates: Buffer::of(device, &rates.collect::<Vec<_>>())?,
@@ -242,27 +295,52 @@ impl Rank<'_> {
             })
         };
         let batches = batches.iter().enumerate().map(one).collect::<Result<_, _>>();
-        self.peers.gather(0u32)?;
+        self.cluster.gather(0u32)?;
         batches
     }
 
     /// Enqueues an iteration over a batch that has a route.
-    fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, place: usize) -> Result<(), Error> {
+    fn iterate<T: Element>(&self, batch: &DeviceBatch<T>, place: usize, size: usize) -> Result<(), Error> {
         let (lane, tables, ids) = (&self.bench.lane, &self.tables, batch.ids.ids());
         let told = (batch.scale.pointer(), batch.stop.pointer());
         // SAFETY: the buffers have what the layout says, and live until all ranks' lanes have been waited for.
         unsafe {
-            tables.look_up(lane, ids, place, self.case.layout.samples(), batch.vectors.pointer())?;
+            let samples = self.case.layout.samples();
+            tables.look_up(lane, ids, (place, size), samples, batch.vectors.pointer())?;
             tables.reduce(lane, ids, place, batch.gradients.pointer())?;
             tables.meet(lane)?;
+            tables.carry_back(lane, place, size)?;
             tables.update(lane, place, batch.rates.pointer(), batch.step.pointer(), told)
         }
     }
 
-    /// Enqueues a batch's route on a lane.
-    fn route<T>(&self, lane: &Lane, batch: &DeviceBatch<T>, place: usize) -> Result<(), Error> {
+    /// Enqueues a batch's route on a lane, whose messages between nodes have a size that is known.
+    fn route<T>(
+        &self,
+        lane: &Lane,
+        batch: &DeviceBatch<T>,
+        (place, size): (usize, usize),
+    ) -> Result<(), Error> {
         // SAFETY: as for iterations.
-        unsafe { self.tables.route(lane, batch.ids.ids(), place) }
+        unsafe {
+            self.tables.route(lane, batch.ids.ids(), place)?;
+            if size > 0 { self.tables.route_rest(lane, place, size) } else { Ok(()) }
+        }
+    }
+
+    /// Enqueues a batch's route on the lane, and returns the size of messages between nodes that it needs.
+    fn routed<T>(&self, batch: &DeviceBatch<T>, place: usize) -> Result<usize, Failed> {
+        self.route(&self.bench.lane, batch, (place, 0))?;
+        if self.tables.sizes() == 1 {
+            return Ok(0);
+        }
+        self.bench.lane.synchronize()?;
+        let size = self.tables.size_needed(place);
+        if size > 0 {
+            // SAFETY: as for iterations.
+            unsafe { self.tables.route_rest(&self.bench.lane, place, size) }?;
+        }
+        Ok(size)
     }
 
     /// All rows that this rank speaks for, `[row][dim]` of each table; poison elsewhere.
@@ -337,12 +415,13 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
     let routes = case.on_ranks::<f32, _>(|rank| {
         let uploaded = rank.upload(&[(&batches[0], 0), (&batches[1], 0)])?;
         for batch in &uploaded {
-            rank.route(&rank.bench.lane, batch, 0)?;
+            rank.routed(batch, 0)?;
         }
         rank.tables.check(&rank.bench.lane)?;
         Ok(rank.tables.snapshot(&rank.bench.lane, 0)?)
     })?;
-    let mut unions = vec![BTreeMap::<u32, Vec<Option<u32>>>::new(); case.ranks()];
+    let (places, nodes, span) = (case.places(), case.layout.nodes(), case.layout.span());
+    let mut unions = vec![Union::new(); case.ranks()];
     for (rank, found) in routes.iter().enumerate() {
         let expected = look_ups(case, &batches[1].columns[rank]);
         let (mut list, mut sorted) = (Vec::new(), Vec::new());
@@ -361,14 +440,30 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
             let have = (found.list.len(), found.sorted.len());
             return Err(format!("rank {rank}: {have:?}, not {:?}", (list.len(), sorted.len())).into());
         }
-        for (owner, union) in unions.iter_mut().enumerate() {
+        let node = rank / places;
+        for (owner, union) in unions[node * places..][..places].iter_mut().enumerate() {
             // What every rank has is of each one's union.
-            for of in [owner, case.ranks()] {
+            for of in [owner, places] {
                 for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
-                    union.entry(number).or_insert_with(|| vec![None; case.ranks()])[rank] =
+                    union.entry(number).or_insert_with(|| vec![None; places])[rank % places] =
                         Some(entry as u32);
                 }
             }
+        }
+    }
+    for (rank, found) in routes.iter().enumerate().filter(|_| nodes > 1) {
+        let (own, place) = (rank / places, rank % places);
+        let mut named = Union::new();
+        for node in 0..nodes {
+            let of_own =
+                unions[node * places + place].keys().filter(|&&number| number as usize / span == own);
+            for (entry, &number) in of_own.enumerate() {
+                let row = number % span as u32;
+                named.entry(row).or_insert_with(|| vec![None; nodes])[node] = Some(entry as u32);
+            }
+        }
+        if found.named != named.into_iter().collect::<Vec<_>>() {
+            return Err(format!("rank {rank}: {} rows that nodes name are others", found.named.len()).into());
         }
     }
     for (owner, (found, union)) in routes.iter().zip(unions).enumerate() {
@@ -379,6 +474,9 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
     }
     Ok(())
 }
+
+/// Rows, each with its place in the lists that may name it.
+type Union = BTreeMap<u32, Vec<Option<u32>>>;
 
 /// Of each distinct row, by owner and number: its look-ups in order, each with its bag and its place among slots.
 fn look_ups(case: &Case, columns: &[Column]) -> BTreeMap<(usize, u32), Vec<(u32, usize)>> {
@@ -461,26 +559,30 @@ fn travelled<T: Element>(sum: f32) -> f32 {
 /// as.
 fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>, step: Step) {
     for (number, table) in tables.iter_mut().enumerate() {
-        let (dim, mut ids, mut sums) = (table.spec().dim, Vec::new(), Vec::new());
+        let (dim, places) = (table.spec().dim, case.places());
+        let (mut ids, mut sums) = (Vec::new(), Vec::new());
         // Where owners pool, gradients of bags travel, as they are.
         let pooled = case.layout.pooled().any(|feature| case.layout.features()[feature].table == number);
-        for (columns, gradients) in batch.columns.iter().zip(&batch.gradients) {
-            let (_, features) = case.cpu_features(columns, number);
-            if features.is_empty() {
-                continue;
+        let ranks: Vec<_> = batch.columns.iter().zip(&batch.gradients).collect();
+        for ranks in ranks.chunks(places) {
+            let mut of_node = Vec::new();
+            for (columns, gradients) in ranks {
+                of_node.extend(sums_of_rank(case, (columns, gradients), table, number, pooled));
             }
-            let mut route = Route::default();
-            route.build(&features, table.spec().rows);
-            for (index, &row) in route.rows.iter().enumerate() {
-                let mut sum = vec![0.0f32; dim];
-                for bag in route.bags_of(index) {
-                    let feature = &features[bag.feature];
-                    let scale = feature.pooling.scale(feature.bags.bag(bag.sample).len());
-                    let from = &gradients[bag.sample * feature.slot.stride + feature.slot.offset..][..dim];
-                    sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
+            if case.layout.nodes() > 1 {
+                // What a node's ranks have summed leaves it once.
+                let mut rows = BTreeMap::<u64, Vec<f32>>::new();
+                for (row, own) in of_node {
+                    let sum = rows.entry(row).or_insert_with(|| vec![0.0; dim]);
+                    sum.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
                 }
+                let travelled =
+                    |(row, sum): (u64, Vec<f32>)| (row, sum.into_iter().map(travelled::<T>).collect());
+                of_node = rows.into_iter().map(travelled).collect();
+            }
+            for (row, sum) in of_node {
                 ids.push(row);
-                sums.extend(sum.into_iter().map(|sum| if pooled { sum } else { travelled::<T>(sum) }));
+                sums.extend(sum);
             }
         }
         let offsets: Vec<u32> = (0..=ids.len() as u32).collect();
@@ -495,6 +597,33 @@ fn update_on_cpu<T: Element>(case: &Case, tables: &mut [Table], batch: &Batch<T>
     }
 }
 
+/// What a rank has summed for each distinct row of a table, as it travels.
+fn sums_of_rank<T: Element>(
+    case: &Case,
+    (columns, gradients): (&[Column], &[T]),
+    table: &Table,
+    number: usize,
+    pooled: bool,
+) -> Vec<(u64, Vec<f32>)> {
+    let (_, features) = case.cpu_features(columns, number);
+    if features.is_empty() {
+        return Vec::new();
+    }
+    let mut route = Route::default();
+    route.build(&features, table.spec().rows);
+    let of_row = |(index, &row): (usize, &u64)| {
+        let mut sum = vec![0.0f32; table.spec().dim];
+        for bag in route.bags_of(index) {
+            let feature = &features[bag.feature];
+            let scale = feature.pooling.scale(feature.bags.bag(bag.sample).len());
+            let from = &gradients[bag.sample * feature.slot.stride + feature.slot.offset..][..sum.len()];
+            sum.iter_mut().zip(from).for_each(|(sum, from)| *sum += from.value() * scale);
+        }
+        (row, sum.into_iter().map(|sum| if pooled { sum } else { travelled::<T>(sum) }).collect())
+    };
+    route.rows.iter().enumerate().map(of_row).collect()
+}
+
 fn bits<T: Element>(elements: &[T]) -> Vec<u32> {
     elements.iter().map(|element| element.value().to_bits()).collect()
 }
@@ -507,15 +636,15 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
     let found = case.on_ranks::<T, _>(|rank| {
         let uploaded = rank.upload(&with_stops)?;
         for (number, batch) in uploaded.iter().enumerate() {
-            rank.route(&rank.bench.lane, batch, number % ROUTES)?;
-            rank.iterate(batch, number % ROUTES)?;
+            let size = rank.routed(batch, number % ROUTES)?;
+            rank.iterate(batch, number % ROUTES, size)?;
         }
         rank.tables.check(&rank.bench.lane)?;
         let lane = &rank.bench.lane;
         let vectors = uploaded.iter().map(|batch| batch.vectors.read(lane)).collect::<Result<Vec<_>, _>>()?;
         let weights = rank.weights()?;
         // Nothing is given back while others may wait.
-        rank.peers.gather(0u32)?;
+        rank.cluster.gather(0u32)?;
         Ok((vectors, weights))
     })?;
     let mut tables = case.of_rank.on_cpu();
@@ -553,8 +682,8 @@ fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outco
         let local = LocalTables::initialized(&rank.bench.device, layout, lane, case.seed, drawn)?;
         let uploaded = rank.upload(&with_stops)?;
         for batch in &uploaded {
-            rank.route(lane, batch, 0)?;
-            rank.iterate(batch, 0)?;
+            rank.routed(batch, 0)?;
+            rank.iterate(batch, 0, 0)?;
             let (ids, rates, step) = (batch.ids.ids(), batch.rates.pointer(), batch.step.pointer());
             let told = (batch.scale.pointer(), batch.stop.pointer());
             let vectors = batch.vectors.read(lane)?;
@@ -677,7 +806,9 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
     let in_f32 = |table: &TableSpec| TableSpec { dtype: Dtype::Fp32, ..table.clone() };
     let tables: Vec<_> = layout.tables().iter().map(in_f32).collect();
     let (samples, stride) = (layout.samples(), case.of_rank.stride);
+    let nodes = layout.nodes();
     let layout = Layout::new(case.ranks(), samples, stride, &tables, layout.columns(), layout.features())?;
+    let layout = layout.with_nodes(nodes)?;
     let optimizers = vec![Optimizer::sgd(RATE); tables.len()];
     let layout = layout.with_optimizers(&optimizers);
     let of_rank = update::Case { layout: layout.clone(), optimizers, stride, seed: case.of_rank.seed };
@@ -685,11 +816,11 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
     let batch = case.batch::<bf16>(words, false);
     let found = case.on_ranks::<bf16, _>(|rank| {
         let uploaded = rank.upload(&[(&batch, 0)])?;
-        rank.route(&rank.bench.lane, &uploaded[0], 0)?;
-        rank.iterate(&uploaded[0], 0)?;
+        let size = rank.routed(&uploaded[0], 0)?;
+        rank.iterate(&uploaded[0], 0, size)?;
         rank.tables.check(&rank.bench.lane)?;
         let weights = rank.weights()?;
-        rank.peers.gather(0u32)?;
+        rank.cluster.gather(0u32)?;
         Ok(weights)
     })?;
     let found = whole(found)?;
@@ -720,7 +851,9 @@ fn sums_in_bf16_are_near_the_exact_ones(case: &Case, words: &mut Words) -> Outco
             let exact = before - RATE * sum;
             // Each addition rounds what it adds to, which is no larger than the sum of sizes; what travels is rounded
             // once more.
-            let summed = size * (super::BF16_ROUNDING + (counts[row] + 8.0) * super::F32_ROUNDING) * 1.01;
+            let travels = if case.layout.nodes() > 1 { 2.0 } else { 1.0 };
+            let summed =
+                size * (travels * super::BF16_ROUNDING + (counts[row] + 8.0) * super::F32_ROUNDING) * 1.02;
             let bound = RATE * summed + 2.0 * super::F32_ROUNDING * (before.abs() + exact.abs());
             if (f64::from(have) - exact).abs() > bound || have.is_nan() {
                 let place = format!("table {number}, row {row}, column {column}");
@@ -741,27 +874,30 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
             let (lane, side) = (&rank.bench.lane, &rank.side);
             let uploaded = rank.upload(&with_stops)?;
             let (forked, joined) = (Moment::new(&rank.bench.device)?, Moment::new(&rank.bench.device)?);
+            // The batches' sizes are known before anything is captured.
+            let sizes = (0..ROUTES).rev().map(|place| rank.routed(&uploaded[place], place));
+            let mut sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+            sizes.reverse();
             let pair = || {
                 for place in 0..ROUTES {
                     let next = (place + 1) % ROUTES;
                     if captured {
                         lane.record(&forked)?;
                         side.wait(&forked)?;
-                        rank.route(side, &uploaded[next], next)?;
+                        rank.route(side, &uploaded[next], (next, sizes[next]))?;
                         side.record(&joined)?;
-                        rank.iterate(&uploaded[place], place)?;
+                        rank.iterate(&uploaded[place], place, sizes[place])?;
                         lane.wait(&joined)?;
                     } else {
-                        rank.iterate(&uploaded[place], place)?;
-                        rank.route(lane, &uploaded[next], next)?;
+                        rank.iterate(&uploaded[place], place, sizes[place])?;
+                        rank.route(lane, &uploaded[next], (next, sizes[next]))?;
                     }
                 }
                 Ok::<_, Error>(())
             };
-            rank.route(lane, &uploaded[0], 0)?;
             lane.synchronize()?;
             let mut graph = captured.then(|| Graph::capture(lane, pair)).transpose()?;
-            rank.peers.gather(0u32)?;
+            rank.cluster.gather(0u32)?;
             for _ in 0..3 {
                 match &mut graph {
                     // SAFETY: the buffers that the graph has live until all lanes have been waited for.
@@ -771,7 +907,7 @@ fn captured_iterations_have_the_same_bits(case: &Case, words: &mut Words) -> Out
             }
             rank.tables.check(lane)?;
             let weights = rank.weights()?;
-            rank.peers.gather(0u32)?;
+            rank.cluster.gather(0u32)?;
             Ok(weights)
         })?;
         let found = whole(found)?;
@@ -793,9 +929,9 @@ fn ids_out_of_range_are_told(case: &Case, words: &mut Words) -> Outcome {
     *id = u64::from(u32::MAX);
     let outcomes = case.on_ranks::<f32, _>(|rank| {
         let uploaded = rank.upload(&[(&batch, 0)])?;
-        rank.route(&rank.bench.lane, &uploaded[0], 0)?;
+        rank.routed(&uploaded[0], 0)?;
         let outcome = rank.tables.check(&rank.bench.lane);
-        rank.peers.gather(0u32)?;
+        rank.cluster.gather(0u32)?;
         Ok(outcome)
     })?;
     for (rank, outcome) in outcomes.iter().enumerate() {
@@ -835,12 +971,12 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
     let feature = Feature { column: 0, table: 0, place: 0, pooling: Pooling::Sum };
     let layout = Layout::new(2, 1, 4, &[table], &[Hotness::Fixed(1)], &[feature])?;
     let together = Barrier::new(2);
-    let one = |peers: Peers| -> Outcome {
-        let device = Arc::clone(peers.device());
+    let one = |cluster: Cluster| -> Outcome {
+        let device = Arc::clone(cluster.device());
         device.bind()?;
         let lane = Lane::new(&device)?;
-        let tables = NodeTables::initialized::<bf16>(&peers, layout.clone(), &lane, 1, 1, ROUTES)?;
-        let outcome = match peers.rank() {
+        let tables = NodeTables::initialized::<bf16>((&cluster, None), layout.clone(), &lane, 1, 1, ROUTES)?;
+        let outcome = match cluster.rank() {
             0 => Ok(()),
             _ => waits_in_vain(&tables, &lane),
         };
@@ -848,9 +984,9 @@ fn a_rank_that_does_not_come_is_named(gpus: usize) -> Outcome {
         together.wait();
         outcome
     };
-    let peers = Peers::in_process(&devices, PATIENCE)?;
+    let clusters = Cluster::in_process(&devices, 1, PATIENCE)?;
     std::thread::scope(|scope| {
-        let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(|| one(peers))).collect();
+        let running: Vec<_> = clusters.into_iter().map(|cluster| scope.spawn(|| one(cluster))).collect();
         running.into_iter().try_for_each(|rank| rank.join().map_err(|_| "a rank panicked")?)
     })
 }

@@ -48,11 +48,12 @@ fn main() -> ExitCode {
         })
     };
     let bodies = [local::BODIES, update::BODIES].concat().into_iter();
-    let trials = exchange::trials(seed, devices).into_iter().chain(bodies.map(on_one));
+    let on_one = bodies.map(|body| (on_one(body), devices == 0));
+    let trials = exchange::trials(seed, devices).into_iter().chain(on_one);
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
-    let trials = trials.map(|trial| trial.with_ignored_flag(devices == 0)).collect();
+    let trials = trials.map(|(trial, skipped)| trial.with_ignored_flag(skipped)).collect();
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 

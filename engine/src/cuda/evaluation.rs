@@ -10,9 +10,11 @@ use rankine_cuda::kernels::{
     Before, Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties,
     TiesBefore, TiesCount, TiesPairs,
 };
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_cuda::nccl::Parcel;
+use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
+use super::together::Member;
 use crate::evaluation::{HeadMetrics, Sums, of_pairs};
 use crate::model::HeadSpec;
 
@@ -24,12 +26,15 @@ const BLOCKS: usize = 256;
 /// Judges a model's heads on as many samples as there is room for, again and again. Takes 8 bytes a sample and head,
 /// and 8 more a sample.
 ///
-/// Over ranks each judges its own samples; the first one gets the keys of all in the end, and has room for them.
+/// Over ranks each judges its own samples; the first one gets the keys of all in the end, and has room for them. Over
+/// nodes those of a node come by way of its first rank.
 #[derive(Debug)]
 pub struct CudaEvaluation {
     heads: Vec<HeadSpec>,
     /// Samples of all ranks, and of this one.
     samples: usize,
+    own: usize,
+    /// Keys that there is room for here.
     capacity: usize,
     judged: Buffer<u64>,
     /// `[head][capacity]`
@@ -99,7 +104,7 @@ impl CudaEvaluation {
         Self::of_rank((device, None), heads, capacity, capacity)
     }
 
-    /// Room for `samples` samples, of which `own` at most come to this rank. With peers this is a collective call.
+    /// Room for `samples` samples, of which `own` at most come to this rank. With other ranks this is a collective call.
     ///
     /// # Panics
     /// As [`CudaEvaluation::new`].
@@ -107,24 +112,28 @@ impl CudaEvaluation {
     /// # Errors
     /// Where the GPU's memory does not suffice, or a rank does not come.
     pub(super) fn of_rank(
-        (device, peers): (&Arc<Device>, Option<&Peers>),
+        (device, member): (&Arc<Device>, Option<&Member>),
         heads: &[HeadSpec],
         samples: usize,
         own: usize,
     ) -> Result<Self> {
         assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be judged");
         let _evaluation = device.purpose("evaluation");
-        let is_first = peers.is_none_or(|peers| peers.rank() == 0);
-        let capacity = if is_first { samples } else { own };
+        let is_first = member.is_none_or(|member| member.cluster.rank() == 0);
+        let capacity = member.map_or(samples, |Member { cluster, .. }| match cluster.peers().rank() {
+            0 => first_capacity(samples, own, (cluster.node(), cluster.peers().ranks())),
+            _ => own,
+        });
         let sorted = if is_first { samples } else { 0 };
         let count = sorted as u32;
-        let keys = match peers {
+        let keys = match member {
             None => Keys::Alone(Buffer::uninitialized(device, heads.len() * capacity)?),
-            Some(peers) => Keys::Together(peers.share(heads.len() * capacity, 0xff)?),
+            Some(member) => Keys::Together(member.cluster.peers().share(heads.len() * capacity, 0xff)?),
         };
         Ok(Self {
             heads: heads.to_vec(),
             samples,
+            own,
             capacity,
             judged: Buffer::filled(device, 1, 0)?,
             keys,
@@ -203,17 +212,17 @@ impl CudaEvaluation {
     }
 
     /// The same over ranks, all of which call it. All know the sums, and only the first one the AUCs.
-    pub(super) fn finish_with(&self, lane: &Lane, peers: Option<&Peers>) -> Result<Judgement> {
+    pub(super) fn finish_with(&self, lane: &Lane, member: Option<&Member>) -> Result<Judgement> {
         let mut judged = self.judged.read(lane)?[0];
         assert!(judged <= self.capacity as u64, "{judged} samples, and room for {}", self.capacity);
         let mut sums = self.sums.read(lane)?;
-        if let (Some(peers), Keys::Together(keys)) = (peers, &self.keys) {
-            judged = self.gather(lane, (peers, keys), judged, &mut sums)?;
+        if let (Some(member), Keys::Together(keys)) = (member, &self.keys) {
+            judged = self.gather(lane, (member, keys), judged, &mut sums)?;
         }
         let not_numbers = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
-            let is_first = peers.is_none_or(|peers| peers.rank() == 0);
+            let is_first = member.is_none_or(|member| member.cluster.rank() == 0);
             let auc = if judged > 0 && is_first { self.auc(lane, number, judged as u32)? } else { None };
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
@@ -227,31 +236,66 @@ impl CudaEvaluation {
     fn gather(
         &self,
         lane: &Lane,
-        (peers, keys): (&Peers, &Shared<u64>),
+        (member, keys): (&Member, &Shared<u64>),
         judged: u64,
         sums: &mut [JudgeSums],
     ) -> Result<u64> {
-        let of_ranks = peers.gather(judged)?;
-        let before = of_ranks[..peers.rank()].iter().sum::<u64>() as usize;
-        let all: u64 = of_ranks.iter().sum();
-        assert!(all <= self.samples as u64, "{all} samples, and room for {}", self.samples);
-        if peers.rank() > 0 {
+        let cluster = &member.cluster;
+        let (node, place, places) = (cluster.node(), cluster.peers().rank(), cluster.peers().ranks());
+        let of_ranks = cluster.gather(judged)?;
+        let sum = |ranks: &[u64]| ranks.iter().sum::<u64>() as usize;
+        let all = sum(&of_ranks);
+        assert!(all <= self.samples, "{all} samples, and room for {}", self.samples);
+        if place > 0 {
+            let before = sum(&of_ranks[node * places..][..place]);
+            let capacity = first_capacity(self.samples, self.own, (node, places));
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
-                let to = keys.of(0).element(head * self.samples + before);
-                // SAFETY: there are as many keys here, and room for those of all ranks at the first one, which has
-                // judged its own samples when it handed out their number.
+                let to = keys.of(0).element(head * capacity + before);
+                // SAFETY: there are as many keys here, and room for those of all its ranks at the first one of the node,
+                // which has judged its own samples when it handed out their number.
                 unsafe { lane.copy(from, to, judged as usize) }?;
             }
             lane.synchronize()?;
         }
+        if let Some(rails) = &member.rails {
+            // Each node's first rank has the keys of its node behind this.
+            cluster.gather(0_u8)?;
+            if place == 0 {
+                self.gather_nodes(lane, &rails.rows, |node| sum(&of_ranks[..node * places]))?;
+            }
+        }
         // Behind this all keys are there.
         for sums in sums {
-            let mut of_ranks = peers.gather(*sums)?.into_iter();
+            let mut of_ranks = cluster.gather(*sums)?.into_iter();
             *sums = of_ranks.next().unwrap_or_default();
             of_ranks.for_each(|other| sums.add(other));
         }
-        Ok(all)
+        Ok(all as u64)
+    }
+
+    /// Brings the keys of all nodes, which their first ranks have, to the first one, behind each other in the order of
+    /// nodes; `before` says how many there are before a node's.
+    fn gather_nodes(&self, lane: &Lane, rail: &Rail, before: impl Fn(usize) -> usize) -> Result<()> {
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        let parcel = |rank, of: usize, key: usize| Parcel {
+            rank,
+            pointer: self.keys.pointer().element(key),
+            len: before(of + 1) - before(of),
+        };
+        for head in 0..self.heads.len() {
+            match rail.node() {
+                0 => received.extend(
+                    (1..rail.nodes()).map(|node| parcel(node, node, head * self.capacity + before(node))),
+                ),
+                node => sent.push(parcel(0, node, head * self.capacity)),
+            }
+        }
+        // SAFETY: there are as many keys here, and room for those of all ranks at the first one.
+        unsafe { rail.exchange(lane, "scores of an evaluation", &sent, &received) }?;
+        let done = Moment::new(lane.device())?;
+        lane.record(&done)?;
+        Ok(Rail::wait_for(&done, &[rail])?)
     }
 
     /// The AUC of a head, whose keys are sorted for it.
@@ -287,4 +331,9 @@ impl CudaEvaluation {
         let [ordered_twice, positives, negatives] = [0, 1, 2].map(|place: usize| u128::from(pairs[place]));
         Ok(of_pairs(ordered_twice, positives, negatives))
     }
+}
+
+/// Keys of a head that a node's first rank has room for: those of all samples on the first node, and else of the node's.
+fn first_capacity(samples: usize, own: usize, (node, places): (usize, usize)) -> usize {
+    if node == 0 { samples } else { samples.min(own * places) }
 }

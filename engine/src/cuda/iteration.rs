@@ -109,6 +109,8 @@ pub(super) struct Iteration<'a, T> {
     pub(super) input: Input,
     /// The number of the slot that the input is of.
     pub(super) place: usize,
+    /// The size of messages between nodes; 0 with one node.
+    pub(super) size: usize,
     /// Where the step's loss goes to its place.
     pub(super) losses: Pointer<f64>,
 }
@@ -202,8 +204,8 @@ impl<T: Element> Iteration<'_, T> {
     /// Network, tables, input and losses must live and be of the same model and batch size, and what comes before the
     /// phase must be done before; see [`Lane::launch`].
     pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
-        let &Self { network, tables, forward, backward, input, place, losses, .. } = self;
-        let batch = Routed { ids: input.ids, place };
+        let &Self { network, tables, forward, backward, input, place, size, losses, .. } = self;
+        let batch = Routed { ids: input.ids, place, size };
         let samples = tables.layout().samples();
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -241,13 +243,15 @@ impl<T: Element> Iteration<'_, T> {
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn route(&self, lane: &Lane) -> Result<()> {
-        let &Self { tables, together, input, place, .. } = self;
+        let &Self { tables, together, input, place, size, .. } = self;
         // SAFETY: the caller vouches for it.
         unsafe {
             if let Some(together) = together {
                 together.add_weights(lane, input.own_totals, input.totals)?;
             }
-            tables.route(lane, Routed { ids: input.ids, place })
+            let batch = Routed { ids: input.ids, place, size };
+            tables.route(lane, batch)?;
+            tables.route_rest(lane, batch)
         }
     }
 

@@ -11,7 +11,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 use rankine_cuda::blas::{Algorithms, Compute, Tuning};
 use rankine_cuda::kernels::Step;
-use rankine_cuda::{Budget, Device, Moment, Peers};
+use rankine_cuda::{Budget, Cluster, Device, GatherNodes, Moment, Peers};
 use rankine_embedding::rows::gather;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Topology};
 use rankine_reader::Samples;
@@ -130,12 +130,12 @@ impl CudaModel {
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
 
-    /// This process's rank of the same over processes of a node, each with a GPU. They all call this.
+    /// This process's rank of the same over processes, each with a GPU, on so many nodes. They all call this.
     ///
     /// # Errors
     /// As [`CudaModel::over_ranks`], and where a process does not come.
     pub fn of_processes(
-        device: &Arc<Device>,
+        (device, nodes): (&Arc<Device>, usize),
         processes: &ProcessGroup,
         spec: ModelSpec,
         rules: &TrainingRules,
@@ -147,32 +147,39 @@ impl CudaModel {
         device.bind()?;
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
+        let topology = Topology::new(count, nodes).expect("as many processes a node");
+        let of_node = topology.node_group(rank);
         let mut gather = |own: &[u8]| {
-            processes.gather("the sockets by which memory is shared", own).map_err(|error| error.to_string())
+            let all = processes.gather("the sockets by which memory is shared", own);
+            let all = all.map_err(|error| error.to_string())?;
+            Ok(of_node.iter().map(|&other| all[other].clone()).collect())
         };
-        let peers = Arc::new(Peers::of_processes(device, rank, count, DEADLINE, &mut gather)?);
-        let giving_up = Arc::clone(peers.giving_up());
-        processes.when_lost(move || giving_up.give_up());
+        let place = topology.place_of(rank);
+        let peers = Peers::of_processes(device, place, of_node.len(), DEADLINE, &mut gather)?;
+        give_up_with(processes, std::slice::from_ref(&peers));
+        let node = topology.node_of(rank);
+        let cluster = Arc::new(Cluster::of_nodes(peers, node, nodes, Some(between(processes)))?);
         let make = || {
-            let of = (device, Some(Arc::clone(&peers)));
+            let of = (device, Some(Arc::clone(&cluster)));
             make(of, execution.clone(), (&spec, rules), seed, shape)
         };
         device.measure(make)?;
-        let topology = Topology::new(count, 1).expect("there is a process");
         let ranks = (topology, rank, Some(processes.clone()), Ranks::One(make()?));
         Ok(Self::over((spec, rules), std::slice::from_ref(device), batches, ranks))
     }
 
-    /// The same over GPUs that access each other's memory, a rank each. Each is measured before anything of it is
-    /// taken. Where a GPU is to have several ranks it must be opened once for each.
+    /// The same over GPUs, a rank each, on so many nodes: those of a node access each other's memory, and between nodes
+    /// NCCL carries. Where there are several processes, each calls this with the GPUs of its node; else several nodes are
+    /// simulated by the GPUs of this one. Each GPU is measured before anything of it is taken. Where a GPU is to have
+    /// several ranks it must be opened once for each; over nodes none can.
     ///
     /// # Errors
     /// As [`CudaModel::initialized`], and where GPUs cannot access each other's memory; the rank is named.
     ///
     /// # Panics
-    /// Where there is no GPU.
+    /// Where there is no GPU, or nodes would have unequal numbers of them.
     pub fn over_ranks(
-        devices: &[Arc<Device>],
+        (devices, nodes, processes): (&[Arc<Device>], usize, Option<&ProcessGroup>),
         spec: ModelSpec,
         rules: &TrainingRules,
         execution: impl Into<Execution>,
@@ -180,31 +187,41 @@ impl CudaModel {
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         let execution = execution.into();
-        if let [device] = devices {
+        let (process, count) = processes.map_or((0, 1), |processes| (processes.rank(), processes.size()));
+        if let ([device], 1) = (devices, count) {
             let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
             device.bind()?;
             device.measure(make)?;
             return make();
         }
         let (hotness, all_rules, of_spec) = (batches.hotness.to_vec(), rules.clone(), spec.clone());
-        let (plan, shape) = (batches.plan.cloned(), shape_of(batches, devices.len()));
+        let (plan, shape) = (batches.plan.cloned(), shape_of(batches, count * devices.len()));
         let (samples, score_samples, keeps_book) = (shape.samples, shape.score_samples, shape.keeps_book);
-        let make = move |peers: Peers| {
-            let peers = Arc::new(peers);
-            let device = peers.device();
+        let make = move |cluster: Cluster| {
+            let cluster = Arc::new(cluster);
+            let device = cluster.device();
             let shape = Shape { samples, score_samples, hotness: &hotness, plan: plan.as_ref(), keeps_book };
             let make = || {
-                let of = (device, Some(Arc::clone(&peers)));
+                let of = (device, Some(Arc::clone(&cluster)));
                 make(of, execution.clone(), (&of_spec, &all_rules), seed, shape)
             };
             device.measure(make)?;
             make()
         };
-        let workers = Workers::start(Peers::in_process(devices, DEADLINE)?, make)?;
+        let clusters = match processes {
+            None => Cluster::in_process(devices, nodes, DEADLINE)?,
+            Some(processes) => {
+                let peers = Peers::in_process(devices, DEADLINE)?;
+                give_up_with(processes, &peers);
+                Cluster::of_process(peers, process, nodes, between(processes))
+            }
+        };
+        let workers = Workers::start(clusters, make)?;
         let (sender, losses) = channel();
         let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
-        let topology = Topology::new(devices.len(), 1).expect("there is a GPU");
-        Ok(Self::over((spec, rules), devices, batches, (topology, 0, None, ranks)))
+        let topology = Topology::new(count * devices.len(), nodes).expect("as many GPUs a node");
+        let ranks = (topology, process * devices.len(), processes.cloned(), ranks);
+        Ok(Self::over((spec, rules), devices, batches, ranks))
     }
 
     fn over(
@@ -552,9 +569,23 @@ impl CudaModel {
     }
 }
 
+/// Lets the GPUs of the ranks here wait for nobody any more once another process is lost.
+fn give_up_with(processes: &ProcessGroup, peers: &[Peers]) {
+    let giving_up: Vec<_> = peers.iter().map(|peers| Arc::clone(peers.giving_up())).collect();
+    processes.when_lost(move || giving_up.iter().for_each(|rank| rank.give_up()));
+}
+
+/// What hands values around among processes of several nodes.
+fn between(processes: &ProcessGroup) -> GatherNodes {
+    let processes = processes.clone();
+    Box::new(move |own: &[u8]| {
+        processes.gather("what ranks of several nodes do together", own).map_err(|error| error.to_string())
+    })
+}
+
 /// A rank of a precision.
 fn make(
-    of: (&Arc<Device>, Option<Arc<Peers>>),
+    of: (&Arc<Device>, Option<Arc<Cluster>>),
     Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,

@@ -13,15 +13,49 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
     let on_cpu = "set device.kind to \"cpu\" for this job";
     let ranks = job.device.ranks.get() as usize;
-    if ranks > RANKS_MAX {
-        let why = format!("up to {RANKS_MAX} GPUs train a model, and not {ranks}: {on_cpu}");
+    let nodes = job.device.nodes.get() as usize;
+    if ranks.div_ceil(nodes) > RANKS_MAX {
+        let why =
+            format!("up to {RANKS_MAX} GPUs of a node train a model, and not {}: {on_cpu}", ranks / nodes);
         refuse("device.ranks".into(), why);
     }
-    if job.device.nodes.get() > 1 {
-        refuse(
-            "device.nodes".into(),
-            format!("the GPUs of one node train a model so far: use 1 node, or {on_cpu}"),
+    if nodes > RANKS_MAX {
+        let why = format!("GPUs of up to {RANKS_MAX} nodes train a model, and not of {nodes}: {on_cpu}");
+        refuse("device.nodes".into(), why);
+    }
+    if nodes > 1 {
+        let everywhere = |placement| matches!(placement, Placement::Replicated | Placement::Hybrid);
+        let why = |placement: Placement| {
+            format!(
+                "over several nodes GPUs have no rows that every rank has so far, and none is placed {}: use \"auto\", \
+                 \"row-wise\", \"table-wise\" or \"column-wise\", 1 node, or {on_cpu}",
+                placement.name()
+            )
+        };
+        if job.device.dense_update == DenseUpdate::Sharded {
+            let why = format!(
+                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or {on_cpu}"
+            );
+            refuse("device.dense_update".into(), why);
+        }
+        let pooled = format!(
+            "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
+             {on_cpu}"
         );
+        if everywhere(job.embedding.placement) {
+            refuse("embedding.placement".into(), why(job.embedding.placement));
+        }
+        if job.embedding.exchange == Exchange::Pooled {
+            refuse("embedding.exchange".into(), pooled.clone());
+        }
+        for (number, table) in job.tables.iter().enumerate() {
+            if table.exchange == Some(Exchange::Pooled) {
+                refuse(format!("table.{number}.exchange"), pooled.clone());
+            }
+            if let Some(placement) = table.placement.filter(|&placement| everywhere(placement)) {
+                refuse(format!("table.{number}.placement"), why(placement));
+            }
+        }
     }
     if ranks > 1 {
         let saves = job.checkpoint.every_steps.is_some() || job.checkpoint.every_minutes.is_some();

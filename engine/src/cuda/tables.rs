@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Device, Lane, Peers, Pointer};
+use rankine_cuda::{Device, Lane, Pointer};
 use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTables, NodeTables, Result};
 use rankine_reader::schema;
 
 use super::network::Places;
 use super::rank::{SLOTS, Shape};
+use super::together::Member;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 
 /// The tables as one rank has them.
@@ -25,16 +26,18 @@ pub(super) enum Tables {
 pub(super) struct Routed {
     pub(super) ids: Ids,
     pub(super) place: usize,
+    /// The size of its messages between nodes; 0 with one node.
+    pub(super) size: usize,
 }
 
 /// What gradients are multiplied by, and whether nothing is to be written.
 pub(super) type Told = (Pointer<f32>, Pointer<u32>);
 
 impl Tables {
-    /// The tables of a model as training starts with them, for batches of so many samples of this rank. With peers this
-    /// is a collective call.
+    /// The tables of a model as training starts with them, for batches of so many samples of this rank. With other
+    /// ranks this is a collective call.
     pub(super) fn initialized<T: Element>(
-        (device, peers): (&Arc<Device>, Option<&Peers>),
+        (device, member): (&Arc<Device>, Option<&Member>),
         lane: &Lane,
         (spec, rules): (&ModelSpec, &TrainingRules),
         (places, seed): (&Places, u64),
@@ -43,22 +46,24 @@ impl Tables {
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, places);
         let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
-        let ranks = peers.map_or(1, Peers::ranks);
+        let (ranks, nodes) = member.map_or((1, 1), |member| (member.cluster.ranks(), member.cluster.nodes()));
         let layout = Layout::new(ranks, samples, places.stride, &all, &columns, &features)?;
-        let mut layout = layout.with_optimizers(&optimizers);
-        if let (Some(plan), Some(_)) = (plan, peers) {
+        let mut layout = layout.with_optimizers(&optimizers).with_nodes(nodes)?;
+        if let (Some(plan), Some(_)) = (plan, member) {
             layout = layout.with_plan(plan)?;
         }
         // First-order terms begin with zeros.
         let drawn = spec.tables.len();
-        Ok(match peers {
+        Ok(match member {
             None => {
                 let mut tables = LocalTables::initialized(device, layout, lane, seed, drawn)?;
                 keeps_book.then(|| tables.keep_book()).transpose()?;
                 Self::Local(tables.into())
             }
-            Some(peers) => {
-                let mut tables = NodeTables::initialized::<T>(peers, layout, lane, seed, drawn, SLOTS)?;
+            Some(Member { cluster, rails }) => {
+                let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
+                let mut tables =
+                    NodeTables::initialized::<T>((cluster, rails), layout, lane, seed, drawn, SLOTS)?;
                 keeps_book.then(|| tables.keep_book()).transpose()?;
                 Self::Node(tables.into())
             }
@@ -86,6 +91,36 @@ impl Tables {
         }
     }
 
+    /// Sizes that messages between nodes have: 1 where there is one node.
+    pub(super) fn sizes(&self) -> usize {
+        match self {
+            Self::Local(_) => 1,
+            Self::Node(tables) => tables.sizes(),
+        }
+    }
+
+    /// The size of its messages between nodes that a batch needs whose route is made.
+    pub(super) fn size_needed(&self, place: usize) -> usize {
+        match self {
+            Self::Local(_) => 0,
+            Self::Node(tables) => tables.size_needed(place),
+        }
+    }
+
+    /// Enqueues the rest of a route, where its batch needs another size than the first.
+    ///
+    /// # Safety
+    /// As for [`Tables::route`].
+    pub(super) unsafe fn route_rest(&self, lane: &Lane, batch: Routed) -> Result<()> {
+        match self {
+            Self::Node(tables) if batch.size > 0 => {
+                // SAFETY: the caller vouches for it.
+                unsafe { tables.route_rest(lane, batch.place, batch.size) }
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Enqueues the look-up of the first samples of a batch, which over ranks must be routed.
     ///
     /// # Safety
@@ -101,7 +136,9 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
-                Self::Node(tables) => tables.look_up(lane, batch.ids, batch.place, samples, vectors),
+                Self::Node(tables) => {
+                    tables.look_up(lane, batch.ids, (batch.place, batch.size), samples, vectors)
+                }
             }
         }
     }
@@ -122,7 +159,12 @@ impl Tables {
             unsafe { tables.reduce(lane, batch.ids, batch.place, gradients) }?;
         }
         // SAFETY: as above.
-        unsafe { self.meet(lane) }
+        unsafe { self.meet(lane) }?;
+        match self {
+            Self::Local(_) => Ok(()),
+            // SAFETY: as above.
+            Self::Node(tables) => unsafe { tables.carry_back(lane, batch.place, batch.size) },
+        }
     }
 
     /// Enqueues waiting for all ranks, which must come between the look-ups of two batches; nothing where there is one.

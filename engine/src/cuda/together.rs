@@ -8,30 +8,90 @@ use std::time::{Duration, Instant};
 
 #[cfg(doc)]
 use rankine_cuda::kernels::Tally;
-use rankine_cuda::{AllReduce, Buffer, Device, Lane, Moment, Peers, Pointer, Shared};
+use rankine_cuda::{AllReduce, Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
 /// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
 const ATTENTION: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(50);
 
+/// A rank's membership among those of a model, on one node or several.
+#[derive(Debug, Clone)]
+pub(super) struct Member {
+    pub(super) cluster: Arc<Cluster>,
+    /// Where there are several nodes.
+    pub(super) rails: Option<Rails>,
+}
+
+/// A rank's rails, one for each lane on which nodes do something together.
+#[derive(Debug, Clone)]
+pub(super) struct Rails {
+    pub(super) routes: Rail,
+    /// Of rows, and of their gradients.
+    pub(super) rows: Rail,
+    /// Of sums of dense gradients.
+    pub(super) sums: Rail,
+}
+
+impl Member {
+    /// A collective call.
+    pub(super) fn join(cluster: &Arc<Cluster>) -> Result<Self> {
+        let [routes, rows, sums] = ["routes", "rows", "dense gradients"].map(|what| cluster.join_rail(what));
+        let rails = match (routes?, rows?, sums?) {
+            (Some(routes), Some(rows), Some(sums)) => Some(Rails { routes, rows, sums }),
+            _ => None,
+        };
+        Ok(Self { cluster: Arc::clone(cluster), rails })
+    }
+
+    fn rails(&self) -> Vec<&Rail> {
+        self.rails.iter().flat_map(|Rails { routes, rows, sums }| [routes, rows, sums]).collect()
+    }
+
+    /// Takes each of some sums once: what NCCL does first of a kind allocates, and so must not wait for ranks that
+    /// allocate.
+    fn warm_up(&self, sums: &[&ClusterSum]) -> Result<()> {
+        if self.rails.is_none() {
+            return Ok(());
+        }
+        self.cluster.gather(0_u8)?;
+        let lane = Lane::new(self.cluster.device())?;
+        for sum in sums {
+            // SAFETY: the sums live, and all ranks' lanes are waited for.
+            unsafe { sum.enqueue(&lane) }?;
+        }
+        let done = Moment::new(self.cluster.device())?;
+        lane.record(&done)?;
+        Rail::wait_for(&done, &self.rails())?;
+        self.cluster.gather(0_u8)?;
+        Ok(())
+    }
+}
+
 /// A rank among those of a model.
 #[derive(Debug)]
 pub(super) struct Together {
-    peers: Arc<Peers>,
+    member: Member,
     /// Of each head: what the samples of a batch weigh that have its label.
-    weights: AllReduce,
+    weights: ClusterSum,
 }
 
 impl Together {
     /// A collective call.
-    pub(super) fn new(peers: Arc<Peers>, heads: usize) -> Result<Self> {
-        let weights = AllReduce::new(&peers, 0, heads)?.named("the sum of the weights of samples");
-        Ok(Self { peers, weights })
+    pub(super) fn new(member: Member, heads: usize) -> Result<Self> {
+        let rail = member.rails.as_ref().map(|rails| &rails.routes);
+        let weights = ClusterSum::new(&member.cluster, rail, 0, heads)?;
+        let weights = weights.named("the sum of the weights of samples");
+        member.warm_up(&[&weights])?;
+        Ok(Self { member, weights })
     }
 
-    pub(super) fn peers(&self) -> &Peers {
-        &self.peers
+    pub(super) fn member(&self) -> &Member {
+        &self.member
+    }
+
+    pub(super) fn cluster(&self) -> &Cluster {
+        &self.member.cluster
     }
 
     /// Enqueues adding up, over all ranks, what the samples of a batch weigh here, of each head.
@@ -63,17 +123,24 @@ impl Together {
     /// Waits until a moment has passed behind what ranks do together, or until one of them has waited in vain, as
     /// `check` tells. Then the GPU waits for nobody any more: there is nothing to wait for behind that.
     pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
-        let begun = Instant::now();
+        let (begun, rails) = (Instant::now(), self.member.rails());
+        let giving_up = self.cluster().peers().giving_up();
         loop {
             let has_passed = moment.has_passed()?;
             if let Err(error) = check() {
-                self.peers.giving_up().give_up();
+                giving_up.give_up();
+                rails.iter().for_each(|rail| rail.abort());
                 return Err(error);
             }
             match begun.elapsed() {
                 _ if has_passed => return Ok(()),
                 waited if waited < ATTENTION => thread::yield_now(),
-                _ => thread::sleep(NAP),
+                _ => {
+                    // Where a rank is lost no collective of its rail has an end.
+                    let checked = Rail::check(&rails, begun, giving_up.is_given_up());
+                    checked.inspect_err(|_| giving_up.give_up())?;
+                    thread::sleep(NAP);
+                }
             }
         }
     }
@@ -91,19 +158,20 @@ pub(super) enum Gradients {
 /// What adds up the gradients of all ranks: each part as soon as it is there on the way back.
 #[derive(Debug)]
 pub(super) struct Sums {
-    pub(super) top: AllReduce,
+    pub(super) top: ClusterSum,
     /// Where the interaction has parameters.
-    pub(super) interaction: Option<AllReduce>,
+    pub(super) interaction: Option<ClusterSum>,
     /// With what [`Tally`] says of each rank, and more numbers behind it.
-    pub(super) bottom: AllReduce,
+    pub(super) bottom: ClusterSum,
     /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all.
     sharded: bool,
 }
 
 impl Sums {
-    /// The parts, in the order of the parameters.
+    /// What adds up the parts within a node, in the order of the parameters.
     pub(super) fn parts(&self) -> impl Iterator<Item = &AllReduce> {
-        [Some(&self.bottom), self.interaction.as_ref(), Some(&self.top)].into_iter().flatten()
+        let parts = [Some(&self.bottom), self.interaction.as_ref(), Some(&self.top)];
+        parts.into_iter().flatten().map(ClusterSum::of_node)
     }
 
     pub(super) fn are_sharded(&self) -> bool {
@@ -114,29 +182,31 @@ impl Sums {
     ///
     /// # Safety
     /// As for [`AllReduce::enqueue`]; sharded, [`AllReduce::spread_of`] must follow.
-    pub(super) unsafe fn enqueue(&self, part: &AllReduce, lane: &Lane) -> Result<()> {
+    pub(super) unsafe fn enqueue(&self, part: &ClusterSum, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe { if self.sharded { part.scatter(lane) } else { part.enqueue(lane) } }?;
+        unsafe { if self.sharded { part.of_node().scatter(lane) } else { part.enqueue(lane) } }?;
         Ok(())
     }
 }
 
 impl Gradients {
     /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
-    /// the third; so many numbers are added up with them. With peers this is a collective call.
+    /// the third; so many numbers are added up with them. With other ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        peers: Option<&Peers>,
+        member: Option<&Member>,
         [bottom, interaction, len]: [usize; 3],
         numbers: usize,
         sharded: bool,
     ) -> Result<Self> {
-        let Some(peers) = peers else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
+        let Some(member) = member else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
         // Sums are taken by vectors of four.
-        let values = Arc::new(peers.share(len.next_multiple_of(4), 0)?);
+        let (cluster, rail) = (&member.cluster, member.rails.as_ref().map(|rails| &rails.sums));
+        assert!(!sharded || rail.is_none(), "parameters are sharded over the ranks of one node alone");
+        let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| match sharded {
-            true => AllReduce::by_slices(peers, &values, part, numbers),
-            false => AllReduce::of_part(peers, &values, part, numbers),
+            true => ClusterSum::by_slices(cluster, &values, part, numbers),
+            false => ClusterSum::of_part(cluster, rail, &values, part, numbers),
         };
         let sums = Box::new(Sums {
             top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
@@ -147,6 +217,8 @@ impl Gradients {
             bottom: sum(0..bottom, numbers)?.named("the sum of the bottom MLP's gradients"),
             sharded,
         });
+        let all = [Some(&sums.top), sums.interaction.as_ref(), Some(&sums.bottom)];
+        member.warm_up(&all.into_iter().flatten().collect::<Vec<_>>())?;
         Ok(Self::Together { values, sums })
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Compute, Tuning};
 use rankine_cuda::kernels::{Element, Rate, Step};
-use rankine_cuda::{Budget, Device, Graph, Lane, Moment, Peers, Pinned};
+use rankine_cuda::{Budget, Cluster, Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::rows::{RowsError, RowsMut};
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -18,7 +18,7 @@ use super::iteration::{Iteration, Lanes, Phase};
 use super::network::{Forward, Network, Places, Products};
 use super::rank::{Rank, SLOTS, Shape};
 use super::tables::{Routed, Tables};
-use super::together::Together;
+use super::together::{Member, Together};
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
@@ -29,6 +29,8 @@ use crate::overlap::{Overlap, Overlaps};
 /// A rank with all that its steps need.
 #[derive(Debug)]
 pub(super) struct Trainer<T> {
+    /// Dropped first: graphs hold what NCCL's communicators do.
+    slots: Vec<TrainSlot>,
     compute: Compute,
     network: Network<T>,
     tables: Tables,
@@ -39,7 +41,6 @@ pub(super) struct Trainer<T> {
     /// What routes are made on, beside the iteration before. Alone, they are part of the iteration.
     routes: Lane,
     overlaps: Overlaps,
-    slots: Vec<TrainSlot>,
     /// Samples that are scored at a time.
     score_samples: usize,
     /// One a slot.
@@ -65,11 +66,20 @@ struct TrainSlot {
     input: InputSlot,
     /// Over ranks: makes the route, which both others need.
     route: Option<Graph>,
+    /// What is captured with each size of messages between nodes; with one node there is one.
+    sized: Vec<OfSize>,
+    routed: Moment,
+    done: Moment,
+}
+
+/// What is done with a slot's batch once its route is made.
+#[derive(Debug)]
+struct OfSize {
+    /// The rest of the route, where the size is not the first one.
+    rest: Option<Graph>,
     iteration: Graph,
     /// Scores the samples that lie there.
     pass: Graph,
-    routed: Moment,
-    done: Moment,
 }
 
 /// A step that is not known to be done.
@@ -84,9 +94,9 @@ struct UnderWay {
 }
 
 impl<T: Element> Trainer<T> {
-    /// A rank as training starts with it; with peers, all make theirs at once.
+    /// A rank as training starts with it; with others, all make theirs at once.
     pub(super) fn new(
-        (device, peers): (&Arc<Device>, Option<Arc<Peers>>),
+        (device, cluster): (&Arc<Device>, Option<Arc<Cluster>>),
         (products, overlaps): (Products, Overlaps),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
@@ -95,8 +105,9 @@ impl<T: Element> Trainer<T> {
         let Shape { samples, score_samples, .. } = shape;
         let main = Lane::of_high_priority(device)?;
         let places = Places::new(spec);
+        let member = cluster.map(|cluster| Member::join(&cluster)).transpose()?;
         let tables = Tables::initialized::<T>(
-            (device, peers.as_deref()),
+            (device, member.as_ref()),
             &main,
             (spec, rules),
             (&places, seed),
@@ -104,8 +115,8 @@ impl<T: Element> Trainer<T> {
         )?;
         let (compute, parameters) = (products.compute, initial_parameters(spec, seed));
         let network =
-            Network::new((device, peers.as_deref()), products, (spec, rules), &places, samples, &parameters)?;
-        let together = peers.map(|peers| Together::new(peers, spec.heads.len())).transpose()?;
+            Network::new((device, member.as_ref()), products, (spec, rules), &places, samples, &parameters)?;
+        let together = member.map(|member| Together::new(member, spec.heads.len())).transpose()?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut inputs = Vec::new();
         for _ in 0..SLOTS {
@@ -145,7 +156,7 @@ impl<T: Element> Trainer<T> {
         let scoring = network.plan_forward(self.score_samples, false)?;
         let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
         let losses = self.losses.device_pointer()?;
-        let iteration_of = |place: usize, input: &InputSlot| Iteration {
+        let iteration_of = |place: usize, size: usize, input: &InputSlot| Iteration {
             network,
             tables,
             together: together.as_ref(),
@@ -153,15 +164,16 @@ impl<T: Element> Trainer<T> {
             backward: &backward,
             input: input.input(),
             place,
+            size,
             losses,
         };
-        let pass_of = |place: usize, input: &InputSlot| {
-            let batch = Routed { ids: input.input().ids, place };
+        let pass_of = |place: usize, size: usize, input: &InputSlot| {
+            let batch = Routed { ids: input.input().ids, place, size };
             enqueue_pass(network, tables, main, (input.input(), batch), &scoring)
         };
         // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
         network.hold(main, true)?;
-        let first = iteration_of(0, &inputs[0]);
+        let first = iteration_of(0, 0, &inputs[0]);
         // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
         unsafe {
             if together.is_some() {
@@ -175,20 +187,30 @@ impl<T: Element> Trainer<T> {
             }
             first.enqueue_all(&lanes)?;
         }
-        pass_of(0, &inputs[0])?;
+        pass_of(0, 0, &inputs[0])?;
         network.hold(main, false)?;
         self.meet()?;
         let mut slots = Vec::new();
         for (place, input) in inputs.into_iter().enumerate() {
-            let iteration = iteration_of(place, &input);
             // SAFETY: as above.
-            let route = || unsafe { iteration.route(routes) };
+            let route = || unsafe { iteration_of(place, 0, &input).route(routes) };
             let route = together.as_ref().map(|_| Graph::capture(routes, route)).transpose()?;
-            slots.push(TrainSlot {
-                route,
+            let sized = (0..tables.sizes()).map(|size| {
+                let iteration = iteration_of(place, size, &input);
+                let batch = Routed { ids: input.input().ids, place, size };
                 // SAFETY: as above.
-                iteration: Graph::capture(main, || unsafe { iteration.enqueue_all(&lanes) })?,
-                pass: Graph::capture(main, || pass_of(place, &input))?,
+                let rest = || unsafe { tables.route_rest(routes, batch) };
+                // SAFETY: as above.
+                let all = || unsafe { iteration.enqueue_all(&lanes) };
+                Ok::<_, Error>(OfSize {
+                    rest: (size > 0).then(|| Graph::capture(routes, rest)).transpose()?,
+                    iteration: Graph::capture(main, all)?,
+                    pass: Graph::capture(main, || pass_of(place, size, &input))?,
+                })
+            });
+            slots.push(TrainSlot {
+                sized: sized.collect::<Result<_, _>>()?,
+                route,
                 routed: Moment::new(device)?,
                 done: Moment::new(device)?,
                 input,
@@ -204,14 +226,14 @@ impl<T: Element> Trainer<T> {
     fn shares_gpu(&self) -> Result<bool> {
         let Some(together) = &self.together else { return Ok(false) };
         // Processes may number the same GPUs differently.
-        let of_ranks = together.peers().gather(self.main.device().uuid()?)?;
+        let of_ranks = together.cluster().gather(self.main.device().uuid()?)?;
         Ok((1..of_ranks.len()).any(|rank| of_ranks[..rank].contains(&of_ranks[rank])))
     }
 
     /// Waits, on the host, for all ranks.
     fn meet(&self) -> Result<()> {
         if let Some(together) = &self.together {
-            together.peers().gather(0_u8)?;
+            together.cluster().gather(0_u8)?;
         }
         Ok(())
     }
@@ -262,18 +284,42 @@ impl<T: Element> Trainer<T> {
         Ok(())
     }
 
-    /// Waits for the first of the steps under way.
-    fn finish_first(&mut self) -> Result<()> {
-        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
-        let done = &self.slots[place].done;
+    /// The size of messages between nodes for the batch of a slot whose route was enqueued last; the rest of the route is
+    /// enqueued, too. Waits for the first part of it, where there are several sizes: an iteration before is under way.
+    fn size(&mut self, place: usize) -> Result<usize> {
+        if self.tables.sizes() == 1 {
+            return Ok(0);
+        }
+        self.wait_for(&self.slots[place].routed)?;
+        let size = self.tables.size_needed(place);
+        let TrainSlot { sized, routed, .. } = &mut self.slots[place];
+        if let Some(rest) = &mut sized[size].rest {
+            let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
+            // SAFETY: the buffers that the graph was captured with are this value's.
+            unsafe { rest.replay(lane) }?;
+            lane.record(routed)?;
+            self.main.wait(routed)?;
+        }
+        Ok(size)
+    }
+
+    /// Waits until a moment has passed; over ranks no longer than they wait for each other.
+    fn wait_for(&self, moment: &Moment) -> Result<()> {
         match &self.together {
-            None => done.synchronize()?,
-            Some(together) => together.wait_for(done, || {
+            None => moment.synchronize()?,
+            Some(together) => together.wait_for(moment, || {
                 together.check_now()?;
                 self.network.check_now()?;
                 self.tables.check_now()
             })?,
         }
+        Ok(())
+    }
+
+    /// Waits for the first of the steps under way.
+    fn finish_first(&mut self) -> Result<()> {
+        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
+        self.wait_for(&self.slots[place].done)?;
         if let Some(batch) = fed
             && self.faults.elements()[place] != 0
         {
@@ -290,7 +336,8 @@ impl<T: Element> Trainer<T> {
         assert!(batch.len() <= self.score_samples, "as many as are scored at a time");
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
         let place = self.send(batch, Step::default(), &rates)?;
-        let TrainSlot { input, pass, done, .. } = &mut self.slots[place];
+        let size = self.size(place)?;
+        let TrainSlot { input, sized, done, .. } = &mut self.slots[place];
         let Input { labels, weights, ids, .. } = input.input();
         let scored = Scored {
             logits: self.network.logits_pointer(),
@@ -302,7 +349,7 @@ impl<T: Element> Trainer<T> {
         // SAFETY: the buffers that the graph was captured with are this value's, and have logits, labels and weights
         // for as many samples as a slot has.
         unsafe {
-            pass.replay(&self.main)?;
+            sized[size].pass.replay(&self.main)?;
             if let (true, Some(evaluation)) = (judge, &self.evaluation) {
                 evaluation.add(&self.main, scored)?;
             }
@@ -314,9 +361,10 @@ impl<T: Element> Trainer<T> {
 impl<T: Element> Rank for Trainer<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
         let place = self.send(batch, step, rates)?;
-        let TrainSlot { iteration, done, .. } = &mut self.slots[place];
+        let size = self.size(place)?;
+        let TrainSlot { sized, done, .. } = &mut self.slots[place];
         // SAFETY: the buffers that the graph was captured with are this value's.
-        unsafe { iteration.replay(&self.main) }?;
+        unsafe { sized[size].iteration.replay(&self.main) }?;
         Ok(self.main.record(done)?)
     }
 
@@ -342,9 +390,9 @@ impl<T: Element> Rank for Trainer<T> {
         if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.samples() != samples) {
             // What there was is given back first.
             self.evaluation = None;
-            let peers = self.together.as_ref().map(Together::peers);
+            let member = self.together.as_ref().map(Together::member);
             let (device, heads) = (self.main.device(), &self.spec.heads);
-            self.evaluation = Some(CudaEvaluation::of_rank((device, peers), heads, samples, own)?);
+            self.evaluation = Some(CudaEvaluation::of_rank((device, member), heads, samples, own)?);
         }
         self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
     }
@@ -356,7 +404,7 @@ impl<T: Element> Rank for Trainer<T> {
     fn finish_judging(&mut self) -> Result<Judgement> {
         self.finish()?;
         let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
-        Ok(evaluation.finish_with(&self.main, self.together.as_ref().map(Together::peers))?)
+        Ok(evaluation.finish_with(&self.main, self.together.as_ref().map(Together::member))?)
     }
 
     fn skipped_steps(&self) -> Result<Option<u64>> {
@@ -384,9 +432,10 @@ impl<T: Element> Rank for Trainer<T> {
             let place = step % slots;
             self.routes.wait(&self.slots[place].done)?;
             self.route(place)?;
-            let TrainSlot { iteration, done, .. } = &mut self.slots[place];
+            let size = self.size(place)?;
+            let TrainSlot { sized, done, .. } = &mut self.slots[place];
             // SAFETY: the buffers that the graph was captured with are this value's.
-            unsafe { iteration.replay(&self.main) }?;
+            unsafe { sized[size].iteration.replay(&self.main) }?;
             self.main.record(done)?;
             self.main.record(moment)?;
         }
@@ -402,7 +451,7 @@ impl<T: Element> Rank for Trainer<T> {
         let (bytes_per_s, flops_per_s) = ceilings::<T>(self.main.device(), &self.main, self.compute)?;
         let fp8_flops_per_s = fp8.then(|| fp8_ceiling(self.main.device(), &self.main)).transpose()?;
         let layout = self.tables.layout();
-        let iteration = Iteration {
+        let mut iteration = Iteration {
             network: &self.network,
             tables: &self.tables,
             together: self.together.as_ref(),
@@ -410,10 +459,15 @@ impl<T: Element> Rank for Trainer<T> {
             backward: &self.network.plan_backward()?,
             input: self.slots[0].input.input(),
             place: 0,
+            size: 0,
             losses: self.losses.device_pointer()?,
         };
         // The first slot's batch need not be the last one that was routed.
         // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
+        unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
+        self.main.synchronize()?;
+        iteration.size = self.tables.size_needed(0);
+        // SAFETY: as above.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         let [look_ups, distinct_rows] = self.tables.counts(&self.main, 0)?;
         let sizes = Sizes {

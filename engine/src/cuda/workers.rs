@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rankine_cuda::Peers;
+use rankine_cuda::Cluster;
 use rankine_reader::Error as DataError;
 
 use super::error::{Error, Result};
@@ -30,20 +30,20 @@ pub(super) struct Workers {
 impl Workers {
     /// Starts a thread a rank, each of which makes its rank, all at once.
     pub(super) fn start(
-        peers: Vec<Peers>,
-        make: impl Fn(Peers) -> Result<Box<dyn Rank>> + Send + Sync + 'static,
+        ranks: Vec<Cluster>,
+        make: impl Fn(Cluster) -> Result<Box<dyn Rank>> + Send + Sync + 'static,
     ) -> Result<Self> {
         let (make, (failed, errors), (made, all_made)) = (Arc::new(make), channel(), channel());
         let mut workers =
             Self { commands: Vec::new(), threads: Mutex::default(), errors: Mutex::new(errors) };
-        for peers in peers {
+        for cluster in ranks {
             let (sender, commands) = sync_channel(SLOTS);
             workers.commands.push(sender);
             let (make, failed, made) = (Arc::clone(&make), failed.clone(), made.clone());
-            let thread = thread::Builder::new().name(format!("rankine-gpu-{}", peers.rank()));
+            let thread = thread::Builder::new().name(format!("rankine-gpu-{}", cluster.rank()));
             let thread = thread.spawn(move || {
-                let (rank, device) = (peers.rank(), peers.device().ordinal());
-                if let Err(error) = run(peers, &*make, made, &commands) {
+                let (rank, device) = (cluster.rank(), cluster.device().ordinal());
+                if let Err(error) = run(cluster, &*make, made, &commands) {
                     // Where nobody is there any more to be told, nobody misses it.
                     let _ = failed.send(error.of_rank(rank, device));
                 }
@@ -142,13 +142,13 @@ impl Drop for Workers {
 
 /// What a thread does, until it is told nothing more.
 fn run(
-    peers: Peers,
-    make: &dyn Fn(Peers) -> Result<Box<dyn Rank>>,
+    cluster: Cluster,
+    make: &dyn Fn(Cluster) -> Result<Box<dyn Rank>>,
     made: Sender<()>,
     commands: &Receiver<Command>,
 ) -> Result<()> {
-    peers.device().bind()?;
-    let mut rank = make(peers)?;
+    cluster.device().bind()?;
+    let mut rank = make(cluster)?;
     // Nobody waits for this but while the ranks are made.
     let _ = made.send(());
     drop(made);

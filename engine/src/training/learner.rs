@@ -441,7 +441,7 @@ mod gpu {
         BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
     };
     use crate::evaluation::HeadMetrics;
-    use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
+    use crate::job::{DenseUpdate, DeviceKind, Exchange, Job, Placement, Precision};
     use crate::model::{ModelSpec, TrainingRules};
     use crate::overlap::Overlaps;
     use crate::planning;
@@ -501,6 +501,25 @@ mod gpu {
         }
     }
 
+    /// The job as it is planned over so many nodes, between which rows go that have an owner, and no bags.
+    fn planned_over(job: &Job, nodes: usize) -> Job {
+        let mut job = job.clone();
+        if nodes > 1 {
+            let of_rows = |placement: &mut Placement, exchange: &mut Exchange| {
+                if *placement == Placement::Auto {
+                    *placement = Placement::RowWise;
+                }
+                *exchange = Exchange::Rows;
+            };
+            of_rows(&mut job.embedding.placement, &mut job.embedding.exchange);
+            for table in &mut job.tables {
+                let exchange = table.exchange.get_or_insert(Exchange::Rows);
+                table.placement.as_mut().map(|placement| of_rows(placement, exchange));
+            }
+        }
+        job
+    }
+
     /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
     pub(super) fn initialize(
         (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
@@ -528,9 +547,13 @@ mod gpu {
             let spec = spec.clone();
             match devices {
                 [device] if several => {
+                    let device = (device, seats.topology.nodes());
                     CudaModel::of_processes(device, processes, spec, rules, execution, job.seed, shape)
                 }
-                _ => CudaModel::over_ranks(devices, spec, rules, execution, job.seed, shape),
+                _ => {
+                    let over = (devices, seats.topology.nodes(), several.then_some(processes));
+                    CudaModel::over_ranks(over, spec, rules, execution, job.seed, shape)
+                }
             }
         };
         let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
@@ -603,7 +626,8 @@ mod gpu {
         let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
         let machine = String::from_utf8_lossy(&machine).into_owned();
         let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
-        let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
+        let job = planned_over(job, topology.nodes());
+        let plan = planning::plan(&job, spec, rules, dataset, &planned_with)?;
         Ok(Some(Placed { plan, machine }))
     }
 

@@ -7,11 +7,11 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{DenseInput, DenseUpdate, Element, ElementKind, Guard, Rate, Rule};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer, Shared};
+use rankine_cuda::{Buffer, Device, Lane, Pointer, Shared};
 use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
-use super::super::together::Gradients;
+use super::super::together::{Gradients, Member};
 use super::layers::Layers;
 use super::squares::Squares;
 
@@ -54,10 +54,10 @@ impl Deref for Parameters {
 
 impl<T: Element> Dense<T> {
     /// Parameters of the model, and the state that learning starts with; so many numbers are added up with the
-    /// gradients. With peers this is a collective call.
+    /// gradients. With other ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        (peers, numbers, sharded): (Option<&Peers>, usize, bool),
+        (member, numbers, sharded): (Option<&Member>, usize, bool),
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
@@ -66,7 +66,8 @@ impl<T: Element> Dense<T> {
         let filled = layers.fill_up(parameters);
         let copies = (T::KIND != ElementKind::F32)
             .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
-        let gradients = Gradients::new(device, peers, layers.parts(), numbers, sharded)?;
+        let gradients = Gradients::new(device, member, layers.parts(), numbers, sharded)?;
+        let peers = member.map(|member| member.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
         let own = match sharded {
             Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{self, Element, Tally, Verdict};
-use rankine_cuda::{AllReduce, Buffer, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, ClusterSum, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
@@ -129,7 +129,7 @@ impl<T: Element> Head<T> {
     ///
     /// # Safety
     /// [`Head::enqueue`] and all that looks at gradients must come before; see [`Lane::launch`].
-    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, sum: &AllReduce) -> Result<()> {
+    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, sum: &ClusterSum) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
             guard: shared.guard.pointer(),

@@ -21,11 +21,12 @@ use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
 use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8OfRanks, Guard, Rescale, Tally};
-use rankine_cuda::{Buffer, Device, Lane, Peers, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::input::Input;
 use super::tables::{Routed, Tables};
+use super::together::Member;
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
 use fp8::{Fp8Mlp, Making};
@@ -122,9 +123,9 @@ impl<T: Element> Network<T> {
     /// they are not too small either, and steps where they are too large are left out.
     const SCALED: bool = matches!(T::KIND, ElementKind::F16);
 
-    /// A network for so many samples. With peers this is a collective call.
+    /// A network for so many samples. With other ranks this is a collective call.
     pub(super) fn new(
-        (device, peers): (&Arc<Device>, Option<&Peers>),
+        (device, member): (&Arc<Device>, Option<&Member>),
         Products { compute, fp8, algorithms, shard_dense_update }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
@@ -133,10 +134,10 @@ impl<T: Element> Network<T> {
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
-        let ranks = peers.map_or(1, Peers::ranks);
+        let ranks = member.map_or(1, |member| member.cluster.ranks());
         let (told, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
         let numbers = told + if fp8 { ranks * tensors_max } else { 0 };
-        let together = (peers, numbers, shard_dense_update);
+        let together = (member, numbers, shard_dense_update);
         let dense = Dense::new(device, together, layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
@@ -179,9 +180,9 @@ impl<T: Element> Network<T> {
             (None, Seen::Fp8(_)) => unreachable!("interactions are in fp8 before hidden layers alone"),
         };
         let head = Head::new(device, spec, (places, layers), head_input, rows)?;
-        let of_ranks = peers.zip(dense.gradients.sums()).map(|(peers, sums)| Fp8OfRanks {
+        let of_ranks = member.zip(dense.gradients.sums()).map(|(member, sums)| Fp8OfRanks {
             largest: sums.bottom.numbers().pointer().element(told),
-            rank: peers.rank() as u32,
+            rank: member.cluster.rank() as u32,
             ranks: ranks as u32,
         });
         let fp8 = making.map(|making| making.finish(of_ranks, tensors_max)).transpose()?;

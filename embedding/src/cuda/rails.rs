@@ -1,0 +1,477 @@
+//! The way of rows between nodes, along rails: the second hop of what a node's ranks look up.
+//!
+//! What the ranks of a node look up at any rank of a rail they ask of the one of their own node. That one merges what
+//! they name, as any owner does, and passes it on: a row leaves its node once and enters another one once, and so does
+//! the sum of its gradients. NCCL's messages have the lengths that they were captured with. So they come in a few sizes:
+//! the first one has room for what is expected of a batch, and the last one for all that a batch can name. How long the
+//! longest list of a rail is goes with the lists, to all ranks of the rail and to the host, which replays what was
+//! captured with the size that is needed. Nothing is ever dropped.
+
+use rankine_cuda::kernels::{
+    Dtype, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark,
+    RailRows, Send, Shard,
+};
+use rankine_cuda::nccl::Parcel;
+use rankine_cuda::{Buffer, Cluster, Lane, Moment, Pinned, Pointer, Rail};
+
+use super::error::Result;
+use super::layout::Layout;
+use super::route::{Bits, NodeRoute};
+use super::{POISON, blocks};
+
+/// Sizes of messages, at most: each beside the last is captured apart.
+const SIZES_MAX: usize = 6;
+
+/// A rank's part in its rail.
+#[derive(Debug)]
+pub(super) struct Rails {
+    /// On the lane of routes, and on that of all else.
+    lists: Rail,
+    rows: Rail,
+    /// Rows that a message carries, of each size.
+    sizes: Vec<usize>,
+    /// From one node's rows to the next one's, and from its list: the most there can be, behind the words before a list.
+    stride: usize,
+    routes: Vec<RailRoute>,
+    /// `[node][stride]`: the lists that go out.
+    outgoing: Buffer<u32>,
+    /// `[node][stride][width]`: as one that asks, the rows that come, and then the sums that go.
+    asked: Buffer<u32>,
+    /// The same as one that owns: the rows that go, and then the sums that come.
+    owned: Buffer<u32>,
+    /// Where rows of each list go: to its first place.
+    firsts: Buffer<u32>,
+    /// One a route: 1 + the rows of the longest list of the rail.
+    longest: Pinned<u32>,
+}
+
+/// A batch's route at the owners of rows.
+#[derive(Debug)]
+struct RailRoute {
+    /// `[node][stride]`: the lists that came.
+    lists: Buffer<u32>,
+    /// Of each node: how many rows of its list there are.
+    counts: Buffer<u32>,
+    /// The rows that any node names here, ascending.
+    union: Buffer<u32>,
+    /// 0, and how many they are.
+    union_starts: Buffer<u32>,
+    /// `[row of the union][node]`: 1 + the place of its sum, or 0.
+    sources: Buffer<u32>,
+}
+
+/// What an owner updates: of each row where its sums are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owned {
+    pub(super) rows: Pointer<u32>,
+    pub(super) rows_count: Pointer<u32>,
+    pub(super) sources: Pointer<u32>,
+    pub(super) sums: Pointer<u32>,
+    /// Those who have a sum each: the ranks of the node, or over several nodes these.
+    pub(super) ranks: usize,
+}
+
+/// What belongs to all steps of the way: the set that rows are marked in, and this rank's shards.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Own<'a> {
+    pub(super) layout: &'a Layout,
+    pub(super) set: &'a Bits,
+    pub(super) shards: &'a Buffer<Shard>,
+    pub(super) table: Pointer<f32>,
+    /// This rank's place in its node.
+    pub(super) place: usize,
+}
+
+impl Rails {
+    /// The part of a rank whose rows are `element_bytes` an element, and whose sums are `sum_bytes`; collectives have
+    /// run once then. A collective call.
+    pub(super) fn new(
+        cluster: &Cluster,
+        layout: &Layout,
+        (lists, rows): (&Rail, &Rail),
+        (element_bytes, sum_bytes): (usize, usize),
+        routes: usize,
+    ) -> Result<Self> {
+        let device = cluster.device();
+        let capacity = layout.node_max().max(1);
+        let (nodes, stride) = (cluster.nodes(), RAIL_HEADER + capacity);
+        let union = layout.rank_max(cluster.rank());
+        let route = || {
+            Ok::<_, super::Error>(RailRoute {
+                lists: Buffer::filled(device, nodes * stride, 0)?,
+                counts: Buffer::filled(device, nodes, 0)?,
+                union: Buffer::filled(device, union, POISON)?,
+                union_starts: Buffer::filled(device, 2, 0)?,
+                sources: Buffer::filled(device, union * nodes, POISON)?,
+            })
+        };
+        let _exchange = device.purpose("exchange between nodes");
+        let words = nodes * stride * layout.wire_width() * element_bytes.max(sum_bytes) / 4;
+        let rails = Self {
+            lists: lists.clone(),
+            rows: rows.clone(),
+            sizes: sizes(layout.round_rows(), capacity),
+            stride,
+            routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
+            outgoing: Buffer::filled(device, nodes * stride, 0)?,
+            asked: Buffer::filled(device, words, 0)?,
+            owned: Buffer::filled(device, words, 0)?,
+            firsts: Buffer::filled(device, nodes, 0)?,
+            longest: Pinned::zeroed(device, routes)?,
+        };
+        // What NCCL does first of a kind allocates, and so must not wait for ranks that allocate.
+        cluster.gather(0_u8)?;
+        rails.warm_up(layout, (element_bytes, sum_bytes))?;
+        cluster.gather(0_u8)?;
+        Ok(rails)
+    }
+
+    /// Exchanges zeros in every size, so that NCCL has its connections before anything is captured.
+    fn warm_up(&self, layout: &Layout, (element_bytes, sum_bytes): (usize, usize)) -> Result<()> {
+        let lane = Lane::new(self.outgoing.device())?;
+        // SAFETY: all buffers are this value's, and the lane is waited for.
+        unsafe {
+            self.exchange_lists(&lane, 0, 0..RAIL_HEADER + self.sizes[0])?;
+            for (size, pair) in self.sizes.windows(2).enumerate() {
+                debug_assert!(pair[0] < pair[1]);
+                self.exchange_lists(&lane, 0, self.rest_of_lists(size + 1))?;
+            }
+            for size in 0..self.sizes.len() {
+                for bytes in [element_bytes, sum_bytes] {
+                    let row_bytes = layout.wire_width() * bytes;
+                    self.exchange_rows(&lane, "rows", (&self.owned, &self.asked), row_bytes, size)?;
+                }
+            }
+        }
+        let moment = Moment::new(lane.device())?;
+        lane.record(&moment)?;
+        Ok(Rail::wait_for(&moment, &[&self.lists, &self.rows])?)
+    }
+
+    /// How many sizes messages have.
+    pub(super) fn sizes(&self) -> usize {
+        self.sizes.len()
+    }
+
+    /// The size that the messages of a batch need, once the first part of its route is made.
+    pub(super) fn size_needed(&self, place: usize) -> usize {
+        let word = &self.longest.elements()[place];
+        // SAFETY: the reference is valid and aligned; a GPU writes words as a whole.
+        let longest = unsafe { std::ptr::from_ref(word).read_volatile() } as usize;
+        let needed = self.sizes.partition_point(|&size| size + 1 < longest);
+        assert!(needed < self.sizes.len(), "the last size has room for all");
+        needed
+    }
+
+    /// Enqueues passing on what the ranks of the node look up here, as far as the first size goes, and finding which of
+    /// its own rows the nodes name.
+    ///
+    /// # Safety
+    /// The route of the first hop must be made; see [`Lane::launch`].
+    pub(super) unsafe fn route(
+        &self,
+        lane: &Lane,
+        own: Own<'_>,
+        route: &NodeRoute,
+        place: usize,
+    ) -> Result<()> {
+        let node = self.lists.node();
+        let lists = RailLists {
+            named: route.union.pointer(),
+            starts: route.union_starts.pointer(),
+            lists: self.each_node(|other| match other == node {
+                true => self.routes[place].lists.pointer().element(other * self.stride),
+                false => self.outgoing.pointer().element(other * self.stride),
+            }),
+            node: node as u32,
+            nodes: self.lists.nodes() as u32,
+        };
+        // SAFETY: lists have room for all rows of a rank that its node can name; the caller vouches for the rest.
+        unsafe {
+            lane.launch(&lists, self.grid(lane))?;
+            self.exchange_lists(lane, place, 0..RAIL_HEADER + self.sizes[0])?;
+            self.merge(lane, own, place, 0)
+        }
+    }
+
+    /// Enqueues passing on the rest, where a batch needs more than the first size.
+    ///
+    /// # Safety
+    /// The first part of the same route must be the last one that was enqueued; see [`Lane::launch`].
+    pub(super) unsafe fn route_rest(
+        &self,
+        lane: &Lane,
+        own: Own<'_>,
+        place: usize,
+        size: usize,
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            self.exchange_lists(lane, place, self.rest_of_lists(size))?;
+            self.merge(lane, own, place, size)
+        }
+    }
+
+    /// The words of lists that come behind those of the first size.
+    fn rest_of_lists(&self, size: usize) -> std::ops::Range<usize> {
+        RAIL_HEADER + self.sizes[0]..RAIL_HEADER + self.sizes[size]
+    }
+
+    unsafe fn exchange_lists(&self, lane: &Lane, place: usize, words: std::ops::Range<usize>) -> Result<()> {
+        let parcels = |of: &Buffer<u32>| -> Vec<_> {
+            let parcel = |other| Parcel {
+                rank: other,
+                pointer: of.pointer().element(other * self.stride + words.start),
+                len: words.len(),
+            };
+            self.lists.others().map(parcel).collect()
+        };
+        let (sent, received) = (parcels(&self.outgoing), parcels(&self.routes[place].lists));
+        // SAFETY: both buffers have room for whole lists.
+        Ok(unsafe { self.lists.exchange(lane, "lists of rows", &sent, &received) }?)
+    }
+
+    /// Finds which rows the nodes name here, as far as their lists have come.
+    unsafe fn merge(&self, lane: &Lane, own: Own<'_>, place: usize, size: usize) -> Result<()> {
+        let (route, set, nodes) = (&self.routes[place], own.set.set(), self.lists.nodes() as u32);
+        let mark = RailMark {
+            lists: route.lists.pointer(),
+            counts: route.counts.pointer(),
+            most: self.longest.device_pointer()?.element(place),
+            set,
+            stride: self.stride as u32,
+            there: self.sizes[size] as u32,
+            node: self.lists.node() as u32,
+            nodes,
+        };
+        let (number, link) = self.number(route, own.layout, set);
+        let groups = ((own.layout.span / GROUP_KEYS) as u32, 1);
+        // SAFETY: all buffers are this value's; the set has room for a node's rows of each rank of the rail, and so for
+        // one rank's.
+        unsafe {
+            own.set.clear_first(lane, own.layout.span)?;
+            lane.launch(&mark, self.grid(lane))?;
+            lane.launch(&Groups(number), groups)?;
+            lane.launch(&number, groups)?;
+            lane.launch(&link, self.grid(lane))?;
+        }
+        Ok(())
+    }
+
+    fn number(&self, route: &RailRoute, layout: &Layout, set: KeySet) -> (Number, Link) {
+        let nodes = self.lists.nodes() as u32;
+        let number = Number {
+            set,
+            rows: route.union.pointer(),
+            starts: route.union_starts.pointer(),
+            sources: route.sources.pointer(),
+            owners: 1,
+            span: layout.span as u32,
+            sources_width: nodes,
+            reserved: 0,
+        };
+        let link = Link {
+            entries: route.lists.pointer().element(RAIL_HEADER),
+            counts: route.counts.pointer(),
+            set,
+            sources: route.sources.pointer(),
+            capacity: self.stride as u32,
+            owned: 0,
+            ranks: nodes,
+            reserved: 0,
+        };
+        (number, link)
+    }
+
+    /// Enqueues sending this rank's rows to the nodes that name them, and what comes from the others to the ranks of this
+    /// node, where their routes want it.
+    ///
+    /// # Safety
+    /// As for [`super::NodeTables::send`], with a size that the batch needs at most; see [`Lane::launch`].
+    pub(super) unsafe fn send<T: Element>(
+        &self,
+        lane: &Lane,
+        own: Own<'_>,
+        (route, place, size): (&NodeRoute, usize, usize),
+        landings: [Pointer<u32>; RANKS_MAX],
+    ) -> Result<()> {
+        let (layout, of_nodes, nodes) = (own.layout, &self.routes[place], self.rows.nodes());
+        let row_bytes = layout.wire_width() * size_of::<T>();
+        let send = Send::<T> {
+            storage: own.table,
+            shards: own.shards.pointer(),
+            entries: of_nodes.lists.pointer().element(RAIL_HEADER),
+            firsts: self.firsts.pointer(),
+            counts: of_nodes.counts.pointer(),
+            landings: self.rows_of(&self.owned, &self.asked, row_bytes).map(Pointer::cast),
+            shards_count: own.shards.len() as u32,
+            capacity: self.stride as u32,
+            rank: self.rows.node() as u32,
+            ranks: nodes as u32,
+            width: layout.wire_width() as u32,
+            owned: 0,
+        };
+        let blocks = (4 * lane.device().multiprocessors() / nodes as u32, nodes as u32);
+        let spread = RailRows {
+            firsts: route.firsts.pointer(),
+            rows: self.rows_of(&self.asked, &self.asked, row_bytes),
+            landings,
+            element: size_of::<T>() as u32,
+            ..self.rail_rows(own, route)
+        };
+        // SAFETY: the buffers have room for all rows of a rank that a node can name; landings have a row for each slot;
+        // the caller vouches for the peers'.
+        unsafe {
+            send.enqueue(lane, blocks)?;
+            self.exchange_rows(lane, "rows", (&self.owned, &self.asked), row_bytes, size)?;
+            spread.spread(lane, blocks_of(lane))
+        }?;
+        Ok(())
+    }
+
+    /// Enqueues adding up what the ranks of the node have summed, and sending it to the rows' owners.
+    ///
+    /// # Safety
+    /// All ranks of the node must have met since they reduced; as for [`Rails::send`].
+    pub(super) unsafe fn carry_back(
+        &self,
+        lane: &Lane,
+        own: Own<'_>,
+        (route, size): (&NodeRoute, usize),
+        (sums, dtype): (Pointer<u32>, Dtype),
+    ) -> Result<()> {
+        let bytes = if matches!(dtype, Dtype::Fp32) { 4 } else { 2 };
+        let row_bytes = own.layout.wire_width() * bytes;
+        let gather = RailRows {
+            rows: self.rows_of(&self.asked, &self.owned, row_bytes),
+            sums,
+            element: dtype as u32,
+            ..self.rail_rows(own, route)
+        };
+        // SAFETY: as for `send`.
+        unsafe {
+            gather.gather(lane, blocks_of(lane))?;
+            self.exchange_rows(lane, "gradients of rows", (&self.asked, &self.owned), row_bytes, size)
+        }
+    }
+
+    /// What is to be updated here once gradients have come back.
+    pub(super) fn owned(&self, place: usize) -> Owned {
+        let route = &self.routes[place];
+        Owned {
+            rows: route.union.pointer(),
+            rows_count: route.union_starts.pointer().element(1),
+            sources: route.sources.pointer(),
+            sums: self.owned.pointer(),
+            ranks: self.rows.nodes(),
+        }
+    }
+
+    /// The rows here that any node names, each with its place among those that each node names, once the lane has done
+    /// all that was enqueued on it.
+    pub(super) fn read(&self, lane: &Lane, place: usize) -> Result<Vec<(u32, Vec<Option<u32>>)>> {
+        let (route, nodes) = (&self.routes[place], self.rows.nodes());
+        let count = route.union_starts.read(lane)?[1] as usize;
+        let rows = route.union.read_part(lane, 0, count)?;
+        let sources = route.sources.read_part(lane, 0, count * nodes)?;
+        let place_in =
+            |(node, &source): (usize, &u32)| Some(source.checked_sub(1)? - (node * self.stride) as u32);
+        let of_row = |sources: &[u32]| sources.iter().enumerate().map(place_in).collect();
+        Ok(rows.into_iter().zip(sources.chunks_exact(nodes).map(of_row)).collect())
+    }
+
+    fn rail_rows(&self, own: Own<'_>, route: &NodeRoute) -> RailRows {
+        RailRows {
+            named: route.union.pointer(),
+            starts: route.union_starts.pointer(),
+            sources: route.sources.pointer(),
+            firsts: Pointer::NULL,
+            shards: own.shards.pointer(),
+            rows: [Pointer::NULL; RANKS_MAX],
+            landings: [Pointer::NULL; RANKS_MAX],
+            sums: Pointer::NULL,
+            shards_count: own.shards.len() as u32,
+            nodes: self.rows.nodes() as u32,
+            ranks: own.layout.ranks as u32,
+            rank: own.place as u32,
+            capacity: own.layout.entries_max() as u32,
+            width: own.layout.wire_width() as u32,
+            element: 0,
+            reserved: 0,
+        }
+    }
+
+    /// Where the rows of each node begin, those of this one in a buffer of their own.
+    fn rows_of(
+        &self,
+        others: &Buffer<u32>,
+        own: &Buffer<u32>,
+        row_bytes: usize,
+    ) -> [Pointer<u32>; RANKS_MAX] {
+        self.each_node(|node| {
+            let buffer = if node == self.rows.node() { own } else { others };
+            buffer.pointer().element(node * self.stride * row_bytes / 4)
+        })
+    }
+
+    unsafe fn exchange_rows(
+        &self,
+        lane: &Lane,
+        name: &'static str,
+        (from, to): (&Buffer<u32>, &Buffer<u32>),
+        row_bytes: usize,
+        size: usize,
+    ) -> Result<()> {
+        let row_words = row_bytes / 4;
+        let parcels = |of: &Buffer<u32>| -> Vec<_> {
+            let parcel = |other| Parcel {
+                rank: other,
+                pointer: of.pointer().element(other * self.stride * row_words),
+                len: self.sizes[size] * row_words,
+            };
+            self.rows.others().map(parcel).collect()
+        };
+        // SAFETY: both buffers have room for as many rows of each node.
+        Ok(unsafe { self.rows.exchange(lane, name, &parcels(from), &parcels(to)) }?)
+    }
+
+    fn each_node(&self, of: impl Fn(usize) -> Pointer<u32>) -> [Pointer<u32>; RANKS_MAX] {
+        let nodes = self.rows.nodes();
+        std::array::from_fn(|node| if node < nodes { of(node) } else { Pointer::NULL })
+    }
+
+    /// Blocks along x where a grid has one layer a node.
+    fn grid(&self, lane: &Lane) -> (u32, u32) {
+        let nodes = self.rows.nodes() as u32;
+        (blocks_of(lane).div_ceil(nodes), nodes)
+    }
+}
+
+fn blocks_of(lane: &Lane) -> u32 {
+    blocks(lane.device())
+}
+
+/// Sizes of messages: of `first` rows, then twice as many each time, and at last of all that there can be.
+fn sizes(first: usize, capacity: usize) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    let mut size = first.max(1);
+    while size < capacity && sizes.len() + 1 < SIZES_MAX {
+        sizes.push(size);
+        size *= 2;
+    }
+    sizes.push(capacity);
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_size_has_room_for_all() {
+        assert_eq!(sizes(100, 100), [100]);
+        assert_eq!(sizes(300, 100), [100]);
+        assert_eq!(sizes(30, 100), [30, 60, 100]);
+        assert_eq!(sizes(0, 1000), [1, 2, 4, 8, 16, 1000]);
+    }
+}

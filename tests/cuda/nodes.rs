@@ -1,0 +1,105 @@
+//! Trainings over the GPUs of two nodes, which some of this machine's simulate, against one GPU alone: NCCL between nodes
+//! wants a GPU a rank.
+
+use std::sync::Arc;
+
+use libtest_mimic::Failed;
+use rankine::job::Precision;
+use rankine::model::Interaction;
+use rankine_cuda::Device;
+use rankine_embedding::{
+    EmbeddingPlan, Exchange, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology, UpdateRule,
+};
+
+use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks};
+use super::training::Training;
+use super::{Bench, Body, Outcome, Words, close};
+
+/// Each with the GPUs that it takes.
+pub(crate) const BODIES: &[(Body, usize)] = &[
+    (
+        ("two_nodes_of_one_train_with_dot_products_as_one", 1, |bench, words| {
+            train_as_one(bench, words, 1, Interaction::Dot)
+        }),
+        2,
+    ),
+    (
+        ("two_nodes_of_one_train_with_cross_layers_as_one", 1, |bench, words| {
+            train_as_one(bench, words, 1, Interaction::Cross { layers: 2, rank: Some(12) })
+        }),
+        2,
+    ),
+    (("two_nodes_of_one_judge_as_the_cpu_does", 1, |_, words| judge(words, 1)), 2),
+    (
+        ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
+            train_as_one(bench, words, 2, Interaction::Dot)
+        }),
+        4,
+    ),
+    (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, 2)), 4),
+    (("two_nodes_of_two_judge_as_the_cpu_does", 1, |_, words| judge(words, 2)), 4),
+];
+
+const NODES: usize = 2;
+
+fn devices(places: usize) -> Result<Vec<Arc<Device>>, Failed> {
+    Ok((0..NODES * places).map(Device::open).collect::<Result<_, _>>()?)
+}
+
+/// A plan whose messages have room for so many rows of a table at first.
+fn plan(
+    words: &mut Words,
+    training: &Training,
+    places: usize,
+    vectors: &[usize],
+) -> Result<EmbeddingPlan, Failed> {
+    let ranks = NODES * places;
+    let all: Vec<_> = (0..ranks).collect();
+    let of_table = |(table, optimizer): (TableSpec, Optimizer)| {
+        let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
+        let plan = match words.below(if rowwise { 3 } else { 4 }) {
+            0 | 1 => TablePlan::row_wise(&table, Exchange::Rows),
+            2 => TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize),
+            _ => TablePlan::column_wise(&table, Exchange::Rows, &all),
+        };
+        TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }
+    };
+    let tables = training.rules.all_tables(&training.spec).into_iter().map(of_table).collect();
+    Ok(EmbeddingPlan { topology: Topology::new(ranks, NODES)?, tables })
+}
+
+fn train_as_one(bench: &Bench, words: &mut Words, places: usize, interaction: Interaction) -> Outcome {
+    let mut training = Training::random(words, interaction, 200);
+    // Some ranks have no sample of these.
+    for (place, len) in [(20, 1), (21, 2), (22, 3)] {
+        training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));
+    }
+    let mut alone = training.on_gpu(bench, Precision::Fp32)?;
+    let expected = training.losses_on_gpu(&mut alone)?;
+    // Batches need several sizes of messages, or one.
+    for vectors in [&[1, 2, 5][..], &[1 << 14]] {
+        let plan = plan(words, &training, places, vectors)?;
+        is_as_one(&training, (&expected, &mut alone), &devices(places)?, Some(&plan))
+            .map_err(|failed| format!("{vectors:?}: {}", failed.message().unwrap_or_default()))?;
+    }
+    Ok(())
+}
+
+fn learn_as_one(bench: &Bench, words: &mut Words, places: usize) -> Outcome {
+    let training = Training::random(words, Interaction::Dot, 200);
+    let expected = training.losses_on_gpu(&mut training.on_gpu(bench, Precision::Bf16)?)?;
+    let plan = plan(words, &training, places, &[2, 1 << 14])?;
+    let devices = devices(places)?;
+    let found = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))?;
+    let mean = |losses: &[f64]| losses[150..].iter().sum::<f64>() / 50.0;
+    let (of_nodes, of_one) = (mean(&found.losses), mean(&expected));
+    close("the mean of the last 50 losses", 0, of_nodes, of_one, 0.01 * of_one)?;
+    let same = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))? == found;
+    if same { Ok(()) } else { Err("two trainings differ".into()) }
+}
+
+fn judge(words: &mut Words, places: usize) -> Outcome {
+    let seeds = std::cell::RefCell::new(Words { seed: words.below(u64::MAX), next: 0 });
+    let planned = |training: &Training| plan(&mut seeds.borrow_mut(), training, places, &[2, 1 << 14]);
+    judges_as_the_cpu_does(words, &devices(places)?, Some(&planned))
+}
