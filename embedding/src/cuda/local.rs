@@ -73,7 +73,7 @@ impl LocalTables {
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
             let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
-            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows };
+            let begin = storage::Begin { shards: &shards, bounds: &bounds, rows, words: tables.table.len() };
             storage::initialize(device, lane, begin, tables.table.pointer(), seed)
         }?;
         Ok(tables)

@@ -4,8 +4,6 @@
 //! rows that it owns are tables on one GPU. So their route, vectors and update are those of [`super::LocalTables`], but
 //! that vectors are written to the ranks whose bags they are of, and gradients come from there.
 
-use std::ops::Range;
-
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
     self, Element, ElementKind, Learning, LookUp, LookUpTask, PooledFeature, RANKS_MAX, SparseUpdate,
@@ -224,7 +222,12 @@ impl Pooled {
             routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
             received,
         };
-        let begin = storage::Begin { shards: &shards, bounds: &bounds, rows: pooled.received.row_numbers() };
+        let begin = storage::Begin {
+            shards: &shards,
+            bounds: &bounds,
+            rows: pooled.received.row_numbers(),
+            words: pooled.table.len(),
+        };
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe { storage::initialize(device, lane, begin, pooled.table.pointer(), seed) }?;
         Ok(Some(pooled))

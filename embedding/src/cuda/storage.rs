@@ -7,7 +7,6 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::blocks;
 use super::error::Result;
-use super::layout::Layout;
 
 /// Rows as they begin.
 #[derive(Debug, Clone, Copy)]
@@ -17,6 +16,9 @@ pub(super) struct Begin<'a> {
     pub(super) bounds: &'a [f32],
     /// Rows that are numbered.
     pub(super) rows: usize,
+    /// Words of four bytes that they take. What fills rows up is zeros, so that rows of equal weights and state are
+    /// equal.
+    pub(super) words: usize,
 }
 
 /// Sets a rank's rows to what [`crate::cpu::Table::initialized`] gives for the seed and the tables' numbers, or to
@@ -40,6 +42,8 @@ pub(super) unsafe fn initialize(
         shards_count: shards.len() as u32,
         rows_count: begin.rows as u32,
     };
+    // SAFETY: the caller vouches for the rows, and that they take so many words.
+    unsafe { lane.fill(rows.cast(), 0, begin.words) }?;
     // SAFETY: the caller vouches for the rows; the buffers live until the lane has been waited for.
     unsafe { lane.launch(&weights, (blocks(device), 1)) }?;
     for shard in begin.shards {

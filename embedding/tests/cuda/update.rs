@@ -122,7 +122,8 @@ impl Case {
 
     /// The rows that a batch looks up, each with its table.
     pub(crate) fn named(&self, batch: &[Column]) -> Vec<(usize, u64)> {
-        let of = |feature: &Feature| batch[feature.column].ids.iter().map(|&id| (feature.table, id));
+        let of =
+            |&Feature { column, table, .. }: &Feature| batch[column].ids.iter().map(move |&id| (table, id));
         self.layout.features().iter().flat_map(of).collect()
     }
 

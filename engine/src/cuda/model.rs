@@ -670,7 +670,7 @@ impl CudaModel {
     }
 }
 
-fn of_gpu(error: super::Error) -> SavedModelError {
+fn of_gpu(error: Error) -> SavedModelError {
     SavedModelError::Gpu(error.to_string())
 }
 

@@ -36,8 +36,8 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay if
-    /// that is wanted.
+    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay
+    /// if that is wanted.
     ///
     /// # Errors
     /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
@@ -103,5 +103,11 @@ impl Batch {
             #[cfg(feature = "cuda")]
             Self::Packed(batch) => batch.start(),
         }
+    }
+
+    /// Where the stream goes on.
+    pub(super) fn end(&self) -> Position {
+        let start = self.start();
+        Position { sample: start.sample + self.len() as u64, ..start }
     }
 }

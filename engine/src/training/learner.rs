@@ -1,5 +1,6 @@
 //! What learns: a model on the device that a job names.
 
+#[cfg(feature = "cuda")]
 use std::sync::Arc;
 use std::time::Instant;
 
