@@ -13,7 +13,10 @@ mod support;
 
 type Outcome = Result<(), Failed>;
 
-const BODIES: [(&str, fn() -> Outcome); 5] = [
+/// A test by its name.
+type Body = (&'static str, fn() -> Outcome);
+
+const BODIES: [Body; 5] = [
     ("processes_train_in_file_order_as_threads_do", || train_as_threads(&["train.shuffle=false"])),
     ("processes_train_in_random_order_as_threads_do", || train_as_threads(&["device.precision=fp16"])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),

@@ -236,10 +236,13 @@ fn judge_as_the_cpu_does(_: &Bench, words: &mut Words) -> Outcome {
     judges_as_the_cpu_does(words, &devices, None)
 }
 
+/// Where a training's rows are to lie.
+pub(super) type PlanOf<'a> = &'a dyn Fn(&Training) -> Result<EmbeddingPlan, Failed>;
+
 pub(super) fn judges_as_the_cpu_does(
     words: &mut Words,
     devices: &[Arc<Device>],
-    plan: Option<&dyn Fn(&Training) -> Result<EmbeddingPlan, Failed>>,
+    plan: Option<PlanOf<'_>>,
 ) -> Outcome {
     let training = Training::random(words, Interaction::Dot, 20);
     let plan = plan.map(|plan| plan(&training)).transpose()?;

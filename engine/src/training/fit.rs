@@ -311,7 +311,7 @@ impl Fit<'_> {
 
         let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
         let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
-        let (mut position, mut last_eval) = (from.position, from.eval.clone());
+        let mut last_eval = from.eval.clone();
         // An evaluation of the step that was saved may have been the last one.
         let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
         while stopped.is_none() {
@@ -349,7 +349,8 @@ impl Fit<'_> {
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
-            (last_loss, position) = (progress.loss, batch.end());
+            let position = batch.end();
+            last_loss = progress.loss;
             drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {

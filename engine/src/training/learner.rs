@@ -514,7 +514,9 @@ mod gpu {
             of_rows(&mut job.embedding.placement, &mut job.embedding.exchange);
             for table in &mut job.tables {
                 let exchange = table.exchange.get_or_insert(Exchange::Rows);
-                table.placement.as_mut().map(|placement| of_rows(placement, exchange));
+                if let Some(placement) = &mut table.placement {
+                    of_rows(placement, exchange);
+                }
             }
         }
         job

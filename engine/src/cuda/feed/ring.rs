@@ -98,7 +98,7 @@ impl BlockRing {
         // SAFETY: both rings are of one part, with as many slots; the caller vouches for the rest.
         unsafe {
             lane.copy(self.blocks.pointer().element(block), to.blocks.pointer().element(block), bytes)?;
-            if self.columns.len() > 0 {
+            if !self.columns.is_empty() {
                 let Ring { begins_slot, begins_column, .. } = self.addresses;
                 for column in 0..self.columns.len() {
                     let first = slot * begins_slot as usize + column * begins_column as usize;

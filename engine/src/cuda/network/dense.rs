@@ -3,6 +3,7 @@
 //! Over ranks each has all parameters. They learn alike everywhere, or each rank has the state of its slices, updates
 //! these, and hands them to the others: either way with the same bits.
 
+use std::iter;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
@@ -69,9 +70,9 @@ impl<T: Element> Dense<T> {
         let gradients = Gradients::new(device, member, layers.parts(), numbers, sharded)?;
         let peers = member.map(|member| member.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
-        let own = match sharded {
+        let own: Vec<_> = match sharded {
             Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),
-            None => vec![0..filled.len()],
+            None => iter::once(0..filled.len()).collect(),
         };
         let learns: Vec<_> = own.iter().cloned().flat_map(|range| filled[range].to_vec()).collect();
         let mut state = vec![0.0; optimizer.rule.state_elements(learns.len())];

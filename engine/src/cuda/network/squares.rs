@@ -29,7 +29,7 @@ pub(super) struct Squares {
 enum Parts {
     Own(Buffer<f64>),
     /// Of each rank, added up: the others have zeros in their places.
-    OfRanks(AllReduce),
+    OfRanks(Box<AllReduce>),
 }
 
 impl Squares {
@@ -51,7 +51,10 @@ impl Squares {
         let each = PARTS.div_ceil(ranges.len() as u32);
         let count = ranges.len() * each as usize;
         let (own, parts) = match sums.are_sharded() {
-            true => (rank * of_rank..(rank + 1) * of_rank, Parts::OfRanks(AllReduce::new(peers, 0, count)?)),
+            true => {
+                let parts = AllReduce::new(peers, 0, count)?;
+                (rank * of_rank..(rank + 1) * of_rank, Parts::OfRanks(parts.into()))
+            }
             false => (0..ranges.len() as u32, Parts::Own(Buffer::filled(device, count, 0xff)?)),
         };
         Ok(Self { ranges: Buffer::of(device, &ranges)?, each, own, parts })
