@@ -154,8 +154,8 @@ impl Lane {
     /// Where there are not as many.
     ///
     /// # Safety
-    /// As for [`Lane::launch`]; there must be as many elements from the pointer on, and the pinned ones must not be used
-    /// until the copy is done.
+    /// As for [`Lane::launch`]; there must be as many elements from the pointer on, and the pinned ones must not be
+    /// used until the copy is done.
     ///
     /// # Errors
     /// Where the driver refuses.
@@ -228,7 +228,8 @@ impl Lane {
         Ok(elements)
     }
 
-    /// Waits for the lane and copies elements to where they are wanted. The pointer is one of a buffer, which has as many.
+    /// Waits for the lane and copies elements to where they are wanted. The pointer is one of a buffer, which has as
+    /// many.
     pub(crate) fn read_into<T: Pod>(&self, pointer: Pointer<T>, to: &mut [T]) -> Result<()> {
         self.synchronize()?;
         if self.measures() {

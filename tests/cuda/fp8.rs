@@ -24,8 +24,8 @@ pub(crate) const BODIES: &[Body] = &[
 /// Half the distance from 1 to the next number, and from 0.
 const FP8_ROUNDING: f64 = 1.0 / 16.0;
 const FP8_LEAST: f64 = 1.0 / 1024.0;
-/// Where 32 products are added to a sum, the tensor cores cut off of each what is below the 13th bit behind the point of
-/// the largest among them and the sum.
+/// Where 32 products are added to a sum, the tensor cores cut off of each what is below the 13th bit behind the point
+/// of the largest among them and the sum.
 const CUT_OFF: f64 = 1.0 / 8192.0;
 const AT_ONCE: usize = 32;
 

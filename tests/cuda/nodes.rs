@@ -1,5 +1,5 @@
-//! Trainings over the GPUs of two nodes, which some of this machine's simulate, against one GPU alone: NCCL between nodes
-//! wants a GPU a rank.
+//! Trainings over the GPUs of two nodes, which some of this machine's simulate, against one GPU alone: NCCL between
+//! nodes wants a GPU a rank.
 
 use std::sync::Arc;
 

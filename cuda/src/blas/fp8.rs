@@ -174,9 +174,9 @@ impl Product {
         Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) })
     }
 
-    /// The gradients by the input of the first of some cross layers, which is x0, and with them what these layers add as
-    /// the factor of their products: `out = gradients weightsᵀ + g + (u + bias) * g`, the second term of the first layer
-    /// and the last one of each. The guard is told where one is no finite number.
+    /// The gradients by the input of the first of some cross layers, which is x0, and with them what these layers add
+    /// as the factor of their products: `out = gradients weightsᵀ + g + (u + bias) * g`, the second term of the first
+    /// layer and the last one of each. The guard is told where one is no finite number.
     ///
     /// # Panics
     /// Without layers, and with more than [`CROSS_LAYERS`].

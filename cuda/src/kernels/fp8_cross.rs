@@ -76,8 +76,8 @@ matmul! {
 }
 
 impl Fp8CrossLayer {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs. Without an input it is `first`. `learns` says whether there
-    /// is a way back: else only the rows of `out` are written, and no scaling is told.
+    /// The rows of `weights`, `[column][depth]`, lie in pairs. Without an input it is `first`. `learns` says whether
+    /// there is a way back: else only the rows of `out` are written, and no scaling is told.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.

@@ -148,8 +148,8 @@ matmul! {
 }
 
 impl Fp8Plain {
-    /// The rows of `weights`, `[column][depth]`, lie in pairs. `learns` says whether there is a way back: else the turned
-    /// matrix is not written, and the scaling is not told.
+    /// The rows of `weights`, `[column][depth]`, lie in pairs. `learns` says whether there is a way back: else the
+    /// turned matrix is not written, and the scaling is not told.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.

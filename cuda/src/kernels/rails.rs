@@ -122,7 +122,8 @@ impl RailRows {
         }
     }
 
-    /// Enqueues adding up what the ranks of the node have summed, in the order of their places, on any number of blocks.
+    /// Enqueues adding up what the ranks of the node have summed, in the order of their places, on any number of
+    /// blocks.
     ///
     /// # Safety
     /// See [`Lane::launch`].

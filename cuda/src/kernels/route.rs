@@ -92,8 +92,8 @@ pub struct Route {
     pub place_bits: u32,
     /// Those of a node.
     pub ranks: u32,
-    /// Keys of an owner: its rows' keys are those from `owner * span` on; over nodes those of all ranks of its rail, one
-    /// behind the other.
+    /// Keys of an owner: its rows' keys are those from `owner * span` on; over nodes those of all ranks of its rail,
+    /// one behind the other.
     pub span: u32,
     /// Rows that every rank has, of tables of which it has not all, by [`Feature::frequent`]; numbered.
     pub frequent: KeySet,

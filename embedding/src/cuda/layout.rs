@@ -342,7 +342,8 @@ impl Layout {
         &self.sharded
     }
 
-    /// Owners of keys: the ranks of a node, and where there are rows that every rank has, one more that stands for each of them.
+    /// Owners of keys: the ranks of a node, and where there are rows that every rank has, one more that stands for each
+    /// of them.
     pub fn owners(&self) -> usize {
         self.ranks + usize::from(self.parts.iter().any(Part::is_everywhere))
     }

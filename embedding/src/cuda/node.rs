@@ -1,5 +1,5 @@
-//! Tables over the GPUs of an NVLink domain, or of several: each rank owns some of the rows, and exchanges them with its
-//! peers.
+//! Tables over the GPUs of an NVLink domain, or of several: each rank owns some of the rows, and exchanges them with
+//! its peers.
 
 use rankine_cuda::kernels::{
     Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,

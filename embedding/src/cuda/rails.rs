@@ -2,10 +2,10 @@
 //!
 //! What the ranks of a node look up at any rank of a rail they ask of the one of their own node. That one merges what
 //! they name, as any owner does, and passes it on: a row leaves its node once and enters another one once, and so does
-//! the sum of its gradients. NCCL's messages have the lengths that they were captured with. So they come in a few sizes:
-//! the first one has room for what is expected of a batch, and the last one for all that a batch can name. How long the
-//! longest list of a rail is goes with the lists, to all ranks of the rail and to the host, which replays what was
-//! captured with the size that is needed. Nothing is ever dropped.
+//! the sum of its gradients. NCCL's messages have the lengths that they were captured with. So they come in a few
+//! sizes: the first one has room for what is expected of a batch, and the last one for all that a batch can name. How
+//! long the longest list of a rail is goes with the lists, to all ranks of the rail and to the host, which replays what
+//! was captured with the size that is needed. Nothing is ever dropped.
 
 use rankine_cuda::kernels::{
     Dtype, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark,
@@ -30,7 +30,8 @@ pub(super) struct Rails {
     rows: Rail,
     /// Rows that a message carries, of each size.
     sizes: Vec<usize>,
-    /// From one node's rows to the next one's, and from its list: the most there can be, behind the words before a list.
+    /// From one node's rows to the next one's, and from its list: the most there can be, behind the words before a
+    /// list.
     stride: usize,
     routes: Vec<RailRoute>,
     /// `[node][stride]`: the lists that go out.
@@ -283,8 +284,8 @@ impl Rails {
         (number, link)
     }
 
-    /// Enqueues sending this rank's rows to the nodes that name them, and what comes from the others to the ranks of this
-    /// node, where their routes want it.
+    /// Enqueues sending this rank's rows to the nodes that name them, and what comes from the others to the ranks of
+    /// this node, where their routes want it.
     ///
     /// # Safety
     /// As for [`super::NodeTables::send`], with a size that the batch needs at most; see [`Lane::launch`].

@@ -156,7 +156,8 @@ pub struct Snapshot {
     pub slots: Vec<u32>,
     /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
     pub sorted: Vec<Pair>,
-    /// As an owner: the rows that any rank of the node looks up here, ascending, and of those that every rank has, at all.
+    /// As an owner: the rows that any rank of the node looks up here, ascending, and of those that every rank has, at
+    /// all.
     pub union: Vec<u32>,
     /// Of each of these: its place among the rows that each rank looks up here, or of those that every rank has.
     pub sources: Vec<Vec<Option<u32>>>,

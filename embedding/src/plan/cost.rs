@@ -21,8 +21,8 @@ const LISTED_ROW_BYTES: f64 = 8.0;
 const INDEXED_ROW_BYTES: f64 = 1.5 / 8.0;
 
 /// An id that an owner pools is cut out of its bag, sent, sorted with those of all ranks, and looked up and updated by
-/// itself, where one whose row is exchanged is sorted at the rank that it comes from. On four H200s this is what bags of
-/// dlrm-dcnv2 take, pooled by rows and by columns.
+/// itself, where one whose row is exchanged is sorted at the rank that it comes from. On four H200s this is what bags
+/// of dlrm-dcnv2 take, pooled by rows and by columns.
 const POOLED_LOOK_UPS: f64 = 3.0;
 
 /// Splits that are tried first are apart by one more than their number over this.

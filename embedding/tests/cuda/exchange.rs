@@ -30,8 +30,8 @@ const NODE_CASES: u64 = 2;
 /// What gradients are multiplied by, as the loss of fp16 is.
 const SCALE: f32 = 4.0;
 
-/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have one
-/// or two GPUs each. Beside each, whether there are too few GPUs for it.
+/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
+/// one or two GPUs each. Beside each, whether there are too few GPUs for it.
 pub(crate) fn trials(seed: u64, devices: usize) -> Vec<(Trial, bool)> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
     let bodies: [(&str, CaseBody); 11] = [

@@ -104,7 +104,8 @@ impl CudaEvaluation {
         Self::of_rank((device, None), heads, capacity, capacity)
     }
 
-    /// Room for `samples` samples, of which `own` at most come to this rank. With other ranks this is a collective call.
+    /// Room for `samples` samples, of which `own` at most come to this rank. With other ranks this is a collective
+    /// call.
     ///
     /// # Panics
     /// As [`CudaEvaluation::new`].
@@ -252,8 +253,8 @@ impl CudaEvaluation {
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
                 let to = keys.of(0).element(head * capacity + before);
-                // SAFETY: there are as many keys here, and room for those of all its ranks at the first one of the node,
-                // which has judged its own samples when it handed out their number.
+                // SAFETY: there are as many keys here, and room for those of all its ranks at the first one of the
+                // node, which has judged its own samples when it handed out their number.
                 unsafe { lane.copy(from, to, judged as usize) }?;
             }
             lane.synchronize()?;
@@ -333,7 +334,8 @@ impl CudaEvaluation {
     }
 }
 
-/// Keys of a head that a node's first rank has room for: those of all samples on the first node, and else of the node's.
+/// Keys of a head that a node's first rank has room for: those of all samples on the first node, and else of the
+/// node's.
 fn first_capacity(samples: usize, own: usize, (node, places): (usize, usize)) -> usize {
     if node == 0 { samples } else { samples.min(own * places) }
 }

@@ -169,9 +169,9 @@ impl CudaModel {
     }
 
     /// The same over GPUs, a rank each, on so many nodes: those of a node access each other's memory, and between nodes
-    /// NCCL carries. Where there are several processes, each calls this with the GPUs of its node; else several nodes are
-    /// simulated by the GPUs of this one. Each GPU is measured before anything of it is taken. Where a GPU is to have
-    /// several ranks it must be opened once for each; over nodes none can.
+    /// NCCL carries. Where there are several processes, each calls this with the GPUs of its node; else several nodes
+    /// are simulated by the GPUs of this one. Each GPU is measured before anything of it is taken. Where a GPU is to
+    /// have several ranks it must be opened once for each; over nodes none can.
     ///
     /// # Errors
     /// As [`CudaModel::initialized`], and where GPUs cannot access each other's memory; the rank is named.

@@ -34,7 +34,8 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         };
         if job.device.dense_update == DenseUpdate::Sharded {
             let why = format!(
-                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or {on_cpu}"
+                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or \
+                 {on_cpu}"
             );
             refuse("device.dense_update".into(), why);
         }

@@ -284,8 +284,9 @@ impl<T: Element> Trainer<T> {
         Ok(())
     }
 
-    /// The size of messages between nodes for the batch of a slot whose route was enqueued last; the rest of the route is
-    /// enqueued, too. Waits for the first part of it, where there are several sizes: an iteration before is under way.
+    /// The size of messages between nodes for the batch of a slot whose route was enqueued last; the rest of the route
+    /// is enqueued, too. Waits for the first part of it, where there are several sizes: an iteration before is under
+    /// way.
     fn size(&mut self, place: usize) -> Result<usize> {
         if self.tables.sizes() == 1 {
             return Ok(0);

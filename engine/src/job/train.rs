@@ -155,9 +155,9 @@ pub enum Precision {
     /// IEEE half precision, which has 11 bits and ends at 65504: the loss is scaled, and steps with gradients beyond
     /// that are left out.
     Fp16,
-    /// bfloat16, and cross layers and the hidden layers of the top MLP multiply numbers of 8 bits (e4m3). Their
-    /// tensors have scales that follow from the largest magnitudes of the last 16 steps. For Hopper GPUs, and layers
-    /// whose widths are multiples of 16.
+    /// bfloat16, and cross layers and the hidden layers of the top MLP multiply numbers of 8 bits
+    /// (e4m3). Their tensors have scales that follow from the largest magnitudes of the last 16
+    /// steps. For Hopper GPUs, and layers whose widths are multiples of 16.
     Fp8,
 }
 

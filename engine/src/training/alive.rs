@@ -1,4 +1,5 @@
-//! Work that takes long and tells nobody how far it is: meanwhile the watch over several processes hears that it goes on.
+//! Work that takes long and tells nobody how far it is: meanwhile the watch over several processes hears that it goes
+//! on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

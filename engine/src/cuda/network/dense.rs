@@ -106,8 +106,8 @@ impl<T: Element> Dense<T> {
         matches!(self.parameters, Parameters::Sharded(_))
     }
 
-    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done all
-    /// that was enqueued on it. The state must be all of it.
+    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done
+    /// all that was enqueued on it. The state must be all of it.
     pub(super) fn read(&self, lane: &Lane) -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
         let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
         let kinds = state.chunks_exact(parameters.len()).map(|kind| self.layers.cut_out(kind));

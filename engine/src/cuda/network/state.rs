@@ -30,8 +30,8 @@ impl<T: Element> Network<T> {
         })
     }
 
-    /// Goes on with dense parameters and their state, and with what was kept beside them, as far as this precision keeps
-    /// it and it is there.
+    /// Goes on with dense parameters and their state, and with what was kept beside them, as far as this precision
+    /// keeps it and it is there.
     pub(in crate::cuda) fn restore(
         &self,
         lane: &Lane,

@@ -50,8 +50,8 @@ struct LowRank {
     gradients: Room,
 }
 
-/// Where the product that gives the gradients by the last layer's result writes them, those by its product, and the sums
-/// of those.
+/// Where the product that gives the gradients by the last layer's result writes them, those by its product, and the
+/// sums of those.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cuda::network) struct Entrance {
     pub(super) first: Fp8Matrix,
