@@ -16,6 +16,7 @@ pub(super) struct Seats {
     pub(super) processes: ProcessGroup,
     pub(super) topology: Topology,
     /// The GPU of each rank here, as the driver numbers those that the process sees.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "without GPUs nobody asks"))]
     pub(super) gpus: Vec<usize>,
 }
 
