@@ -1,5 +1,6 @@
 //! Rows of tables in host memory, as they are read and set from outside of training.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -10,18 +11,12 @@ use crate::rows::{RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
 /// Words that one task copies.
 const COPY_WORDS: usize = 1 << 18;
 
-/// Parts of tables, each with the table that its rows are all rows of.
+/// Parts of tables, each with the table that its rows are all rows of: `&Table` to be read, and `&mut Table` to be
+/// changed as well.
 #[derive(Debug)]
-pub struct HostRows<'a> {
+pub struct HostRows<T> {
     parts: Vec<RowPart>,
-    tables: Vec<&'a Table>,
-}
-
-/// The same, to be changed.
-#[derive(Debug)]
-pub struct HostRowsMut<'a> {
-    parts: Vec<RowPart>,
-    tables: Vec<&'a mut Table>,
+    tables: Vec<T>,
 }
 
 impl RowPart {
@@ -38,19 +33,15 @@ impl RowPart {
     }
 }
 
-impl<'a> HostRows<'a> {
+impl<T: Borrow<Table>> HostRows<T> {
     /// Of these.
-    pub fn new(parts: impl IntoIterator<Item = (RowPart, &'a Table)>) -> Self {
+    pub fn new(parts: impl IntoIterator<Item = (RowPart, T)>) -> Self {
         let (parts, tables) = parts.into_iter().unzip();
         Self { parts, tables }
     }
-}
 
-impl<'a> HostRowsMut<'a> {
-    /// Of these.
-    pub fn new(parts: impl IntoIterator<Item = (RowPart, &'a mut Table)>) -> Self {
-        let (parts, tables) = parts.into_iter().unzip();
-        Self { parts, tables }
+    fn table(&self, part: usize) -> &Table {
+        self.tables[part].borrow()
     }
 }
 
@@ -60,7 +51,7 @@ fn copy(words: &[f32], to: &mut [f32]) {
     pieces.for_each(|(to, words)| to.copy_from_slice(words));
 }
 
-impl Rows for HostRows<'_> {
+impl<T: Borrow<Table>> Rows for HostRows<T> {
     fn parts(&self) -> &[RowPart] {
         &self.parts
     }
@@ -71,44 +62,20 @@ impl Rows for HostRows<'_> {
         positions: Range<u64>,
         _: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        Ok(self.tables[part].words(positions))
+        Ok(self.table(part).words(positions))
     }
 
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
-        copy(self.tables[part].words(positions), to);
+        copy(self.table(part).words(positions), to);
         Ok(())
     }
 
     fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
-        Ok(self.tables[part].touched().cloned())
+        Ok(self.table(part).touched().cloned())
     }
 }
 
-impl Rows for HostRowsMut<'_> {
-    fn parts(&self) -> &[RowPart] {
-        &self.parts
-    }
-
-    fn read<'a>(
-        &'a self,
-        part: usize,
-        positions: Range<u64>,
-        _: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32], RowsError> {
-        Ok(self.tables[part].words(positions))
-    }
-
-    fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
-        copy(self.tables[part].words(positions), to);
-        Ok(())
-    }
-
-    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
-        Ok(self.tables[part].touched().cloned())
-    }
-}
-
-impl RowsMut for HostRowsMut<'_> {
+impl RowsMut for HostRows<&mut Table> {
     fn edit(
         &mut self,
         part: usize,

@@ -11,7 +11,7 @@ mod ranks;
 mod table;
 
 pub use deduplicate::{BagPlace, Route};
-pub use host_rows::{HostRows, HostRowsMut};
+pub use host_rows::HostRows;
 pub(crate) use memory::Memory;
 pub use pool::{Bags, Feature, FeatureSlot};
 pub use ranks::{BagGradients, Communicator, RankTables};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cpu::{HostRows, HostRowsMut, RankTables, Table};
+use crate::cpu::{HostRows, RankTables, Table};
 use crate::optimizer::{Optimizer, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, FrequentRows, TablePlan};
 use crate::random::UniformField;
@@ -115,8 +115,8 @@ fn ranks(spec: &TableSpec, rule: UpdateRule, plan: &TablePlan, ranks: usize) -> 
     (0..ranks).map(rank).collect()
 }
 
-fn whole(table: &mut Table) -> HostRowsMut<'_> {
-    HostRowsMut::new([(RowPart::whole(0, table), table)])
+fn whole(table: &mut Table) -> HostRows<&mut Table> {
+    HostRows::new([(RowPart::whole(0, table), table)])
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rankine_embedding::cpu::{HostRowsMut, Table};
+use rankine_embedding::cpu::{HostRows, Table};
 use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError, Touched};
 use rankine_embedding::{Optimizer, TableSpec, UpdateRule};
 
@@ -80,7 +80,7 @@ impl Rows for StoredRows<'_> {
         let spec = TableSpec { rows: count, ..self.checkpoint.manifest().tables[part].table.clone() };
         let mut table = Table::zeroed(spec, self.rules[part]);
         let window = RowPart { rows: of.rows.part(positions), own: 0..count, ..of.clone() };
-        let read = self.checkpoint.load_rows(&mut HostRowsMut::new([(window, &mut table)]));
+        let read = self.checkpoint.load_rows(&mut HostRows::new([(window, &mut table)]));
         read.map_err(|error| RowsError(error.to_string()))?;
         scratch.clear();
         scratch.extend_from_slice(table.words(0..count));

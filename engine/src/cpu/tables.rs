@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, HostRows, HostRowsMut, Route, Table};
+use rankine_embedding::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
 use rankine_embedding::rows::RowPart;
 use rankine_embedding::{Pooling, Step};
 use rankine_reader::Samples;
@@ -88,7 +88,7 @@ impl ModelTables {
     }
 
     /// Every table with its number, those of the spec first, then those of first-order terms.
-    pub(super) fn rows(&self) -> HostRows<'_> {
+    pub(super) fn rows(&self) -> HostRows<&Table> {
         let shared = self.shared.iter().enumerate().map(|(number, shared)| (number, &shared.table));
         let wide = self.shared.iter().flat_map(|shared| &shared.features);
         let wide =
@@ -97,7 +97,7 @@ impl ModelTables {
     }
 
     /// The same, to be changed.
-    pub(super) fn rows_mut(&mut self) -> HostRowsMut<'_> {
+    pub(super) fn rows_mut(&mut self) -> HostRows<&mut Table> {
         let tables = self.shared.len();
         let mut all = Vec::new();
         for (number, shared) in self.shared.iter_mut().enumerate() {
@@ -108,7 +108,7 @@ impl ModelTables {
                 }
             }
         }
-        HostRowsMut::new(all)
+        HostRows::new(all)
     }
 
     fn features(&self) -> impl Iterator<Item = &TableFeature> {

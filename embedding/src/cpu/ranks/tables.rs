@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::communicator::Communicator;
 use super::hop::{BagList, Path, Wires};
 use crate::cpu::table::sum_in_runs;
-use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, HostRowsMut, Route, Table};
+use crate::cpu::{Bags, Feature, FeatureSlot, HostRows, Route, Table};
 use crate::dtype::Rounding;
 use crate::optimizer::{Optimizer, Step, UpdateRule};
 use crate::placement::{EmbeddingPlan, Exchange, Owner, Shard, TablePlan};
@@ -151,7 +151,7 @@ impl RankTables {
     }
 
     /// What this rank has of all tables, to be read. Of frequent rows, which all have, each rank speaks for a share.
-    pub fn rows(&self) -> HostRows<'_> {
+    pub fn rows(&self) -> HostRows<&Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&self.tables).enumerate() {
             let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
@@ -166,7 +166,7 @@ impl RankTables {
     }
 
     /// The same, to be changed.
-    pub fn rows_mut(&mut self) -> HostRowsMut<'_> {
+    pub fn rows_mut(&mut self) -> HostRows<&mut Table> {
         let mut found = Vec::new();
         for (number, (planned, table)) in self.plan.tables.iter().zip(&mut self.tables).enumerate() {
             let place = PartPlace { plan: &self.plan, rank: self.rank, table: number };
@@ -177,7 +177,7 @@ impl RankTables {
                 Some((place.of_shard(shard, own), own))
             }));
         }
-        HostRowsMut::new(found)
+        HostRows::new(found)
     }
 
     /// Looks up a batch: `batch` has the features of each table, over the samples of this rank alone; their vectors are
