@@ -68,19 +68,13 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages(base, base + BARRIERS_AT);
-    // A warpgroup's places, and its barriers: of those that are given with inputs, and those whose elements are finished.
-    const auto places_of = [&](u32 consumer) { return base + PLACES_AT + consumer * PLACES_BYTES; };
-    const auto given_of = [&](u32 consumer) {
-        return base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES_MAX);
+    const auto places_of = [&](u32 consumer) {
+        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES_MAX);
+        return Places{base + PLACES_AT + consumer * PLACES_BYTES, place_bytes, count, given, given + 8 * PLACES_MAX};
     };
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) {
-            for (u32 place = 0; place < count; place++) {
-                barrier_make(given_of(consumer) + 8 * place, 1);
-                barrier_make(given_of(consumer) + 8 * (PLACES_MAX + place), GROUP_THREADS);
-            }
-        }
+        for (u32 consumer = 0; consumer < 2; consumer++) places_of(consumer).make();
         barriers_made();
     }
     __syncthreads();
@@ -89,39 +83,24 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
         give_registers<40>();
         if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
-            const u32 consumer = warp - 1, places = places_of(consumer), given = given_of(consumer);
-            const u32 finished = given + 8 * PLACES_MAX;
-            Slices<SLICES> ahead(pairs, consumer), behind = ahead;
-            const auto fetch = [&](u32 place) {
-                if (ahead.done(pairs)) return;
-                const u32 barrier = given + 8 * place, to = places + place * place_bytes;
-                const u32 sample = pairs.sample(ahead.pair) + ahead.slice * THIN, column = pairs.column(ahead.pair);
+            const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, place_bytes);
                 for (u32 layer = 0; layer < p.layers; layer++) {
                     fetch_tile(to + 2 * layer * THIN_BYTES, p.products[layer], barrier, column, sample);
                     fetch_tile(to + (2 * layer + 1) * THIN_BYTES, p.gradients[layer], barrier, column, sample);
                 }
-                ahead.advance(pairs);
             };
-            for (u32 place = 0; place < count; place++) fetch(place);
-            for (u32 number = 0; !behind.done(pairs); number++) {
-                const u32 place = number % count, from = places + place * place_bytes;
-                const u32 sample = pairs.sample(behind.pair) + behind.slice * THIN, column = pairs.column(behind.pair);
-                wait(finished + 8 * place, number / count & 1);
+            const auto write = [&](u32 from, u32 column, u32 sample) {
                 write_tile(p.output, from, column, sample);
                 write_tile(p.output, from + THIN_BYTES, column + COLUMNS / 2, sample);
-                writes_begun();
-                writes_read();
-                fetch(place);
-                behind.advance(pairs);
-            }
-            writes_done();
+            };
+            carry_slices<THIN>(pairs, places_of(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const Pieces own;
-        const u32 consumer = group - 1, places = places_of(consumer), given = given_of(consumer);
-        const u32 finished = given + 8 * PLACES_MAX;
+        const u32 consumer = group - 1;
+        const Places places = places_of(consumer);
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
         // Four pieces: 8 samples of u, the next 8, and the same of g. This lane gives the address of a sample's 16 columns.
         const u32 row = lane % 16, matrix = lane / 16 * THIN_BYTES + row * COLUMNS;
@@ -139,9 +118,9 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
                 const u32 item = number * SLICES + slice, place = item % count;
-                const u32 at = places + place * place_bytes;
+                const u32 at = places.base + place * places.bytes;
                 u32 results[2][2][2];
-                wait(given + 8 * place, item / count & 1);
+                wait(places.given + 8 * place, item / count & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     // Of 8 samples and the next 8, both columns of the first of two samples and of the second one.
@@ -203,7 +182,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                     }
                 }
                 stores_shown();
-                arrive(finished + 8 * place);
+                arrive(places.finished + 8 * place);
             }
         }
         if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);

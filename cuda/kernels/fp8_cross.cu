@@ -75,20 +75,15 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
     const Stages stages(base, base + BARRIERS_AT);
-    // A warpgroup's places, and its barriers: of those that are given with inputs, and those whose elements are finished.
-    const auto places_of = [&](u32 consumer) { return base + PLACES_AT + consumer * PLACES * PLACE_BYTES; };
-    const auto given_of = [&](u32 consumer) {
-        return base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
+    const auto places_of = [&](u32 consumer) {
+        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
+        const u32 first = base + PLACES_AT + consumer * PLACES * PLACE_BYTES;
+        return Places{first, PLACE_BYTES, PLACES, given, given + 8 * PLACES};
     };
     const bool second = p.second != 0, learns = THEN == BACK || p.learns != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) {
-            for (u32 place = 0; place < PLACES; place++) {
-                barrier_make(given_of(consumer) + 8 * place, 1);
-                barrier_make(given_of(consumer) + 8 * (PLACES + place), GROUP_THREADS);
-            }
-        }
+        for (u32 consumer = 0; consumer < 2; consumer++) places_of(consumer).make();
         barriers_made();
     }
     __syncthreads();
@@ -97,38 +92,23 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
         give_registers<40>();
         if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
-            const u32 consumer = warp - 1, places = places_of(consumer), given = given_of(consumer);
-            const u32 finished = given + 8 * PLACES;
-            Slices<SLICES> ahead(pairs, consumer), behind = ahead;
-            const auto fetch = [&](u32 place) {
-                if (ahead.done(pairs)) return;
-                const u32 barrier = given + 8 * place, to = places + place * PLACE_BYTES;
-                const u32 sample = pairs.sample(ahead.pair) + ahead.slice * SLICE, column = pairs.column(ahead.pair);
+            const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
                 fetch_tile(to, p.inputs[0], barrier, column, sample);
                 if (second) fetch_tile(to + SLICE_BYTES, p.inputs[1], barrier, column, sample);
-                ahead.advance(pairs);
             };
-            for (u32 place = 0; place < PLACES; place++) fetch(place);
-            for (u32 number = 0; !behind.done(pairs); number++) {
-                const u32 place = number % PLACES, from = places + place * PLACE_BYTES;
-                const u32 sample = pairs.sample(behind.pair) + behind.slice * SLICE, column = pairs.column(behind.pair);
-                wait(finished + 8 * place, number / PLACES & 1);
+            const auto write = [&](u32 from, u32 column, u32 sample) {
                 if (learns) write_tile(p.outputs[0], from, column, sample);
                 write_tile(p.outputs[1], from + SLICE_BYTES, column, sample);
                 if (learns) write_tile(p.turned, from + 2 * SLICE_BYTES, sample, column);
-                writes_begun();
-                writes_read();
-                fetch(place);
-                behind.advance(pairs);
-            }
-            writes_done();
+            };
+            carry_slices<SLICE>(pairs, places_of(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const Pieces own;
-        const u32 consumer = group - 1, places = places_of(consumer), given = given_of(consumer);
-        const u32 finished = given + 8 * PLACES;
+        const u32 consumer = group - 1;
+        const Places places = places_of(consumer);
         // Scales are powers of two, and so are all of these: with the sums in the units of both factors, and inputs in
         // their own, results come in theirs.
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
@@ -159,8 +139,8 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
                 const u32 item = number * SLICES + slice, place = item % PLACES;
-                const u32 at = places + place * PLACE_BYTES;
-                wait(given + 8 * place, item / PLACES & 1);
+                const u32 at = places.base + place * places.bytes;
+                wait(places.given + 8 * place, item / PLACES & 1);
 #pragma unroll
                 for (u32 half = 0; half < 2; half++) {
                     const u32 rows = at + own.rows(half);
@@ -203,7 +183,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                     if (learns) store_turned(at + 2 * SLICE_BYTES + own.turned(half), pieces[1]);
                 }
                 stores_shown();
-                arrive(finished + 8 * place);
+                arrive(places.finished + 8 * place);
             }
             if (THEN == BACK) {
                 float* const parts = p.parts + u64(sample / SAMPLES) * p.columns;

@@ -47,6 +47,52 @@ struct Slices {
     }
 };
 
+// A warpgroup's places for slices, and their barriers: of those that are given with inputs, and those whose elements
+// are finished.
+struct Places {
+    u32 base;
+    u32 bytes;
+    u32 count;
+    u32 given;
+    u32 finished;
+
+    // By one thread.
+    __device__ inline void make() const {
+        for (u32 place = 0; place < count; place++) {
+            barrier_make(given + 8 * place, 1);
+            barrier_make(finished + 8 * place, GROUP_THREADS);
+        }
+    }
+};
+
+// Fetches what the elements of a warpgroup's tiles are made with, and writes them, by one thread: slices of `HEIGHT`
+// samples. `fetch` is told a barrier, which it lets wait for what it fetches, its place, a column and a sample; `write`
+// all but the barrier.
+template <u32 HEIGHT, class FETCH, class WRITE>
+__device__ inline void carry_slices(const Pairs& pairs, const Places& places, u32 consumer, const FETCH& fetch,
+                                    const WRITE& write) {
+    Slices<SAMPLES / HEIGHT> ahead(pairs, consumer), behind = ahead;
+    const auto fetch_next = [&](u32 place) {
+        if (ahead.done(pairs)) return;
+        const u32 barrier = places.given + 8 * place, to = places.base + place * places.bytes;
+        const u32 sample = pairs.sample(ahead.pair) + ahead.slice * HEIGHT, column = pairs.column(ahead.pair);
+        fetch(barrier, to, column, sample);
+        ahead.advance(pairs);
+    };
+    for (u32 place = 0; place < places.count; place++) fetch_next(place);
+    for (u32 number = 0; !behind.done(pairs); number++) {
+        const u32 place = number % places.count, from = places.base + place * places.bytes;
+        const u32 sample = pairs.sample(behind.pair) + behind.slice * HEIGHT, column = pairs.column(behind.pair);
+        wait(places.finished + 8 * place, number / places.count & 1);
+        write(from, column, sample);
+        writes_begun();
+        writes_read();
+        fetch_next(place);
+        behind.advance(pairs);
+    }
+    writes_done();
+}
+
 // Stages, from the beginning of shared memory on, and their barriers: of stages that are full, of those that are empty,
 // and of whose turn it is to multiply.
 struct Stages {
