@@ -8,7 +8,7 @@ use rankine::job::Precision;
 use rankine::model::Interaction;
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
 };
 
 use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks};
@@ -55,11 +55,16 @@ fn plan(
 ) -> Result<EmbeddingPlan, Failed> {
     let ranks = NODES * places;
     let all: Vec<_> = (0..ranks).collect();
-    let of_table = |(table, optimizer): (TableSpec, Optimizer)| {
-        let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-        let plan = match words.below(if rowwise { 3 } else { 4 }) {
+    let of_table = |(table, _): (TableSpec, Optimizer)| {
+        let plan = match words.below(6) {
             0 | 1 => TablePlan::row_wise(&table, Exchange::Rows),
             2 => TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize),
+            3 => TablePlan::replicated(&table),
+            4 => {
+                let some = words.below(1 + table.rows.min(20));
+                let frequent = (0..some).map(|_| words.below(table.rows)).collect();
+                TablePlan::hybrid(&table, Exchange::Rows, FrequentRows::listed(frequent))
+            }
             _ => TablePlan::column_wise(&table, Exchange::Rows, &all),
         };
         TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }

@@ -127,13 +127,7 @@ impl Case {
                     TablePlan::table_wise(table, words.one_of(&Exchange::ALL), owner)
                 }
                 2 => TablePlan::replicated(table),
-                // None, some or all of the rows, those that are looked up most often among them.
-                3 => {
-                    let some = words.below(1 + table.rows.min(300));
-                    let frequent = (0..some).map(|_| (words.unit().powi(3) * table.rows as f64) as u64);
-                    let frequent = FrequentRows::listed(frequent.collect());
-                    TablePlan::hybrid(table, Exchange::Rows, frequent)
-                }
+                3 => TablePlan::hybrid(table, Exchange::Rows, frequent(words, table)),
                 _ => {
                     let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
                     let exchange = if rowwise { Exchange::Rows } else { words.one_of(&Exchange::ALL) };
@@ -153,17 +147,18 @@ impl Case {
         let (one, topology) = (&of_rank.layout, Topology::new(ranks, NODES)?);
         let (stride, tables) = (of_rank.stride, one.tables());
         let owners: Vec<_> = (0..ranks).collect();
-        let plan = |(table, optimizer): (&TableSpec, &Optimizer)| {
-            let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-            let plan = match words.below(if rowwise { 3 } else { 4 }) {
+        let plan = |table: &TableSpec| {
+            let plan = match words.below(6) {
                 0 | 1 => TablePlan::row_wise(table, Exchange::Rows),
                 2 => TablePlan::table_wise(table, Exchange::Rows, words.below(ranks as u64) as usize),
+                3 => TablePlan::replicated(table),
+                4 => TablePlan::hybrid(table, Exchange::Rows, frequent(words, table)),
                 _ => TablePlan::column_wise(table, Exchange::Rows, &owners),
             };
             let vectors = words.one_of(&[1, 3, 20, 1 << 14]);
             TablePlan { round: RoundCapacity { vectors, ids: 1 }, ..plan }
         };
-        let plans = tables.iter().zip(&of_rank.optimizers).map(plan).collect();
+        let plans = tables.iter().map(plan).collect();
         let layout = Layout::new(ranks, one.samples(), stride, tables, one.columns(), one.features())?;
         let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
         let layout = layout.with_plan(&EmbeddingPlan { topology, tables: plans })?;
@@ -252,6 +247,13 @@ impl Case {
     }
 }
 
+/// None, some or all of a table's rows, those that are looked up most often among them.
+fn frequent(words: &mut Words, table: &TableSpec) -> FrequentRows {
+    let some = words.below(1 + table.rows.min(300));
+    let frequent = (0..some).map(|_| (words.unit().powi(3) * table.rows as f64) as u64);
+    FrequentRows::listed(frequent.collect())
+}
+
 /// Routes that ranks hold.
 const ROUTES: usize = 2;
 
@@ -310,7 +312,7 @@ impl Rank<'_> {
             tables.reduce(lane, ids, place, batch.gradients.pointer())?;
             tables.meet(lane)?;
             tables.carry_back(lane, place, size)?;
-            tables.update(lane, place, batch.rates.pointer(), batch.step.pointer(), told)
+            tables.update(lane, (place, size), batch.rates.pointer(), batch.step.pointer(), told)
         }
     }
 
@@ -442,10 +444,11 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
         }
         let node = rank / places;
         for (owner, union) in unions[node * places..][..places].iter_mut().enumerate() {
-            // What every rank has is of each one's union.
-            for of in [owner, places] {
+            // What every rank has is of each one's union, over nodes behind all else.
+            let behind = if nodes > 1 { nodes * span } else { 0 };
+            for (of, first) in [(owner, 0), (places, behind as u32)] {
                 for (entry, &(_, number)) in list.iter().filter(|(other, _)| *other == of).enumerate() {
-                    union.entry(number).or_insert_with(|| vec![None; places])[rank % places] =
+                    union.entry(first + number).or_insert_with(|| vec![None; places])[rank % places] =
                         Some(entry as u32);
                 }
             }
@@ -455,8 +458,8 @@ fn routes_are_the_cpus(case: &Case, words: &mut Words) -> Outcome {
         let (own, place) = (rank / places, rank % places);
         let mut named = Union::new();
         for node in 0..nodes {
-            let of_own =
-                unions[node * places + place].keys().filter(|&&number| number as usize / span == own);
+            let is_own = |number: u32| [own, nodes].contains(&(number as usize / span));
+            let of_own = unions[node * places + place].keys().filter(|&&number| is_own(number));
             for (entry, &number) in of_own.enumerate() {
                 let row = number % span as u32;
                 named.entry(row).or_insert_with(|| vec![None; nodes])[node] = Some(entry as u32);

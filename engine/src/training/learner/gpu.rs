@@ -21,7 +21,7 @@ use crate::cuda::{
     BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
 };
 use crate::evaluation::HeadMetrics;
-use crate::job::{DenseUpdate, DeviceKind, Exchange, Job, Placement, Precision};
+use crate::job::{DenseUpdate, DeviceKind, Exchange, Job, Precision};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlaps;
 use crate::planning;
@@ -80,23 +80,12 @@ pub(super) fn devices(
     }
 }
 
-/// The job as it is planned over so many nodes, between which rows go that have an owner, and no bags.
+/// The job as it is planned over so many nodes, between which rows go, and no bags.
 fn planned_over(job: &Job, nodes: usize) -> Job {
     let mut job = job.clone();
     if nodes > 1 {
-        let of_rows = |placement: &mut Placement, exchange: &mut Exchange| {
-            if *placement == Placement::Auto {
-                *placement = Placement::RowWise;
-            }
-            *exchange = Exchange::Rows;
-        };
-        of_rows(&mut job.embedding.placement, &mut job.embedding.exchange);
-        for table in &mut job.tables {
-            let exchange = table.exchange.get_or_insert(Exchange::Rows);
-            if let Some(placement) = &mut table.placement {
-                of_rows(placement, exchange);
-            }
-        }
+        job.embedding.exchange = Exchange::Rows;
+        job.tables.iter_mut().for_each(|table| table.exchange = Some(Exchange::Rows));
     }
     job
 }
