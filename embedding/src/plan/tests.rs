@@ -325,7 +325,7 @@ proptest! {
         for placement in Placement::ALL {
             for exchange in [None, Some(Exchange::Rows), Some(Exchange::Pooled)] {
                 // GPUs do not do these, so that only what is demanded is planned so.
-                let beyond = matches!(placement, Placement::Hybrid | Placement::ColumnWise);
+                let beyond = nodes > 1 || matches!(placement, Placement::Hybrid | Placement::ColumnWise);
                 if gpu && beyond && exchange == Some(Exchange::Pooled) {
                     continue;
                 }
