@@ -11,7 +11,7 @@ use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
 };
 
-use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks};
+use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks, update_slices_as_all};
 use super::training::Training;
 use super::{Bench, Body, Outcome, Words, close};
 
@@ -29,6 +29,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         }),
         2,
     ),
+    (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, 1)), 2),
     (("two_nodes_of_one_judge_as_the_cpu_does", 1, |_, words| judge(words, 1)), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
@@ -37,6 +38,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         4,
     ),
     (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, 2)), 4),
+    (("two_nodes_of_two_update_slices_as_all", 2, |_, words| update_slices(words, 2)), 4),
     (("two_nodes_of_two_judge_as_the_cpu_does", 1, |_, words| judge(words, 2)), 4),
 ];
 
@@ -101,6 +103,11 @@ fn learn_as_one(bench: &Bench, words: &mut Words, places: usize) -> Outcome {
     close("the mean of the last 50 losses", 0, of_nodes, of_one, 0.01 * of_one)?;
     let same = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))? == found;
     if same { Ok(()) } else { Err("two trainings differ".into()) }
+}
+
+fn update_slices(words: &mut Words, places: usize) -> Outcome {
+    let planned = |words: &mut Words, training: &Training| plan(words, training, places, &[2, 1 << 14]);
+    update_slices_as_all(words, &devices(places)?, &planned)
 }
 
 fn judge(words: &mut Words, places: usize) -> Outcome {

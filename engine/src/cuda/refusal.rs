@@ -24,13 +24,6 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse("device.nodes".into(), why);
     }
     if nodes > 1 {
-        if job.device.dense_update == DenseUpdate::Sharded {
-            let why = format!(
-                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or \
-                 {on_cpu}"
-            );
-            refuse("device.dense_update".into(), why);
-        }
         let pooled = format!(
             "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
              {on_cpu}"
