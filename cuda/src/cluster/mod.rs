@@ -43,7 +43,7 @@ enum Between {
     Threads(Arc<Room>),
     /// Each rank for itself.
     Ranks(Mutex<GatherNodes>),
-    /// The first rank of each node for all of its node; none at the others.
+    /// The first rank of each process for all of its node; none at the others.
     Nodes(Option<Mutex<GatherNodes>>),
 }
 
@@ -116,11 +116,15 @@ impl Cluster {
         Ok(Self { between, peers, node, nodes })
     }
 
-    /// The ranks of a node that are all of this process, as [`Cluster::of_nodes`] with one `gather` for the first.
+    /// The ranks of a node that are of this process, as [`Cluster::of_nodes`] with one `gather` for the first of them,
+    /// which returns a value of each process: nodes have as many each, and those of a node hand out the same.
     ///
     /// # Panics
     /// Where there is no rank.
     pub fn of_process(peers: Vec<Peers>, node: usize, nodes: usize, gather: GatherNodes) -> Vec<Self> {
+        if nodes == 1 {
+            return peers.into_iter().map(Self::of_node).collect();
+        }
         let mut gather = Some(Mutex::new(gather));
         let rank = |peers: Peers| Self { between: Between::Nodes(gather.take()), peers, node, nodes };
         let ranks: Vec<_> = peers.into_iter().map(rank).collect();
@@ -200,12 +204,13 @@ impl Cluster {
             Between::Nodes(first) => {
                 let of_node = self.peers.gather_bytes(own)?;
                 // Where the first rank fails the others get nothing, and nobody waits for it.
-                let of_nodes = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
-                let told = of_nodes.as_ref().ok().and_then(Option::as_ref).map(|of_nodes| frame(of_nodes));
+                let of_all = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
+                let told = of_all.as_ref().ok().and_then(Option::as_ref).map(|of_all| frame(of_all));
                 let told = self.peers.gather_bytes(&told.unwrap_or_default())?;
-                of_nodes?;
-                let of_nodes = unframe(&told[0]).unwrap_or_default();
-                Ok(of_nodes.iter().flat_map(|of_node| unframe(of_node).unwrap_or_default()).collect())
+                of_all?;
+                let of_processes = unframe(&told[0]).unwrap_or_default();
+                let of_nodes = of_processes.iter().step_by((of_processes.len() / self.nodes).max(1));
+                Ok(of_nodes.flat_map(|of_node| unframe(of_node).unwrap_or_default()).collect())
             }
         }
     }
