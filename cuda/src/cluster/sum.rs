@@ -126,8 +126,8 @@ impl ClusterSum {
         }
     }
 
-    /// The first part of [`ClusterSum::enqueue`] by slices: this rank's slice is summed over all ranks, as it is at each
-    /// rank of its rail. So are all numbers; over more than two nodes, those of two rails may be rounded otherwise.
+    /// The first part of [`ClusterSum::enqueue`] by slices: this rank's slice is summed over all ranks, as it is at
+    /// each rank of its rail. So are all numbers; over more than two nodes, those of two rails may be rounded otherwise.
     ///
     /// # Safety
     /// As there; [`AllReduce::spread`] of what sums within the node, or [`AllReduce::spread_of`], must follow.

@@ -81,8 +81,8 @@ impl Peers {
         devices.iter().enumerate().map(of_rank).collect()
     }
 
-    /// This process's ranks among processes of one node, all of the same user, each of which sees all GPUs of the ranks:
-    /// rank `first + place` on `devices[place]`. They find each other by what `gather` hands around, once: their
+    /// This process's ranks among processes of one node, all of the same user, each of which sees all GPUs of the
+    /// ranks: rank `first + place` on `devices[place]`. They find each other by what `gather` hands around, once: their
     /// launcher's way. Each process calls it. To each other, ranks of one process are as those of others.
     ///
     /// # Errors

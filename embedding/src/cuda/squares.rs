@@ -2,8 +2,8 @@
 //! other of its gradient.
 //!
 //! The owners of a table's columns have the same rows of it in a batch, in the same order. So each tells a number for
-//! each of them, the sum of its squares: within the node by writing it to the others, and to other nodes along its rail.
-//! There it arrives at all ranks, whoever needs it: a rank has what its node owns, and gets what others do.
+//! each of them, the sum of its squares: within the node by writing it to the others, and to other nodes along its
+//! rail. There it arrives at all ranks, whoever needs it: a rank has what its node owns, and gets what others do.
 
 use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
 use rankine_cuda::nccl::Parcel;

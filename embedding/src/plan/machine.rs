@@ -34,8 +34,8 @@ pub struct Machine {
     pub lookup_bytes: f64,
     /// How the gradients of frequent rows are summed over ranks.
     pub frequent_sums: FrequentSums,
-    /// Whether owners also pool bags of which other rows are frequent, and of rows whose columns share squares, and over
-    /// several nodes any. GPUs do not.
+    /// Whether owners also pool bags of which other rows are frequent, of rows whose columns share squares, and over
+    /// several nodes. GPUs do not.
     pub pools_all: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
