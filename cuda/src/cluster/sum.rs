@@ -127,7 +127,7 @@ impl ClusterSum {
     }
 
     /// The first part of [`ClusterSum::enqueue`] by slices: this rank's slice is summed over all ranks, as it is at
-    /// each rank of its rail. So are all numbers; over more than two nodes, those of two rails may be rounded otherwise.
+    /// each rank of its rail. So are all numbers; over more than two nodes, two rails may round theirs otherwise.
     ///
     /// # Safety
     /// As there; [`AllReduce::spread`] of what sums within the node, or [`AllReduce::spread_of`], must follow.
