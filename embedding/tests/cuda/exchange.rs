@@ -31,8 +31,8 @@ const NODE_CASES: u64 = 2;
 const SCALE: f32 = 4.0;
 
 /// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
-/// one or two GPUs each. Beside each, whether there are too few GPUs for it.
-pub(crate) fn trials(seed: u64, devices: usize) -> Vec<(Trial, bool)> {
+/// one or two GPUs each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
+pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
     let bodies: [(&str, CaseBody); 11] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
@@ -56,7 +56,7 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<(Trial, bool)> {
         let gpus = NODES * places;
         for (name, body) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
-                (0..NODE_CASES).try_for_each(|number| {
+                (0..NODE_CASES.min(most)).try_for_each(|number| {
                     let mut words = Words { seed: seed ^ number << 32, next: 0 };
                     let case = Case::of_nodes(&mut words, places)?;
                     body(&case, &mut words).map_err(|failed| {
@@ -73,7 +73,7 @@ pub(crate) fn trials(seed: u64, devices: usize) -> Vec<(Trial, bool)> {
             let trial = Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // Mapping memory into several GPUs takes the driver its time.
                 let cases = if gpus > 1 { CASES / 3 } else { CASES };
-                (0..cases).try_for_each(|number| {
+                (0..cases.min(most)).try_for_each(|number| {
                     let mut words = Words { seed: seed ^ number << 32, next: 0 };
                     let case = Case::random(&mut words, gpus)?;
                     body(&case, &mut words).map_err(|failed| {
