@@ -76,7 +76,7 @@ fn plan(
 }
 
 fn train_as_one(bench: &Bench, words: &mut Words, places: usize, interaction: Interaction) -> Outcome {
-    let mut training = Training::random(words, interaction, 200);
+    let mut training = Training::random(words, interaction, 200).with_exact_rows();
     // Some ranks have no sample of these.
     for (place, len) in [(20, 1), (21, 2), (22, 3)] {
         training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));

@@ -321,12 +321,17 @@ impl<'a> Search<'a> {
 /// The splits that are worth trying for a table.
 fn splits(costs: &TableCosts<'_>, exchange: Exchange) -> Vec<usize> {
     let profile = costs.input.profile;
+    let of_rows =
+        |rows| profile.splits().rev().find(|&split| profile.rows_before(split) <= rows).unwrap_or(0);
+    if let Some(rows) = costs.input.frequent_rows {
+        return vec![of_rows(rows)];
+    }
     let best = costs.best_split(exchange);
     let mut found = vec![best];
     let mut rows = profile.rows_before(best);
     while found.len() < SPLITS_TRIED && rows >= SPLIT_STEP {
         rows /= SPLIT_STEP;
-        let split = profile.splits().rev().find(|&split| profile.rows_before(split) <= rows).unwrap_or(0);
+        let split = of_rows(rows);
         if !found.contains(&split) {
             found.push(split);
         }
