@@ -104,7 +104,8 @@ impl Place {
         command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // NCCL says things on stdout where it is asked to.
+        command.env_remove("NCCL_DEBUG").stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
