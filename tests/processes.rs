@@ -13,27 +13,42 @@ mod support;
 
 type Outcome = Result<(), Failed>;
 
+/// Between nodes NCCL carries, which wants a GPU a rank: beside each of these how many that takes.
+const OF_NODES: [(Body, usize); 4] = [
+    (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
+    (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
+    (("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)), 2),
+    (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 4),
+];
+
 /// A test by its name.
 type Body = (&'static str, fn() -> Outcome);
 
-const BODIES: [Body; 5] = [
-    ("processes_train_in_file_order_as_threads_do", || train_as_threads(&["train.shuffle=false"])),
-    ("processes_train_in_random_order_as_threads_do", || train_as_threads(&["device.precision=fp16"])),
+const BODIES: [Body; 6] = [
+    ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
+    ("processes_train_in_random_order_as_threads_do", || {
+        train_as_threads((2, 1), &["device.precision=fp16"])
+    }),
+    ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
     ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
 ];
 
 fn main() -> ExitCode {
-    let there = support::gpus() > 0;
-    if !there {
+    let gpus = support::gpus();
+    if gpus == 0 {
         eprintln!("skipped: there is no GPU");
     }
-    let trials = BODIES.map(|(name, body)| Trial::test(name, body).with_ignored_flag(!there));
+    let of_one = BODIES.into_iter().map(|body| (body, 1));
+    let trials = of_one
+        .chain(OF_NODES)
+        .map(|((name, body), wanted)| Trial::test(name, body).with_ignored_flag(gpus < wanted));
+    let trials: Vec<_> = trials.collect();
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 const JOB: &str = r#"
@@ -97,9 +112,21 @@ impl Place {
 
     /// So many processes of it, in the order of ranks.
     fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
+        self.processes_with(run, count, sets, &[])
+    }
+
+    /// The same with more in their environment.
+    fn processes_with(
+        &self,
+        run: &str,
+        count: usize,
+        sets: &[&str],
+        more: &[(&str, &str)],
+    ) -> Result<Vec<Child>, Failed> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let start = |rank: usize| {
             let mut command = self.train(run, sets);
+            command.envs(more.iter().copied());
             let (rank, count) = (rank.to_string(), count.to_string());
             let rank = [("RANK", rank.as_str()), ("LOCAL_RANK", &rank)];
             let all = [("WORLD_SIZE", count.as_str()), ("LOCAL_WORLD_SIZE", &count)];
@@ -135,17 +162,18 @@ fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
     ))
 }
 
-/// One training by threads, and one by processes.
-fn train_as_threads(sets: &[&str]) -> Outcome {
-    the_same_as_threads(&Place::new()?, sets)
+/// One training by threads, and one by so many processes with some ranks each.
+fn train_as_threads(processes: (usize, usize), sets: &[&str]) -> Outcome {
+    the_same_as_threads(&Place::new()?, processes, sets)
 }
 
-fn the_same_as_threads(place: &Place, sets: &[&str]) -> Outcome {
-    let sets = [&["device.ranks=2"], sets].concat();
+fn the_same_as_threads(place: &Place, (processes, each): (usize, usize), sets: &[&str]) -> Outcome {
+    let ranks = format!("device.ranks={}", processes * each);
+    let sets = [&[ranks.as_str()], sets].concat();
     succeeded(place.train("threads", &sets).spawn()?)?;
-    let told: Vec<_> =
-        place.processes("processes", 2, &sets)?.into_iter().map(succeeded).collect::<Result<_, _>>()?;
-    if !told[0].contains("trained             20000 samples") || !told[1].is_empty() {
+    let processes = place.processes("processes", processes, &sets)?;
+    let told: Vec<_> = processes.into_iter().map(succeeded).collect::<Result<_, _>>()?;
+    if !told[0].contains("trained             20000 samples") || told[1..].iter().any(|one| !one.is_empty()) {
         return Err(format!("the processes say {told:?}").into());
     }
     let (threads, processes) = (outcome(&place.path("threads"))?, outcome(&place.path("processes"))?);
@@ -153,6 +181,43 @@ fn the_same_as_threads(place: &Place, sets: &[&str]) -> Outcome {
         return Err(format!("{:#?} in place of {:#?}", processes.1, threads.1).into());
     }
     if threads.0 == processes.0 { Ok(()) } else { Err("other weights".into()) }
+}
+
+/// Two processes, each a node with some GPUs, between which NCCL has the network alone: as between machines.
+fn nodes_train_as_one_gpu(each: usize) -> Outcome {
+    const STEPS: usize = 200;
+    let place = Place::new()?;
+    let sets = ["device.precision=fp32", "train.epochs=10", "train.log_every_steps=1"];
+    succeeded(place.train("alone", &sets).spawn()?)?;
+    let ranks = format!("device.ranks={}", 2 * each);
+    let sets = [&sets[..], &[&ranks, "device.nodes=2"]].concat();
+    let apart = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")];
+    for run in ["nodes", "again"] {
+        for child in place.processes_with(run, 2, &sets, &apart)? {
+            succeeded(child)?;
+        }
+    }
+    if outcome(&place.path("nodes"))? != outcome(&place.path("again"))? {
+        return Err("two trainings differ".into());
+    }
+    let (alone, nodes) = (losses(&place.path("alone"))?, losses(&place.path("nodes"))?);
+    if (alone.len(), nodes.len()) != (STEPS, STEPS) {
+        return Err(format!("{} and {} losses, and not {STEPS}", alone.len(), nodes.len()).into());
+    }
+    let apart = |(_, (alone, nodes)): &(usize, (&f64, &f64))| (*nodes - *alone).abs() > 1e-4 * *alone;
+    match alone.iter().zip(&nodes).enumerate().find(apart) {
+        None => Ok(()),
+        Some((step, (alone, nodes))) => {
+            Err(format!("the loss of step {}: {nodes}, and {alone} on one GPU", step + 1).into())
+        }
+    }
+}
+
+/// The losses that a run has told.
+fn losses(run: &Path) -> Result<Vec<f64>, Failed> {
+    let metrics = fs::read_to_string(run.join("metrics.jsonl"))?;
+    let lines = metrics.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    Ok(lines.iter().filter(|line| line["kind"] == "train").filter_map(|line| line["loss"].as_f64()).collect())
 }
 
 /// Of which each process unpacks all, and takes its own.
@@ -181,7 +246,7 @@ fn train_on_raw_records_as_threads() -> Outcome {
     let (before, rest) = job.split_once("[data]").ok_or("the job has data")?;
     let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
     fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
-    the_same_as_threads(&place, &[])
+    the_same_as_threads(&place, (2, 1), &[])
 }
 
 fn a_process_that_is_killed_ends_the_others() -> Outcome {
