@@ -91,6 +91,12 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
             train.steps
         ))?;
     }
+    if train.non_finite_steps > 0 {
+        output::text(format_args!(
+            "skipped             {} of {} steps, whose loss or gradients were no finite numbers\n",
+            train.non_finite_steps, train.steps
+        ))?;
+    }
     output::text(format_args!(
         "trained             {} samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
         train.samples,
@@ -167,7 +173,11 @@ impl Observer for Watcher {
             }
             Event::Report(progress) => {
                 if let Some(training) = &mut self.training {
-                    let words = format!("step {}  loss {:.4}", progress.step, progress.loss);
+                    let skipped = match progress.non_finite_steps {
+                        0 => String::new(),
+                        steps => format!("  {steps} steps skipped"),
+                    };
+                    let words = format!("step {}  loss {:.4}{skipped}", progress.step, progress.loss);
                     training.line(progress.samples, &words);
                 }
             }

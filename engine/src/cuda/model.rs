@@ -27,6 +27,7 @@ use super::rank::{Rank, SLOTS, Shape};
 use super::trainer::Trainer;
 use super::work::PhaseTimes;
 use super::workers::Workers;
+use crate::guard::StepOutcome;
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
@@ -105,7 +106,7 @@ enum Ranks {
     Several {
         workers: Workers,
         /// Of the first rank here: all have the same.
-        losses: (Sender<f64>, Mutex<Receiver<f64>>),
+        outcomes: (Sender<StepOutcome>, Mutex<Receiver<StepOutcome>>),
     },
 }
 
@@ -217,8 +218,8 @@ impl CudaModel {
             }
         };
         let workers = Workers::start(clusters, make)?;
-        let (sender, losses) = channel();
-        let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
+        let (sender, outcomes) = channel();
+        let ranks = Ranks::Several { workers, outcomes: (sender, Mutex::new(outcomes)) };
         let topology = Topology::new(count * devices.len(), nodes).expect("as many GPUs a node");
         let ranks = (topology, process * devices.len(), processes.cloned(), ranks);
         Ok(Self::over((spec, rules), devices, batches, ranks))
@@ -279,7 +280,7 @@ impl CudaModel {
     }
 
     /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
-    /// Waits only where several steps are under way. Losses come by [`CudaModel::take_losses`].
+    /// Waits only where several steps are under way. What they come to is told by [`CudaModel::take_outcomes`].
     ///
     /// # Panics
     /// Where the batch is empty or longer than the model was made for, or its columns are not the model's.
@@ -313,14 +314,14 @@ impl CudaModel {
         let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
         match ranks {
             Ranks::One(rank) => rank.step(batch.only(*topology, here.start), step, &rates)?,
-            Ranks::Several { workers, losses: (losses, _) } => {
+            Ranks::Several { workers, outcomes: (outcomes, _) } => {
                 for (rank, batch) in batch.shares(*topology, here.clone()).into_iter().enumerate() {
-                    let (rates, losses) = (rates.clone(), (rank == 0).then(|| losses.clone()));
+                    let (rates, outcomes) = (rates.clone(), (rank == 0).then(|| outcomes.clone()));
                     workers.tell(rank, move |rank| {
                         rank.step(batch, step, &rates)?;
-                        for loss in rank.take_losses() {
-                            // Where nobody takes losses any more, nobody misses it.
-                            let _ = losses.as_ref().map(|losses| losses.send(loss));
+                        for outcome in rank.take_outcomes() {
+                            // Where nobody takes them any more, nobody misses it.
+                            let _ = outcomes.as_ref().map(|outcomes| outcomes.send(outcome));
                         }
                         Ok(())
                     })?;
@@ -331,29 +332,28 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Takes the losses of steps whose losses were not taken yet, in their order: what
-    /// [`crate::cpu::CpuModel::train_step`] returns for each. Where `all` is set it waits for the last step, and else
-    /// tells those alone that are known.
+    /// Takes what steps came to that was not taken yet, in their order: what [`crate::cpu::CpuModel::train_step`]
+    /// returns for each. Where `all` is set it waits for the last step, and else tells what is known.
     ///
     /// # Errors
     /// Where something of a GPU's failed, and where ids of the batches were out of range.
-    pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
+    pub fn take_outcomes(&mut self, all: bool, mut tell: impl FnMut(StepOutcome)) -> Result<()> {
         let ranks = self.here.len();
         match &mut self.ranks {
             Ranks::One(rank) => {
                 if all {
                     rank.finish()?;
                 }
-                rank.take_losses().into_iter().for_each(tell);
+                rank.take_outcomes().into_iter().for_each(tell);
             }
-            Ranks::Several { workers, losses: (_, losses) } => {
+            Ranks::Several { workers, outcomes: (_, outcomes) } => {
                 let finish = |rank: &mut dyn Rank| {
                     rank.finish()?;
-                    Ok(rank.take_losses())
+                    Ok(rank.take_outcomes())
                 };
                 let last =
                     if all { workers.ask_each(vec![finish; ranks])?.swap_remove(0) } else { Vec::new() };
-                losses.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut tell);
+                outcomes.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut tell);
                 last.into_iter().for_each(tell);
             }
         }
@@ -361,7 +361,7 @@ impl CudaModel {
     }
 
     /// Steps that were left out so far since gradients were beyond the range of f16, once all steps are done; none in
-    /// other precisions, in which such a step is the last one.
+    /// other precisions.
     ///
     /// # Errors
     /// Where something of a GPU's failed.
@@ -428,7 +428,7 @@ impl CudaModel {
             self.train_step(batch, rate_factor)?;
         }
         self.on_all(|rank| rank.begin_anew())?;
-        self.take_losses(false, drop)?;
+        self.take_outcomes(false, drop)?;
         let slots = batches.len();
         let of_ranks = self.on_all(move |rank| rank.time_steps(slots, count))?;
         let of_processes =
@@ -471,7 +471,7 @@ impl CudaModel {
     /// Where there are more samples than [`super::CudaEvaluation::fits`] allows, or none.
     ///
     /// # Errors
-    /// As [`CudaModel::take_losses`], and where memory does not suffice.
+    /// As [`CudaModel::take_outcomes`], and where memory does not suffice.
     pub fn begin_judging(&mut self, samples: usize, batch_size: usize) -> Result<()> {
         // Of each batch a rank has its share, which may be rounded up.
         let own = samples.div_ceil(batch_size) * batch_size.div_ceil(self.topology.ranks());

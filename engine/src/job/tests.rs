@@ -209,7 +209,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, reader, device",
+   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, guard, reader, device",
         ),
         (
             "[64, 16]",
@@ -982,7 +982,9 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    let saving = (eval, checkpoint);
+    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count())
+        .prop_map(|(non_finite, skipped_in_a_row_max)| Guard { non_finite, skipped_in_a_row_max });
+    let saving = (eval, checkpoint, guard);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -991,7 +993,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, tables, heads, optimizer),
             embedding,
             train,
-            (eval, checkpoint),
+            (eval, checkpoint, guard),
             reader,
             device,
         )| Job {
@@ -1006,6 +1008,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             train,
             eval,
             checkpoint,
+            guard,
             reader,
             device,
         },

@@ -7,7 +7,7 @@ use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Job, Raw, Reader, Train};
+use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Guard, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -36,6 +36,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         train,
         eval,
         checkpoint,
+        guard,
         reader,
         device,
     } = job;
@@ -51,6 +52,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_train(out, train)?;
     write_eval(out, eval)?;
     write_checkpoint(out, checkpoint)?;
+    write_guard(out, guard)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
     let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
@@ -243,6 +245,12 @@ fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
     write_option(out, "every_minutes", every_minutes.as_ref(), "not by time")?;
     writeln!(out, "keep = {keep}\nincremental = {incremental}\nfull_every = {full_every}")?;
     writeln!(out, "on_failure = \"{}\"", on_failure.name())
+}
+
+fn write_guard(out: &mut String, guard: &Guard) -> fmt::Result {
+    let Guard { non_finite, skipped_in_a_row_max } = guard;
+    writeln!(out, "\n[guard]\nnon_finite = \"{}\"", non_finite.name())?;
+    writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")
 }
 
 /// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.

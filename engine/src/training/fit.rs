@@ -17,6 +17,7 @@ use super::batches::Batches;
 use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
+use super::guard::Guard;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
 use super::seats::Seats;
@@ -310,7 +311,7 @@ impl Fit<'_> {
         self.observer.observe(Event::Started { spec, device, memory, topology, rung, samples });
 
         let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
-        let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
+        let (mut losses, mut last_loss) = (self.losses(&from), from.loss);
         let mut last_eval = from.eval.clone();
         // An evaluation of the step that was saved may have been the last one.
         let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
@@ -333,8 +334,8 @@ impl Fit<'_> {
             self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
-            let waits = reports || evaluates || losses.is_empty();
-            self.learner.take_losses(waits, |loss| losses.known(loss)).map_err(here)?;
+            let waits = reports || evaluates || losses.are_unknown();
+            self.learner.take_outcomes(waits, |outcome| losses.known(&outcome)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
@@ -345,12 +346,13 @@ impl Fit<'_> {
                 epoch: batch.start().epoch,
                 samples: total.samples,
                 loss: losses.mean(),
+                non_finite_steps: losses.guard().skipped_steps,
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
             let position = batch.end();
-            last_loss = progress.loss;
+            last_loss = losses.last_mean(last_loss);
             drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
@@ -370,7 +372,7 @@ impl Fit<'_> {
             }
             if agreed.saves || self.checkpoints.is_due_by_steps(step) {
                 let began = Instant::now();
-                self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
+                self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
                 losses.check()?;
                 self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
                 total.time += began.elapsed();
@@ -381,13 +383,11 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let here = |error: TrainError| error.at_step(total.steps);
-        self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
-        losses.check()?;
+        self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
+        losses.check_end()?;
         total.time += began.elapsed();
         drop(batches);
-        if !losses.is_empty() {
-            last_loss = losses.mean();
-        }
+        last_loss = losses.last_mean(last_loss);
         let diverged = self.learner.diverged_ranks()?;
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
@@ -408,11 +408,18 @@ impl Fit<'_> {
         let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
         let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
+        summary.train.non_finite_steps = losses.guard().skipped_steps;
         if let Some(run) = &self.run {
             run.finish(&summary)?;
         }
         self.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// What is known of the steps up to where a checkpoint was.
+    fn losses(&self, from: &TrainState) -> Losses {
+        let guard = Guard::resumed(&self.job.guard, from.guard, self.processes.is_first());
+        Losses::resumed(from.step, from.losses, guard)
     }
 
     /// What the first process alone knows of an evaluation.
@@ -440,7 +447,7 @@ impl Fit<'_> {
         let save = || -> Result<(), TrainError> {
             self.checkpoints.finish(self.observer)?;
             if self.checkpoints.last_step() != step {
-                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                self.learner.take_outcomes(true, |outcome| losses.known(&outcome))?;
                 losses.check()?;
                 self.save(train_state(total, (&losses, last_loss), position, last_eval))?;
                 self.checkpoints.finish(self.observer)?;
@@ -558,6 +565,7 @@ impl Fit<'_> {
                 samples_per_second: total.samples_per_second(),
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
                 skipped_steps: None,
+                non_finite_steps: 0,
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,
@@ -580,6 +588,7 @@ fn train_state(
         waited_seconds: total.waited.as_secs_f64(),
         losses: losses.state(),
         loss,
+        guard: losses.guard(),
         eval,
     }
 }

@@ -134,6 +134,9 @@ pub struct TrainSummary {
     /// Steps that changed nothing, since gradients were beyond the range of f16; absent in other precisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Steps that changed nothing, since their loss or gradients were no finite numbers.
+    #[serde(default)]
+    pub non_finite_steps: u64,
     /// The share of the seconds in which training waited for the reader.
     pub reader_wait_share: f64,
 }
