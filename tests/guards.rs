@@ -121,8 +121,8 @@ fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
     train(&place, &job, "run", &two).with(FAILED).says(&words);
     // Whoever begins again begins with what was counted: the next step is one too many, again.
     let resume = |sets: &[&str]| {
-        let sets = sets.iter().flat_map(|set| ["--set", set]);
-        let args = ["train", &job, "--quiet", "--resume", "--run-dir", &place.word("run")];
+        let (run, sets) = (place.word("run"), sets.iter().flat_map(|set| ["--set", set]));
+        let args = ["train", &job, "--quiet", "--resume", "--run-dir", &run];
         support::run(args.into_iter().chain(sets))
     };
     resume(&two).with(FAILED).says(&words);

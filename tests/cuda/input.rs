@@ -114,6 +114,7 @@ impl Dataset {
             block_samples,
             schema: Arc::new(schema),
             coding: BlockCoding::Packed { tag },
+            ids: Arc::default(),
         };
         Ok(Self { _home: home, part, bits })
     }

@@ -1,5 +1,7 @@
 //! What `manifest.json` of a checkpoint says.
 
+use std::collections::BTreeMap;
+
 use rankine_embedding::{Optimizer, TableSpec};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::Checksum;
@@ -71,6 +73,9 @@ pub struct TrainState {
     /// Steps that were skipped; absent where none was.
     #[serde(default, skip_serializing_if = "GuardState::is_empty")]
     pub guard: GuardState,
+    /// Ids that were no rows of their tables so far, by column; absent where there were none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ids_out_of_range: BTreeMap<String, u64>,
     /// The evaluation of this very step, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,

@@ -9,7 +9,7 @@ use rankine::launch::Seat;
 use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
 
 use super::job::JobArgs;
-use super::metrics::MetricsText;
+use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::{CommandError, Exit, launch, output, signals};
 
@@ -97,6 +97,7 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
             train.non_finite_steps, train.steps
         ))?;
     }
+    ids_out_of_range(&train.ids_out_of_range)?;
     output::text(format_args!(
         "trained             {} samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
         train.samples,
@@ -171,13 +172,17 @@ impl Observer for Watcher {
                     training.message(format!("loss {:.4}", progress.loss));
                 }
             }
-            Event::Report(progress) => {
+            Event::Report(progress, ids) => {
                 if let Some(training) = &mut self.training {
                     let skipped = match progress.non_finite_steps {
                         0 => String::new(),
                         steps => format!("  {steps} steps skipped"),
                     };
-                    let words = format!("step {}  loss {:.4}{skipped}", progress.step, progress.loss);
+                    let ids = match ids.values().sum() {
+                        0 => String::new(),
+                        ids => format!("  {ids} ids out of range"),
+                    };
+                    let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
                     training.line(progress.samples, &words);
                 }
             }

@@ -14,6 +14,9 @@ pub struct Guard {
     pub non_finite: NonFinite,
     /// Steps in a row that are skipped at most: one more ends the training.
     pub skipped_in_a_row_max: Count,
+    /// What becomes of an id that is no row of its table, where a `[[table]]` says nothing else. All such ids are
+    /// counted, column by column.
+    pub ids_out_of_range: IdPolicy,
 }
 
 impl Default for Guard {
@@ -21,6 +24,7 @@ impl Default for Guard {
         Self {
             non_finite: NonFinite::default(),
             skipped_in_a_row_max: Count::new(10).expect("a constant in range"),
+            ids_out_of_range: IdPolicy::default(),
         }
     }
 }
@@ -42,6 +46,32 @@ impl NonFinite {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// What becomes of an id that is no row of its table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema, serde::Serialize))]
+#[serde(rename_all = "kebab-case")]
+pub enum IdPolicy {
+    /// It ends the training, with an error that names it and its place.
+    #[default]
+    Fail,
+    /// It stands for the row of all that is out of vocabulary: row 0 of a table whose columns have vocabularies, and of
+    /// others the `oov_row` of their `[[table]]`.
+    Oov,
+    /// It is left out of its bag; the vector of a bag that is empty then is 0.
+    Skip,
+}
+
+impl IdPolicy {
+    /// The name in a job file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Oov => "oov",
             Self::Skip => "skip",
         }
     }

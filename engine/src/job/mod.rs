@@ -54,7 +54,7 @@ pub use data::{Data, Generate, Raw, Reader};
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
-pub use guard::{Guard, NonFinite};
+pub use guard::{Guard, IdPolicy, NonFinite};
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};

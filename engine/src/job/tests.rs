@@ -884,6 +884,8 @@ fn any_job() -> impl Strategy<Value = Job> {
             dtype,
             placement,
             exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+            ids_out_of_range: placement.map(|_| IdPolicy::Oov),
+            oov_row: placement.map(|_| 7),
         };
         tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
     });
@@ -982,8 +984,13 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count())
-        .prop_map(|(non_finite, skipped_in_a_row_max)| Guard { non_finite, skipped_in_a_row_max });
+    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
+        |(non_finite, skipped_in_a_row_max)| Guard {
+            non_finite,
+            skipped_in_a_row_max,
+            ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
+        },
+    );
     let saving = (eval, checkpoint, guard);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(

@@ -107,7 +107,18 @@ fn write_model(out: &mut String, model: &Model) -> fmt::Result {
 }
 
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
-    let Table { columns, name, dim, optimizer, learning_rate_factor, dtype, placement, exchange } = table;
+    let Table {
+        columns,
+        name,
+        dim,
+        optimizer,
+        learning_rate_factor,
+        dtype,
+        placement,
+        exchange,
+        ids_out_of_range,
+        oov_row,
+    } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
     write_option(
@@ -124,6 +135,9 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
     let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
     write_option(out, "exchange", exchange.as_ref(), "embedding.exchange")?;
+    let ids_out_of_range = ids_out_of_range.map(|policy| format!("\"{}\"", policy.name()));
+    write_option(out, "ids_out_of_range", ids_out_of_range.as_ref(), "guard.ids_out_of_range")?;
+    write_option(out, "oov_row", oov_row.as_ref(), "row 0 where columns have vocabularies")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
@@ -248,9 +262,10 @@ fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
 }
 
 fn write_guard(out: &mut String, guard: &Guard) -> fmt::Result {
-    let Guard { non_finite, skipped_in_a_row_max } = guard;
+    let Guard { non_finite, skipped_in_a_row_max, ids_out_of_range } = guard;
     writeln!(out, "\n[guard]\nnon_finite = \"{}\"", non_finite.name())?;
-    writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")
+    writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")?;
+    writeln!(out, "ids_out_of_range = \"{}\"", ids_out_of_range.name())
 }
 
 /// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.

@@ -18,6 +18,7 @@ use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::guard::Guard;
+use super::ids;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
 use super::seats::Seats;
@@ -25,7 +26,7 @@ use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
-use super::{Event, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
+use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
 use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
@@ -250,6 +251,8 @@ struct Fit<'a> {
 struct Tally {
     steps: u64,
     samples: u64,
+    /// Ids that were no rows.
+    ids: IdCounts,
     time: Duration,
     waited: Duration,
 }
@@ -284,6 +287,16 @@ impl Agreed {
     }
 }
 
+/// One line of `metrics.jsonl` for a report.
+#[derive(Serialize)]
+struct TrainRecord<'a> {
+    #[serde(flatten)]
+    progress: Progress,
+    /// So far, by column.
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    ids_out_of_range: &'a IdCounts,
+}
+
 /// One line of `metrics.jsonl` for an evaluation.
 #[derive(Serialize)]
 struct EvalRecord<'a> {
@@ -291,6 +304,9 @@ struct EvalRecord<'a> {
     seconds: f64,
     #[serde(flatten)]
     metrics: &'a EvalMetrics,
+    /// Of its samples, by column.
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    ids_out_of_range: &'a IdCounts,
 }
 
 impl Fit<'_> {
@@ -341,6 +357,7 @@ impl Fit<'_> {
             for tally in [&mut total, &mut since_report] {
                 tally.add(samples, time, waited);
             }
+            self.count_ids(&mut total.ids, batch.out_of_range());
             let progress = Progress {
                 step,
                 epoch: batch.start().epoch,
@@ -356,8 +373,8 @@ impl Fit<'_> {
             drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
-                self.append("train", &progress)?;
-                self.observer.observe(Event::Report(progress));
+                self.append("train", &TrainRecord { progress, ids_out_of_range: &total.ids })?;
+                self.observer.observe(Event::Report(progress, &total.ids));
                 since_report = Tally::default();
                 losses.begin_anew();
             }
@@ -414,6 +431,18 @@ impl Fit<'_> {
         }
         self.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// Counts a batch's ids that were no rows, and tells of the first ones of each column.
+    fn count_ids(&self, counts: &mut IdCounts, of_batch: &[u64]) {
+        for column in ids::add(counts, self.dataset.schema(), of_batch) {
+            if self.processes.is_first() {
+                let (number, fate) = (counts[column], ids::fate(self.dataset, column));
+                tracing::warn!(
+                    "column {column}: {number} ids of a batch are no rows of its table; {fate}, and all are counted"
+                );
+            }
+        }
     }
 
     /// What is known of the steps up to where a checkpoint was.
@@ -511,13 +540,15 @@ impl Fit<'_> {
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
-        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
+        let (heads, ids_out_of_range) =
+            evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
-        self.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
+        let record = EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range: &ids_out_of_range };
+        self.append("eval", &record)?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
         let auc_achievable = self.dataset.auc_achievable();
-        Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
+        Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
     }
 
     fn summary(
@@ -566,6 +597,7 @@ impl Fit<'_> {
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
                 skipped_steps: None,
                 non_finite_steps: 0,
+                ids_out_of_range: total.ids.clone(),
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,
@@ -589,6 +621,7 @@ fn train_state(
         losses: losses.state(),
         loss,
         guard: losses.guard(),
+        ids_out_of_range: total.ids.clone(),
         eval,
     }
 }
@@ -600,6 +633,7 @@ impl From<&TrainState> for Tally {
         Self {
             steps: state.step,
             samples: state.samples,
+            ids: state.ids_out_of_range.clone(),
             time: time(state.seconds),
             waited: time(state.waited_seconds),
         }

@@ -92,7 +92,8 @@ mod tests {
 
     fn guard(non_finite: job::NonFinite, most: u64) -> Guard {
         let skipped_in_a_row_max = Count::new(most).expect("in range");
-        Guard::resumed(&job::Guard { non_finite, skipped_in_a_row_max }, GuardState::default(), false)
+        let policy = job::Guard { non_finite, skipped_in_a_row_max, ..job::Guard::default() };
+        Guard::resumed(&policy, GuardState::default(), false)
     }
 
     fn step(left_out: Option<LeftOut>) -> StepOutcome {

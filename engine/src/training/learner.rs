@@ -397,7 +397,7 @@ impl Scorer for Learner {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, &[u64]),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         match self {
             Self::Cpu(model, _) => model.judge(part, options, progress),

@@ -11,6 +11,7 @@ mod evaluate;
 mod fit;
 mod guard;
 mod identity;
+pub(crate) mod ids;
 mod learner;
 mod losses;
 mod memory;
@@ -39,6 +40,7 @@ pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, 
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use identity::is_of;
+pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
@@ -76,8 +78,8 @@ pub enum Event<'a> {
     },
     /// A step is done.
     Step(Progress),
-    /// A step is done at which the job wants the loss reported.
-    Report(Progress),
+    /// A step is done at which the job wants the loss reported, and with it the ids that were no rows so far.
+    Report(Progress, &'a IdCounts),
     /// The model is being judged: so many samples of so many.
     Evaluating {
         /// Samples scored.
