@@ -53,7 +53,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
     let stop = signals::stop()?;
     let files =

@@ -34,9 +34,6 @@ use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlaps;
 use crate::saved::{self, SavedModelError, Weights};
 
-/// How long a rank waits for another one before it gives up.
-const DEADLINE: Duration = Duration::from_secs(30);
-
 /// How a model is computed.
 #[derive(Debug, Clone)]
 pub struct Execution {
@@ -48,11 +45,14 @@ pub struct Execution {
     pub overlaps: Overlaps,
     /// Whether, over ranks, each updates a part of the dense parameters for all.
     pub shard_dense_update: bool,
+    /// How long a rank waits for another one before it gives up.
+    pub deadline: Duration,
 }
 
 impl From<(Precision, Algorithms)> for Execution {
     fn from((precision, algorithms): (Precision, Algorithms)) -> Self {
-        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false }
+        let deadline = Duration::from_secs(30);
+        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false, deadline }
     }
 }
 
@@ -156,7 +156,7 @@ impl CudaModel {
             Ok(of_node.iter().map(|&other| all[other].clone()).collect())
         };
         let place = topology.place_of(rank);
-        let peers = Peers::of_processes(device, place, of_node.len(), DEADLINE, &mut gather)?;
+        let peers = Peers::of_processes(device, place, of_node.len(), execution.deadline, &mut gather)?;
         give_up_with(processes, std::slice::from_ref(&peers));
         let node = topology.node_of(rank);
         let cluster = Arc::new(Cluster::of_nodes(peers, node, nodes, Some(between(processes)))?);
@@ -188,6 +188,7 @@ impl CudaModel {
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         let execution = execution.into();
+        let deadline = execution.deadline;
         let (process, count) = processes.map_or((0, 1), |processes| (processes.rank(), processes.size()));
         if let ([device], 1) = (devices, count) {
             let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
@@ -210,9 +211,9 @@ impl CudaModel {
             make()
         };
         let clusters = match processes {
-            None => Cluster::in_process(devices, nodes, DEADLINE)?,
+            None => Cluster::in_process(devices, nodes, deadline)?,
             Some(processes) => {
-                let peers = Peers::in_process(devices, DEADLINE)?;
+                let peers = Peers::in_process(devices, deadline)?;
                 give_up_with(processes, &peers);
                 Cluster::of_process(peers, process, nodes, between(processes))
             }
@@ -586,7 +587,7 @@ fn between(processes: &ProcessGroup) -> GatherNodes {
 /// A rank of a precision.
 fn make(
     of: (&Arc<Device>, Option<Arc<Cluster>>),
-    Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
+    Execution { precision, algorithms, overlaps, shard_dense_update, .. }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,
     shape: Shape<'_>,

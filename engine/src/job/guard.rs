@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 
-use super::values::Count;
+use super::values::{Count, Seconds};
 
 /// `[guard]`: what becomes of a training in which something is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct Guard {
@@ -14,6 +14,14 @@ pub struct Guard {
     pub non_finite: NonFinite,
     /// Steps in a row that are skipped at most: one more ends the training.
     pub skipped_in_a_row_max: Count,
+    /// Seconds within which each step must come to its end, reading its batch included, and so must each batch of an
+    /// evaluation and each piece of a model or checkpoint that is saved; what does not ends the job. Without it, 45
+    /// over several processes, and 300 in one.
+    pub step_timeout_s: Option<Seconds>,
+    /// Seconds that GPUs wait for each other at a barrier or a sum.
+    pub barrier_timeout_s: Seconds,
+    /// Seconds without a sign of life after which a process is taken to be lost.
+    pub silence_timeout_s: Seconds,
     /// What becomes of an id that is no row of its table, where a `[[table]]` says nothing else. All such ids are
     /// counted, column by column.
     pub ids_out_of_range: IdPolicy,
@@ -24,6 +32,9 @@ impl Default for Guard {
         Self {
             non_finite: NonFinite::default(),
             skipped_in_a_row_max: Count::new(10).expect("a constant in range"),
+            step_timeout_s: None,
+            barrier_timeout_s: Seconds::new(30.0).expect("a constant in range"),
+            silence_timeout_s: Seconds::new(40.0).expect("a constant in range"),
             ids_out_of_range: IdPolicy::default(),
         }
     }

@@ -61,7 +61,7 @@ pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use train::{DenseUpdate, Device, DeviceKind, Eval, Precision, Train};
 pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
-    Ranks, Shape, ThreadCount, Width, WindowBlocks,
+    Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// A training job.

@@ -988,6 +988,9 @@ fn any_job() -> impl Strategy<Value = Job> {
         |(non_finite, skipped_in_a_row_max)| Guard {
             non_finite,
             skipped_in_a_row_max,
+            step_timeout_s: Seconds::new(0.5).filter(|_| non_finite == NonFinite::Skip),
+            barrier_timeout_s: Seconds::new(7.25).unwrap(),
+            silence_timeout_s: Seconds::new(8.0).unwrap(),
             ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
         },
     );

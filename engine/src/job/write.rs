@@ -262,9 +262,21 @@ fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
 }
 
 fn write_guard(out: &mut String, guard: &Guard) -> fmt::Result {
-    let Guard { non_finite, skipped_in_a_row_max, ids_out_of_range } = guard;
+    let Guard {
+        non_finite,
+        skipped_in_a_row_max,
+        step_timeout_s,
+        barrier_timeout_s,
+        silence_timeout_s,
+        ids_out_of_range,
+    } = guard;
     writeln!(out, "\n[guard]\nnon_finite = \"{}\"", non_finite.name())?;
     writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")?;
+    let step_timeout_s = step_timeout_s.map(|seconds| format!("{:?}", seconds.get()));
+    let absent = "45 over several processes, 300 in one";
+    write_option(out, "step_timeout_s", step_timeout_s.as_ref(), absent)?;
+    writeln!(out, "barrier_timeout_s = {:?}", barrier_timeout_s.get())?;
+    writeln!(out, "silence_timeout_s = {:?}", silence_timeout_s.get())?;
     writeln!(out, "ids_out_of_range = \"{}\"", ids_out_of_range.name())
 }
 

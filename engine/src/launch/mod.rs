@@ -20,7 +20,7 @@ mod source;
 mod tests;
 mod watch;
 
-pub use activity::{Activity, Phase};
+pub use activity::{Activity, Phase, Stage};
 pub use address::Address;
 pub use error::{LaunchError, MeetError};
 #[cfg(feature = "cuda")]
@@ -30,4 +30,4 @@ pub use meeting::Meeting;
 pub use member::{Member, Node, nodes};
 pub use seat::{Seat, Wanted};
 pub use source::Launcher;
-pub use watch::Failure;
+pub use watch::{Failure, Patience};

@@ -31,7 +31,7 @@ use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::{Phase, ProcessGroup, Stage};
 use crate::saved;
 use crate::system;
 
@@ -90,6 +90,7 @@ pub fn train(
     if let Some(path) = resumed {
         run = processes.is_first().then(|| RunDir::resume(path, job)).transpose()?;
         from = pool.install(|| latest(&files, path, processes, observer))?;
+        processes.does(Phase::Preparing, 0);
         if let Some(checkpoint) = &from {
             identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
         }
@@ -338,10 +339,11 @@ impl Fit<'_> {
                 break;
             }
             let began = Instant::now();
+            self.processes.is_at(Phase::Training, step, Stage::Reading);
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
             let step = step + 1;
-            self.processes.does(Phase::Training, step);
+            self.processes.is_at(Phase::Training, step, Stage::Computing);
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
@@ -351,6 +353,9 @@ impl Fit<'_> {
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
             let waits = reports || evaluates || losses.are_unknown();
+            if waits {
+                self.processes.is_at(Phase::Training, step, Stage::Awaiting);
+            }
             self.learner.take_outcomes(waits, |outcome| losses.known(&outcome)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
@@ -400,6 +405,7 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let here = |error: TrainError| error.at_step(total.steps);
+        self.processes.is_at(Phase::Training, total.steps, Stage::Awaiting);
         self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
         losses.check_end()?;
         total.time += began.elapsed();
@@ -417,7 +423,14 @@ impl Fit<'_> {
         self.processes.does(Phase::Saving, total.steps);
         match &self.run {
             Some(run) => {
-                saved::save(&RunDir::model_path(run.path()), &self.learner, total.steps, self.dataset)?;
+                let path = RunDir::model_path(run.path());
+                let save = || saved::save(&path, &self.learner, total.steps, self.dataset);
+                // Of several, each tells how far it is.
+                if self.processes.size() == 1 {
+                    alive(self.processes, total.steps, save)?
+                } else {
+                    save()?
+                };
             }
             // What lies here goes to the first process.
             None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
