@@ -182,7 +182,9 @@ fn without_a_policy_they_are_errors_that_name_it() {
     // What is said of one table holds for that alone.
     let one = raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\nids_out_of_range = \"skip\"\n");
     train(place, &one, "one", &[]).with(BAD_DATA).says(&["record 31 (byte 1320), column C2"]);
-    train(place, &plain, "typo", &["guard.ids_out_of_range=zero"]).with(USAGE).says(&["\"fail\"", "\"oov\""]);
+    train(place, &plain, "typo", &["guard.ids_out_of_range=zero"])
+        .with(USAGE)
+        .says(&["known values: fail, oov, skip"]);
 }
 
 #[test]
@@ -206,11 +208,13 @@ fn what_stands_for_another_row_trains_as_that_row_does() {
     let wild = raw_job(place, "wild", REPLACED);
     let sets = ["guard.ids_out_of_range=fail", "table.0.ids_out_of_range=oov"];
     let tame = raw_job(place, "tame", "");
+    // What is sent how must not follow from the samples.
+    let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
     for ranks in ["device.ranks=1", "device.ranks=2"] {
         let (found, expected) = (format!("wild-{}", &ranks[13..]), format!("tame-{}", &ranks[13..]));
         let words = ["column C2: ", "they stand for row 29", "column C6: ", "they stand for row 1"];
-        train(place, &wild, &found, &[&sets[..], &[ranks]].concat()).with(SUCCESS).says(&words);
-        train(place, &tame, &expected, &[ranks]).with(SUCCESS);
+        train(place, &wild, &found, &[&sets[..], &[ranks], &placed].concat()).with(SUCCESS).says(&words);
+        train(place, &tame, &expected, &[&[ranks][..], &placed].concat()).with(SUCCESS);
         assert!(weights(place, &found) == weights(place, &expected));
         assert_eq!(summary(place, &found)["eval"]["auc"], summary(place, &expected)["eval"]["auc"]);
         files.assert_counted(&found);

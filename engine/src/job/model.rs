@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::embedding::{Dtype, Exchange, Placement};
 use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
-use super::values::{NonNegative, Positive, Width};
+use super::values::{Count, NonNegative, Positive, Width};
 
 /// `[model]`: the family of the model, chosen by `kind`, and its sizes.
 ///
@@ -180,6 +180,8 @@ pub struct Table {
     pub ids_out_of_range: Option<IdPolicy>,
     /// The row that such ids stand for under `oov`. Without it, row 0 where columns have vocabularies.
     pub oov_row: Option<u64>,
+    /// How many of its rows every rank has where it is hybrid. Without it, `embedding.frequent_rows`.
+    pub frequent_rows: Option<Count>,
 }
 
 fn default_learning_rate_factor() -> NonNegative {

@@ -118,6 +118,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         exchange,
         ids_out_of_range,
         oov_row,
+        frequent_rows,
     } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
@@ -138,6 +139,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     let ids_out_of_range = ids_out_of_range.map(|policy| format!("\"{}\"", policy.name()));
     write_option(out, "ids_out_of_range", ids_out_of_range.as_ref(), "guard.ids_out_of_range")?;
     write_option(out, "oov_row", oov_row.as_ref(), "row 0 where columns have vocabularies")?;
+    write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
@@ -150,9 +152,10 @@ fn write_head(out: &mut String, head: &Head) -> fmt::Result {
 }
 
 fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
-    let Embedding { placement, exchange, dtype, sample_samples } = embedding;
+    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
     writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
+    write_option(out, "frequent_rows", frequent_rows.as_ref(), "what the cost model finds")?;
     write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
 }
 

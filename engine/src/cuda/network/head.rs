@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
-use rankine_cuda::{Buffer, ClusterSum, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
+use super::super::together::Sums;
 use super::layers::Layers;
 use super::places::Places;
 use super::shared::{Both, Parts, Shared};
@@ -133,12 +134,12 @@ impl<T: Element> Head<T> {
         &self,
         lane: &Lane,
         shared: &Shared<T>,
-        (sum, rank): (&ClusterSum, usize),
+        (numbers, rank): (Pointer<f64>, usize),
     ) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
             guard: shared.guard.pointer(),
-            numbers: sum.numbers().pointer(),
+            numbers,
             pieces: kernels::Head::<T>::pieces(shared.samples_count()),
             heads: self.heads() as u32,
             rank: rank as u32,
@@ -163,9 +164,9 @@ impl<T: Element> Head<T> {
         outcomes: Pointer<Outcome>,
         (norm_max, scale_interval): (Option<f32>, u32),
     ) -> Result<()> {
-        let sum = shared.dense.gradients.sums().map(|sums| &sums.bottom);
+        let sum = shared.dense.gradients.sums().map(Sums::numbers);
         let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
-        let (of_step, pieces) = sum.map_or(own, |sum| (sum.numbers().pointer(), 1));
+        let (of_step, pieces) = sum.map_or(own, |numbers| (numbers.pointer(), 1));
         let verdict = Verdict {
             losses: of_step,
             totals: input.totals,
