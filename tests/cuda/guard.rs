@@ -14,12 +14,14 @@ use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
     ("wrong_steps_are_left_out_as_on_the_cpu", 3, |bench, words| {
-        let training = with_wrong_batches(words, any_interaction(words));
+        let interaction = any_interaction(words);
+        let training = with_wrong_batches(words, interaction);
         let mut model = training.on_gpu(bench, Precision::Fp32)?;
         are_left_out_as_on_the_cpu(&training, &mut model, 1)
     }),
     ("ranks_leave_out_wrong_steps_as_the_cpu_does", 3, |_, words| {
-        let training = with_wrong_batches(words, any_interaction(words));
+        let interaction = any_interaction(words);
+        let training = with_wrong_batches(words, interaction);
         let devices = some_devices(words)?;
         let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
         let mut model = training.over_ranks(&devices, Precision::Fp32, Some(&plan))?;
