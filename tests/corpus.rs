@@ -353,7 +353,7 @@ fn checkpoints() {
     for dir in [&whole, &run.join("checkpoints/step-2")] {
         let load = || {
             let checkpoint = Checkpoint::open(&files, dir).map_err(said)?;
-            let rows = StoredRows::new(&checkpoint, 0, 1).map_err(said)?;
+            let rows = StoredRows::new(&checkpoint).map_err(said)?;
             checkpoint.dense().map_err(said)?;
             for (number, part) in rows.parts().iter().enumerate() {
                 rows.read(number, 0..part.rows.len(), &mut Vec::new()).map_err(said)?;
