@@ -13,12 +13,21 @@ mod support;
 
 type Outcome = Result<(), Failed>;
 
+/// Between nodes NCCL carries, which wants a GPU a rank: beside each of these how many that takes.
+const OF_NODES: [(Body, usize); 2] = [
+    (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
+    (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
+];
+
 /// A test by its name.
 type Body = (&'static str, fn() -> Outcome);
 
-const BODIES: [Body; 6] = [
-    ("processes_train_in_file_order_as_threads_do", || train_as_threads(&["train.shuffle=false"])),
-    ("processes_train_in_random_order_as_threads_do", || train_as_threads(&["device.precision=fp16"])),
+const BODIES: [Body; 7] = [
+    ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
+    ("processes_train_in_random_order_as_threads_do", || {
+        train_as_threads((2, 1), &["device.precision=fp16"])
+    }),
+    ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
     ("processes_that_are_killed_go_on_to_the_bit", processes_that_are_killed_go_on_to_the_bit),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
@@ -26,15 +35,19 @@ const BODIES: [Body; 6] = [
 ];
 
 fn main() -> ExitCode {
-    let there = support::gpus() > 0;
-    if !there {
+    let gpus = support::gpus();
+    if gpus == 0 {
         eprintln!("skipped: there is no GPU");
     }
-    let trials = BODIES.map(|(name, body)| Trial::test(name, body).with_ignored_flag(!there));
+    let of_one = BODIES.into_iter().map(|body| (body, 1));
+    let trials = of_one
+        .chain(OF_NODES)
+        .map(|((name, body), wanted)| Trial::test(name, body).with_ignored_flag(gpus < wanted));
+    let trials: Vec<_> = trials.collect();
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);
-    libtest_mimic::run(&arguments, trials.into()).exit_code()
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 const JOB: &str = r#"
@@ -148,17 +161,18 @@ fn outcome(run: &Path) -> Result<(Vec<u8>, Vec<String>), Failed> {
     ))
 }
 
-/// One training by threads, and one by processes.
-fn train_as_threads(sets: &[&str]) -> Outcome {
-    the_same_as_threads(&Place::new()?, sets)
+/// One training by threads, and one by so many processes with some ranks each.
+fn train_as_threads(processes: (usize, usize), sets: &[&str]) -> Outcome {
+    the_same_as_threads(&Place::new()?, processes, sets)
 }
 
-fn the_same_as_threads(place: &Place, sets: &[&str]) -> Outcome {
-    let sets = [&["device.ranks=2"], sets].concat();
+fn the_same_as_threads(place: &Place, (processes, each): (usize, usize), sets: &[&str]) -> Outcome {
+    let ranks = format!("device.ranks={}", processes * each);
+    let sets = [&[ranks.as_str()], sets].concat();
     succeeded(place.train("threads", &sets).spawn()?)?;
-    let told: Vec<_> =
-        place.processes("processes", 2, &sets)?.into_iter().map(succeeded).collect::<Result<_, _>>()?;
-    if !told[0].contains("trained             20000 samples") || !told[1].is_empty() {
+    let processes = place.processes("processes", processes, &sets)?;
+    let told: Vec<_> = processes.into_iter().map(succeeded).collect::<Result<_, _>>()?;
+    if !told[0].contains("trained             20000 samples") || told[1..].iter().any(|one| !one.is_empty()) {
         return Err(format!("the processes say {told:?}").into());
     }
     let (threads, processes) = (outcome(&place.path("threads"))?, outcome(&place.path("processes"))?);
@@ -194,7 +208,7 @@ fn train_on_raw_records_as_threads() -> Outcome {
     let (before, rest) = job.split_once("[data]").ok_or("the job has data")?;
     let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
     fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
-    the_same_as_threads(&place, &[])
+    the_same_as_threads(&place, (2, 1), &[])
 }
 
 /// Either of two processes dies while it saves a checkpoint; both go on from the one before.

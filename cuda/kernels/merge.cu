@@ -19,8 +19,11 @@ struct Merge {
     u32 owned;
     u32 rank;
     u32 ranks;
+    // The key in the set of the first number of what every rank has.
+    u32 of_all;
+    u32 reserved;
 };
-static_assert(sizeof(Merge) == 192);
+static_assert(sizeof(Merge) == 200);
 
 // Where the entries of a list begin: one a rank of this owner's own rows, then one a rank of those that every rank has.
 __device__ inline u32 entries_of(u32 list, u32 ranks, u32 capacity, u32 owned) {
@@ -36,10 +39,11 @@ extern "C" __global__ void __launch_bounds__(256) merge_mark(const __grid_consta
         p.counts[list] = count;
     }
     u32* entries = p.entries + entries_of(list, p.ranks, p.capacity, p.owned);
+    const u32 base = list < p.ranks ? 0 : p.of_all;
     for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
         const u32 row = p.lists[peer][first + entry];
         entries[entry] = row;
-        insert(p.set, row);
+        insert(p.set, base + row);
     }
 }
 
@@ -53,16 +57,16 @@ struct Link {
     u32 capacity;
     u32 owned;
     u32 ranks;
-    u32 reserved;
+    u32 of_all;
 };
 static_assert(sizeof(Link) == 64);
 
 // Says of each row of the union where its gradients will lie. Grid: x over entries, y over lists.
 extern "C" __global__ void __launch_bounds__(256) merge_link(const __grid_constant__ Link p) {
     const u32 list = blockIdx.y, peer = list % p.ranks, count = p.counts[list];
-    const u32 first = entries_of(list, p.ranks, p.capacity, p.owned);
+    const u32 first = entries_of(list, p.ranks, p.capacity, p.owned), base = list < p.ranks ? 0 : p.of_all;
     for (u32 entry = blockIdx.x * blockDim.x + threadIdx.x; entry < count; entry += gridDim.x * blockDim.x) {
-        const u32 row = number_of(p.set, p.entries[first + entry]);
+        const u32 row = number_of(p.set, base + p.entries[first + entry]);
         p.sources[row * p.ranks + peer] = first + entry + 1;
     }
 }

@@ -2,8 +2,10 @@
 // the ranks of the node name is sent along the rail once, in lists of one length each; rows that come back go to all
 // ranks of the node that named them; and the sums of their gradients are added up before they go the same way.
 //
-// A list for a node is as long as its message: 4 words, of which the first is how many rows are named, and the second
-// the most that this rank names at any other node; and then the rows, by their numbers at their owner.
+// A list for a node is as long as its message: 4 words, of which the first is how many rows are named, the second the
+// most that this rank names at any other node, and the third how many of the first are wanted; and then the rows, by
+// their numbers at their owner. Behind those that are wanted come rows that every rank has, in each list the same: only
+// the sums of their gradients go along the rail, to all nodes.
 //
 // Spreading reads a row and writes it once for each rank of the node that named it; adding up reads as many sums and
 // writes one.
@@ -15,19 +17,24 @@ constexpr u32 RAIL_ROWS = 4;
 constexpr u32 HEADER = 4;
 
 struct RailLists {
-    // The rows that the node names: those of each node, one behind the other, and where they begin.
+    // The rows that the node names: those of each node, one behind the other, and where they begin; at last those that
+    // every rank has, where there are such.
     const u32* named;
     const u32* starts;
     // Of each node: the list that goes there. That of this node is among those that came.
     u32* lists[RANKS_MAX];
     u32 node;
     u32 nodes;
+    // 1 where there are rows that every rank has, else 0.
+    u32 of_all;
+    u32 reserved;
 };
-static_assert(sizeof(RailLists) == 88);
+static_assert(sizeof(RailLists) == 96);
 
 // Writes the lists. Grid: x over rows, y over nodes.
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_lists(const __grid_constant__ RailLists p) {
-    const u32 node = blockIdx.y, first = p.starts[node], count = p.starts[node + 1] - first;
+    const u32 node = blockIdx.y, first = p.starts[node], wanted = p.starts[node + 1] - first;
+    const u32 end = p.starts[p.nodes], of_all = p.starts[p.nodes + p.of_all] - end, count = wanted + of_all;
     u32* list = p.lists[node];
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         u32 most = 0;
@@ -35,18 +42,20 @@ extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_lists(const __gr
             if (other != p.node) most = max(most, p.starts[other + 1] - p.starts[other]);
         }
         list[0] = count;
-        list[1] = most;
+        list[1] = most + of_all;
+        list[2] = wanted;
     }
     for (u32 entry = blockIdx.x * RAIL_THREADS + threadIdx.x; entry < count; entry += gridDim.x * RAIL_THREADS) {
-        list[HEADER + entry] = p.named[first + entry];
+        list[HEADER + entry] = p.named[entry < wanted ? first + entry : end + (entry - wanted)];
     }
 }
 
 struct RailMark {
     // [node][HEADER + capacity]: the lists that came, those of other nodes up to `there` rows.
     const u32* lists;
-    // Of each node: how many of them are there.
+    // Of each node: how many of them are there, and how many of these it wants.
     u32* counts;
+    u32* wanted;
     // Memory of the host: 1 + the most rows that any rank of the rail names at another node.
     u32* most;
     KeySet set;
@@ -55,7 +64,7 @@ struct RailMark {
     u32 node;
     u32 nodes;
 };
-static_assert(sizeof(RailMark) == 64);
+static_assert(sizeof(RailMark) == 72);
 
 // Marks the rows that came. Grid: x over rows, y over nodes.
 extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_mark(const __grid_constant__ RailMark p) {
@@ -64,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(RAIL_THREADS) rail_mark(const __gri
     const u32 count = node == p.node ? list[0] : min(list[0], p.there);
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         p.counts[node] = count;
+        p.wanted[node] = min(list[2], count);
         if (node == 0) {
             u32 most = 0;
             for (u32 other = 0; other < p.nodes; other++) most = max(most, p.lists[u64(other) * p.stride + 1]);
@@ -101,12 +111,14 @@ struct RailRows {
     u32 width;
     // What sums are stored as: a `Dtype`; or bytes of a row's element.
     u32 element;
-    u32 reserved;
+    // As for `RailLists`.
+    u32 of_all;
 };
 static_assert(sizeof(RailRows) == 208);
 
 // Rows that a team has at once: lane `i` knows of the one with number `i`.
 struct OwnRow {
+    // Behind all nodes where every rank has it.
     u32 node = 0;
     // Its number among those of its node, and its vectors.
     u32 place = 0;
@@ -115,7 +127,7 @@ struct OwnRow {
 
 __device__ inline OwnRow own_row(const RailRows& p, u32 number) {
     OwnRow own;
-    while (own.node + 1 < p.nodes && number >= p.starts[own.node + 1]) own.node++;
+    while (own.node + 1 < p.nodes + p.of_all && number >= p.starts[own.node + 1]) own.node++;
     own.place = number - p.starts[own.node];
     own.dim = filled_dim(p.shards[shard_of(p.shards, p.shards_count, p.named[number])]);
     return own;
@@ -186,11 +198,12 @@ __device__ inline void spread_rows(const RailRows& p) {
     }
 }
 
-// Adds up what the ranks of the node have summed, in the order of their places. Any grid.
+// Adds up what the ranks of the node have summed, in the order of their places. What every rank has goes to all nodes,
+// behind what these want. Any grid.
 template <u32 LANES>
 __device__ inline void gather_sums(const RailRows& p) {
     const RailTeam<LANES> team;
-    const u32 count = p.starts[p.nodes], teams = gridDim.x * RAIL_THREADS / LANES;
+    const u32 count = p.starts[p.nodes + p.of_all], teams = gridDim.x * RAIL_THREADS / LANES;
     const u32 sum_words = p.element == FP32 ? p.width : p.width / 2;
     const float* sums = static_cast<const float*>(p.sums);
     for (u32 begin = (blockIdx.x * RAIL_THREADS + threadIdx.x) / LANES * RAIL_ROWS; begin < count;
@@ -203,16 +216,20 @@ __device__ inline void gather_sums(const RailRows& p) {
             const u32 node = team.of(own.node, i), place = team.of(own.place, i), dim = team.of(own.dim, i);
             if (i >= here) continue;
             const u32* sources = p.sources + u64(begin + i) * p.ranks;
+            const bool of_all = node == p.nodes;
             for (u32 column = team.lane * VECTOR; column < dim; column += LANES * VECTOR) {
                 float4 sum = make_float4(0, 0, 0, 0);
                 for (u32 rank = 0; rank < p.ranks; rank++) {
                     const u32 source = sources[rank];
                     if (source != 0) add(sum, load_weights(sums + u64(source - 1) * sum_words, column, p.element));
                 }
-                if (p.element == FP32) {
-                    store4(static_cast<float*>(p.rows[node]) + u64(place) * p.width + column, sum);
-                } else {
-                    store4(static_cast<bf16*>(p.rows[node]) + u64(place) * p.width + column, sum);
+                for (u32 to = of_all ? 0 : node; to < (of_all ? p.nodes : node + 1); to++) {
+                    const u64 at = place + (of_all ? p.starts[to + 1] - p.starts[to] : 0);
+                    if (p.element == FP32) {
+                        store4(static_cast<float*>(p.rows[to]) + at * p.width + column, sum);
+                    } else {
+                        store4(static_cast<bf16*>(p.rows[to]) + at * p.width + column, sum);
+                    }
                 }
             }
         }

@@ -20,7 +20,7 @@ struct SharedSquares {
     // How many shards there are, and which one this is.
     u32 shards;
     u32 number;
-    // The ranks that own them, a bit each.
+    // The ranks that are told them, a bit each: those that own them, and over nodes all.
     u32 owners;
     // Elements of a row, over all shards.
     u32 dim;
@@ -160,7 +160,7 @@ __device__ inline void share_squares(const Update& p) {
         const float squares = squares_of_row(team, shard.rule, sum, weights);
         const SharedSquares shared = p.shared[number];
         const u32 at = shared.begin + shared.number * shared.rows + place - rows_before(p, count, shard.base);
-        for (u32 rank = team.lane; rank < p.ranks; rank += LANES) {
+        for (u32 rank = team.lane; rank < RANKS_MAX; rank += LANES) {
             if ((shared.owners >> rank & 1) != 0) p.squares[rank][at] = squares;
         }
     }

@@ -1,7 +1,8 @@
 //! The GPU against the CPU: kernels and products within what rounding explains, whole trainings, and the same bits each
 //! time.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is how
+//! many random cases a test runs at most: tools that look at each access to memory take their time.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -47,8 +48,9 @@ fn main() -> ExitCode {
             0
         }
     };
-    let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
+    let set = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let most = set("RANKINE_TEST_CASES").unwrap_or(u64::MAX);
+    let seed = set("RANKINE_TEST_SEED").unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     let bodies = [
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
     let trials = on_one.chain(of_nodes).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
-            (0..cases).try_for_each(|case| {
+            (0..cases.min(most)).try_for_each(|case| {
                 body(&bench, &mut Words { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
                     let what = failed.message().unwrap_or_default();
                     format!("seed {seed}, case {case}: {what}").into()

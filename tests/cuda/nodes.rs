@@ -8,10 +8,10 @@ use rankine::job::Precision;
 use rankine::model::Interaction;
 use rankine_cuda::Device;
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology, UpdateRule,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
 };
 
-use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks};
+use super::ranks::{is_as_one, judges_as_the_cpu_does, of_all_ranks, update_slices_as_all};
 use super::training::Training;
 use super::{Bench, Body, Outcome, Words, close};
 
@@ -29,6 +29,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         }),
         2,
     ),
+    (("two_nodes_of_one_update_slices_as_all", 1, |_, words| update_slices(words, 1)), 2),
     (("two_nodes_of_one_judge_as_the_cpu_does", 1, |_, words| judge(words, 1)), 2),
     (
         ("two_nodes_of_two_train_with_dot_products_as_one", 1, |bench, words| {
@@ -37,6 +38,7 @@ pub(crate) const BODIES: &[(Body, usize)] = &[
         4,
     ),
     (("two_nodes_of_two_train_with_bf16_as_one", 1, |bench, words| learn_as_one(bench, words, 2)), 4),
+    (("two_nodes_of_two_update_slices_as_all", 2, |_, words| update_slices(words, 2)), 4),
     (("two_nodes_of_two_judge_as_the_cpu_does", 1, |_, words| judge(words, 2)), 4),
 ];
 
@@ -55,11 +57,16 @@ fn plan(
 ) -> Result<EmbeddingPlan, Failed> {
     let ranks = NODES * places;
     let all: Vec<_> = (0..ranks).collect();
-    let of_table = |(table, optimizer): (TableSpec, Optimizer)| {
-        let rowwise = matches!(optimizer.rule, UpdateRule::RowwiseAdagrad { .. });
-        let plan = match words.below(if rowwise { 3 } else { 4 }) {
+    let of_table = |(table, _): (TableSpec, Optimizer)| {
+        let plan = match words.below(6) {
             0 | 1 => TablePlan::row_wise(&table, Exchange::Rows),
             2 => TablePlan::table_wise(&table, Exchange::Rows, words.below(ranks as u64) as usize),
+            3 => TablePlan::replicated(&table),
+            4 => {
+                let some = words.below(1 + table.rows.min(20));
+                let frequent = (0..some).map(|_| words.below(table.rows)).collect();
+                TablePlan::hybrid(&table, Exchange::Rows, FrequentRows::listed(frequent))
+            }
             _ => TablePlan::column_wise(&table, Exchange::Rows, &all),
         };
         TablePlan { round: RoundCapacity { vectors: words.one_of(vectors), ids: 1 }, ..plan }
@@ -69,7 +76,7 @@ fn plan(
 }
 
 fn train_as_one(bench: &Bench, words: &mut Words, places: usize, interaction: Interaction) -> Outcome {
-    let mut training = Training::random(words, interaction, 200);
+    let mut training = Training::random(words, interaction, 200).with_exact_rows();
     // Some ranks have no sample of these.
     for (place, len) in [(20, 1), (21, 2), (22, 3)] {
         training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));
@@ -96,6 +103,11 @@ fn learn_as_one(bench: &Bench, words: &mut Words, places: usize) -> Outcome {
     close("the mean of the last 50 losses", 0, of_nodes, of_one, 0.01 * of_one)?;
     let same = of_all_ranks(&training, &devices, Precision::Bf16, Some(&plan))? == found;
     if same { Ok(()) } else { Err("two trainings differ".into()) }
+}
+
+fn update_slices(words: &mut Words, places: usize) -> Outcome {
+    let planned = |words: &mut Words, training: &Training| plan(words, training, places, &[2, 1 << 14]);
+    update_slices_as_all(words, &devices(places)?, &planned)
 }
 
 fn judge(words: &mut Words, places: usize) -> Outcome {

@@ -39,7 +39,12 @@ pub(crate) const BODIES: &[Body] = &[
     ("ranks_write_nothing_after_a_loss_that_is_no_number", 1, write_nothing_after_a_wrong_loss),
     ("ranks_judge_as_the_cpu_does", 2, judge_as_the_cpu_does),
     ("ranks_train_the_same_however_they_are_fed", 3, train_the_same_however_they_are_fed),
-    ("ranks_update_slices_as_all", 3, update_slices_as_all),
+    ("ranks_update_slices_as_all", 3, |_, words| {
+        let devices = some_devices(words)?;
+        update_slices_as_all(words, &devices, &|words, training| {
+            random_plan(words, training, devices.len(), &Placement::ALL)
+        })
+    }),
     ("what_overlaps_changes_no_bit_over_ranks", 1, |_, words| {
         let devices = some_devices(words)?;
         overlaps_change_no_bit(&devices, &Training::random(words, Interaction::Dot, 30))
@@ -123,7 +128,7 @@ pub(super) struct Run {
 }
 
 fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
-    let mut training = Training::random(words, interaction, 200);
+    let mut training = Training::random(words, interaction, 200).with_exact_rows();
     // Some ranks have no sample of these.
     for (place, len) in [(20, 1), (21, 2), (22, 3)] {
         training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));
@@ -283,14 +288,22 @@ fn train_the_same_however_they_are_fed(_: &Bench, words: &mut Words) -> Outcome 
     is_the_same_however_it_is_fed(&devices, words)
 }
 
-fn update_slices_as_all(_: &Bench, words: &mut Words) -> Outcome {
+/// What places the tables of a training at random.
+pub(super) type RandomPlanOf<'a> = &'a dyn Fn(&mut Words, &Training) -> Result<EmbeddingPlan, Failed>;
+
+/// A share of the dense parameters updated by each rank, and all by all, come to the same bits.
+pub(super) fn update_slices_as_all(
+    words: &mut Words,
+    devices: &[Arc<Device>],
+    plan: RandomPlanOf<'_>,
+) -> Outcome {
     let interaction = words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: None }]);
     let training = Training::random(words, interaction, 60);
-    let (devices, precision) = (some_devices(words)?, words.one_of(&[Precision::Fp32, Precision::Bf16]));
-    let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+    let precision = words.one_of(&[Precision::Fp32, Precision::Bf16]);
+    let plan = plan(words, &training)?;
     let sharded = |shard_dense_update| {
         let execution = (precision, Algorithms::Known).into();
-        run(&training, &devices, Execution { shard_dense_update, ..execution }, Some(&plan))
+        run(&training, devices, Execution { shard_dense_update, ..execution }, Some(&plan))
     };
     let same = sharded(true)? == sharded(false)?;
     let (ranks, norm) = (devices.len(), training.rules.dense_clip_norm);

@@ -41,10 +41,8 @@ enum Between {
     Nobody,
     /// All are threads of this process.
     Threads(Arc<Room>),
-    /// Each rank for itself.
-    Ranks(Mutex<GatherNodes>),
-    /// The first rank of each node for all of its node; none at the others.
-    Nodes(Option<Mutex<GatherNodes>>),
+    /// The first rank of each process for all of its node; none at the others.
+    Processes(Option<Mutex<GatherNodes>>),
 }
 
 impl fmt::Debug for Between {
@@ -52,8 +50,7 @@ impl fmt::Debug for Between {
         f.write_str(match self {
             Self::Nobody => "Nobody",
             Self::Threads(_) => "Threads",
-            Self::Ranks(_) => "Ranks",
-            Self::Nodes(_) => "Nodes",
+            Self::Processes(_) => "Processes",
         })
     }
 }
@@ -89,40 +86,18 @@ impl Cluster {
         Ok(ranks)
     }
 
-    /// A rank of one of several nodes, whose processes find each other by what `gather` hands around, for as long as
-    /// this lives. Either each rank has one, which hands a value to all ranks and returns theirs in order of rank; or
-    /// the first rank of each node has, which returns those of the first ranks in order of nodes: so a process may be a
-    /// rank, or a node. A collective call of the node's ranks.
-    ///
-    /// # Errors
-    /// Where some have a `gather` and others have none; those of [`Peers::gather`].
-    pub fn of_nodes(peers: Peers, node: usize, nodes: usize, gather: Option<GatherNodes>) -> Result<Self> {
-        if nodes == 1 {
-            return Ok(Self::of_node(peers));
-        }
-        let have = peers.gather(u8::from(gather.is_some()))?;
-        let between = match (have.iter().all(|&one| one == 1), have[0], gather) {
-            // A node of one rank is either.
-            (true, _, Some(gather)) => Between::Ranks(Mutex::new(gather)),
-            (false, 1, gather) if have[1..].iter().all(|&one| one == 0) => {
-                Between::Nodes(gather.map(Mutex::new))
-            }
-            _ => {
-                let why =
-                    "each rank, or the first one of each node, must be able to hand values around".into();
-                return Err(Error::Nodes { rank: node * peers.ranks() + peers.rank(), why });
-            }
-        };
-        Ok(Self { between, peers, node, nodes })
-    }
-
-    /// The ranks of a node that are all of this process, as [`Cluster::of_nodes`] with one `gather` for the first.
+    /// The ranks of a node that are of this process. What processes hand each other goes by the first of them, which
+    /// hands a value around by `gather` and gets one of each process: nodes have as many each, and those of a node hand
+    /// out the same. So a process may be a rank, some of them, or a node.
     ///
     /// # Panics
     /// Where there is no rank.
     pub fn of_process(peers: Vec<Peers>, node: usize, nodes: usize, gather: GatherNodes) -> Vec<Self> {
+        if nodes == 1 {
+            return peers.into_iter().map(Self::of_node).collect();
+        }
         let mut gather = Some(Mutex::new(gather));
-        let rank = |peers: Peers| Self { between: Between::Nodes(gather.take()), peers, node, nodes };
+        let rank = |peers: Peers| Self { between: Between::Processes(gather.take()), peers, node, nodes };
         let ranks: Vec<_> = peers.into_iter().map(rank).collect();
         assert!(!ranks.is_empty(), "a node has a rank");
         ranks
@@ -196,16 +171,16 @@ impl Cluster {
                 };
                 Ok(handed.iter().map(read).collect())
             }
-            Between::Ranks(gather) => hand(gather, own),
-            Between::Nodes(first) => {
+            Between::Processes(first) => {
                 let of_node = self.peers.gather_bytes(own)?;
                 // Where the first rank fails the others get nothing, and nobody waits for it.
-                let of_nodes = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
-                let told = of_nodes.as_ref().ok().and_then(Option::as_ref).map(|of_nodes| frame(of_nodes));
+                let of_all = first.as_ref().map(|gather| hand(gather, &frame(&of_node))).transpose();
+                let told = of_all.as_ref().ok().and_then(Option::as_ref).map(|of_all| frame(of_all));
                 let told = self.peers.gather_bytes(&told.unwrap_or_default())?;
-                of_nodes?;
-                let of_nodes = unframe(&told[0]).unwrap_or_default();
-                Ok(of_nodes.iter().flat_map(|of_node| unframe(of_node).unwrap_or_default()).collect())
+                of_all?;
+                let of_processes = unframe(&told[0]).unwrap_or_default();
+                let of_nodes = of_processes.iter().step_by((of_processes.len() / self.nodes).max(1));
+                Ok(of_nodes.flat_map(|of_node| unframe(of_node).unwrap_or_default()).collect())
             }
         }
     }

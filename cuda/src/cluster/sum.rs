@@ -60,30 +60,31 @@ impl ClusterSum {
         numbers: usize,
     ) -> Result<Self> {
         assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "a rail where there are several nodes");
-        let of_node = match rail {
-            None => AllReduce::of_part(cluster.peers(), values, part, numbers)?,
-            Some(_) => AllReduce::by_slices(cluster.peers(), values, part, numbers)?,
-        };
-        Ok(Self { of_node, rail: rail.cloned(), what: NAME })
+        if rail.is_some() {
+            return Self::by_slices(cluster, rail, values, part, numbers);
+        }
+        let of_node = AllReduce::of_part(cluster.peers(), values, part, numbers)?;
+        Ok(Self { of_node, rail: None, what: NAME })
     }
 
-    /// The same over the ranks of one node, by slices: for those that take no more than the sums of their own, by
-    /// [`ClusterSum::of_node`].
+    /// The same by slices on one node too: for those that take no more than the sums of their own, by
+    /// [`ClusterSum::scatter`].
     ///
     /// # Panics
-    /// As [`AllReduce::of_part`], and where there are several nodes.
+    /// As [`ClusterSum::of_part`].
     ///
     /// # Errors
     /// As [`ClusterSum::new`].
     pub fn by_slices(
         cluster: &Cluster,
+        rail: Option<&Rail>,
         values: &Arc<Shared<f32>>,
         part: Range<usize>,
         numbers: usize,
     ) -> Result<Self> {
-        assert_eq!(cluster.nodes(), 1, "slices are of one node's ranks");
+        assert_eq!(rail.map_or(1, Rail::nodes), cluster.nodes(), "a rail where there are several nodes");
         let of_node = AllReduce::by_slices(cluster.peers(), values, part, numbers)?;
-        Ok(Self { of_node, rail: None, what: NAME })
+        Ok(Self { of_node, rail: rail.cloned(), what: NAME })
     }
 
     /// What sums within the node.
@@ -115,10 +116,25 @@ impl ClusterSum {
     /// # Errors
     /// As there, and where NCCL refuses.
     pub unsafe fn enqueue(&self, lane: &Lane) -> Result<()> {
-        let Some(rail) = &self.rail else {
-            // SAFETY: the caller vouches for it.
-            return unsafe { self.of_node.enqueue(lane) };
-        };
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            if self.rail.is_none() {
+                return self.of_node.enqueue(lane);
+            }
+            self.scatter(lane)?;
+            self.of_node.spread(lane)
+        }
+    }
+
+    /// The first part of [`ClusterSum::enqueue`] by slices: this rank's slice is summed over all ranks, as it is at
+    /// each rank of its rail. So are all numbers; over more than two nodes, two rails may round theirs otherwise.
+    ///
+    /// # Safety
+    /// As there; [`AllReduce::spread`] of what sums within the node, or [`AllReduce::spread_of`], must follow.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn scatter(&self, lane: &Lane) -> Result<()> {
         let slice = self.of_node.slice();
         let values = (self.values().pointer().element(slice.start), slice.len());
         let numbers = (self.numbers().pointer(), self.numbers().len());
@@ -126,8 +142,7 @@ impl ClusterSum {
         // the rest.
         unsafe {
             self.of_node.scatter(lane)?;
-            rail.sum(lane, self.what, values, numbers)?;
-            self.of_node.spread(lane)
+            self.rail.iter().try_for_each(|rail| rail.sum(lane, self.what, values, numbers))
         }
     }
 

@@ -28,6 +28,10 @@ pub struct Merge {
     pub rank: u32,
     /// All ranks.
     pub ranks: u32,
+    /// The key in the set of the first number of what every rank has: 0, or behind the keys of all nodes.
+    pub of_all: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Says of each row of the union which entry of each rank it is. Grid: as for [`Merge`].
@@ -48,11 +52,11 @@ pub struct Link {
     pub owned: u32,
     /// All ranks.
     pub ranks: u32,
-    /// 0.
-    pub reserved: u32,
+    /// As for [`Merge`].
+    pub of_all: u32,
 }
 
-const _: () = assert!(size_of::<Merge>() == 192 && size_of::<Link>() == 64);
+const _: () = assert!(size_of::<Merge>() == 200 && size_of::<Link>() == 64);
 
 // SAFETY: `merge.cu` has the same struct.
 unsafe impl Kernel for Merge {

@@ -5,8 +5,8 @@ use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::lane::Lane;
 
-/// Words before the rows of a list that goes to another node: how many rows are named, and the most that are named at
-/// any other node.
+/// Words before the rows of a list that goes to another node: how many rows are named, the most that are named at any
+/// other node, and how many of the first are wanted. Those behind them every rank has.
 pub const RAIL_HEADER: usize = 4;
 
 /// Writes the lists of rows that a node names, one for each node. Grid: x over rows, any number of blocks, and y over
@@ -16,7 +16,8 @@ pub const RAIL_HEADER: usize = 4;
 pub struct RailLists {
     /// The rows, by their numbers at their owners: those of each node, one behind the other.
     pub named: Pointer<u32>,
-    /// Where those of each node begin, and how many there are.
+    /// Where those of each node begin, and how many there are; where there are rows that every rank has, also how many
+    /// there are with these, which come behind.
     pub starts: Pointer<u32>,
     /// Of each node: [`RAIL_HEADER`] words, and room for all that are named there.
     pub lists: [Pointer<u32>; RANKS_MAX],
@@ -24,6 +25,10 @@ pub struct RailLists {
     pub node: u32,
     /// All nodes.
     pub nodes: u32,
+    /// 1 where there are rows that every rank has, else 0.
+    pub of_all: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Adds the rows that came to a set, and tells the host how long the longest list is. Grid: as for [`RailLists`].
@@ -34,6 +39,8 @@ pub struct RailMark {
     pub lists: Pointer<u32>,
     /// Of each node: how many of its rows are there.
     pub counts: Pointer<u32>,
+    /// Of each node: how many of these it wants.
+    pub wanted: Pointer<u32>,
     /// A word of the host's: 1 + the most rows that any rank of the rail names at another node.
     pub most: Pointer<u32>,
     /// Empty at first; of rows of this rank.
@@ -82,12 +89,12 @@ pub struct RailRows {
     pub width: u32,
     /// To spread: bytes of an element, 2 or 4. To gather: what sums are stored as, a [`super::Dtype`], fp32 or bf16.
     pub element: u32,
-    /// 0.
-    pub reserved: u32,
+    /// As for [`RailLists`].
+    pub of_all: u32,
 }
 
 const _: () =
-    assert!(size_of::<RailLists>() == 88 && size_of::<RailMark>() == 64 && size_of::<RailRows>() == 208);
+    assert!(size_of::<RailLists>() == 96 && size_of::<RailMark>() == 72 && size_of::<RailRows>() == 208);
 
 // SAFETY: `rails.cu` has the same struct.
 unsafe impl Kernel for RailLists {

@@ -20,7 +20,7 @@ pub struct SharedSquares {
     pub shards: u32,
     /// Which one this is.
     pub number: u32,
-    /// The ranks that own them, a bit each.
+    /// The ranks of the node that are told them, a bit each: those that own them, and over nodes all.
     pub owners: u32,
     /// Elements of a row, over all shards.
     pub dim: u32,

@@ -50,6 +50,7 @@ pub struct Peers {
 enum Together {
     /// All in one process, with the GPU of each rank.
     Threads(Arc<Room>, Vec<Arc<Device>>),
+    /// In several processes, each with one rank or more.
     Processes(Sockets),
 }
 
@@ -80,29 +81,34 @@ impl Peers {
         devices.iter().enumerate().map(of_rank).collect()
     }
 
-    /// This process's rank among processes of one node, all of the same user, each of which sees all GPUs of the ranks.
-    /// They find each other by what `gather` hands around, once: their launcher's way. Each calls it.
+    /// This process's ranks among processes of one node, all of the same user, each of which sees all GPUs of the
+    /// ranks: rank `first + place` on `devices[place]`. They find each other by what `gather` hands around, once: their
+    /// launcher's way. Each process calls it. To each other, ranks of one process are as those of others.
     ///
     /// # Errors
-    /// Where there are no ranks or more than [`RANKS_MAX`], where this GPU's memory has no handles for other processes,
+    /// Where there are no ranks or more than [`RANKS_MAX`], where a GPU's memory has no handles for other processes,
     /// and where a process is not reached in time.
     pub fn of_processes(
-        device: &Arc<Device>,
-        rank: usize,
+        devices: &[Arc<Device>],
+        first: usize,
         ranks: usize,
         deadline: Duration,
         gather: &mut Gather<'_>,
-    ) -> Result<Self> {
-        if rank >= ranks || ranks > RANKS_MAX {
+    ) -> Result<Vec<Self>> {
+        let own = first..first + devices.len();
+        if own.is_empty() || own.end > ranks || ranks > RANKS_MAX {
             return Err(Error::PeersCount { ranks, most: RANKS_MAX });
         }
-        if !device.exports_memory() {
+        if let Some((rank, device)) = own.clone().zip(devices).find(|(_, device)| !device.exports_memory()) {
             let why = format!("the memory of GPU {} has no handles for them", device.ordinal());
             return Err(Error::PeersSocket { rank, why });
         }
-        let together = Together::Processes(Sockets::connect(rank, ranks, deadline, gather)?);
-        let giving_up = Arc::new(GivingUp::new(device)?);
-        Ok(Self { rank, ranks, device: Arc::clone(device), deadline, giving_up, together })
+        let sockets = Sockets::connect(own.clone(), ranks, deadline, gather)?;
+        let of_rank = |((rank, device), sockets): ((usize, &Arc<Device>), Sockets)| {
+            let (giving_up, together) = (Arc::new(GivingUp::new(device)?), Together::Processes(sockets));
+            Ok(Self { rank, ranks, device: Arc::clone(device), deadline, giving_up, together })
+        };
+        own.zip(devices).zip(sockets).map(of_rank).collect()
     }
 
     /// This rank.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Write};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -40,39 +41,56 @@ struct State {
     failed: bool,
 }
 
-/// Hands a value to all ranks and returns those of all, in their order; or says why it cannot.
-pub type Gather<'a> = dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String> + 'a;
+/// Hands the values of this process's ranks to all processes of the node, and returns those of all ranks, in their
+/// order; or says why it cannot.
+pub type Gather<'a> = dyn FnMut(&[Vec<u8>]) -> Result<Vec<Vec<u8>>, String> + 'a;
 
-impl Sockets {
-    /// Connects all ranks, which find each other by what `gather` hands around.
-    pub(super) fn connect(
-        rank: usize,
-        ranks: usize,
-        deadline: Duration,
-        gather: &mut Gather<'_>,
-    ) -> Result<Self> {
-        let failed = |what: &dyn fmt::Display| Error::PeersSocket { rank, why: what.to_string() };
-        let (listener, name) = listen().map_err(|error| failed(&error))?;
-        let names = gather(name.as_bytes()).map_err(|error| failed(&error))?;
-        if names.len() != ranks {
-            return Err(failed(&format_args!("{} ranks came in place of {ranks}", names.len())));
-        }
-        let mut others: Vec<Option<UnixStream>> = (0..ranks).map(|_| None).collect();
-        // All listen by now, so that nobody waits for an order: to those below, then from those above.
+/// A rank that others can reach.
+struct Listening {
+    rank: usize,
+    listener: UnixListener,
+    name: String,
+}
+
+/// One that has reached those before it.
+struct Called {
+    listening: Listening,
+    others: Vec<Option<UnixStream>>,
+}
+
+impl Listening {
+    fn new(rank: usize) -> Result<Self> {
+        let (listener, name) = listen().map_err(|error| failed(rank, &error))?;
+        Ok(Self { rank, listener, name })
+    }
+
+    /// Calls the ranks before this one; all must listen.
+    fn call(self, names: &[Vec<u8>]) -> Result<Called> {
+        let rank = self.rank;
+        let mut others: Vec<Option<UnixStream>> = names.iter().map(|_| None).collect();
         for (other, name) in names.iter().enumerate().take(rank) {
             let stream =
                 SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address));
             let mut stream = stream.map_err(|error| {
-                failed(&format_args!(
+                let why = format_args!(
                     "rank {other} is not reached: {error}; processes that share memory are on one node, and in one \
                      container or with the host's network"
-                ))
+                );
+                failed(rank, &why)
             })?;
-            stream.write_all(&(rank as u32).to_le_bytes()).map_err(|error| failed(&error))?;
+            stream.write_all(&(rank as u32).to_le_bytes()).map_err(|error| failed(rank, &error))?;
             others[other] = Some(stream);
         }
-        let begun = Instant::now();
-        listener.set_nonblocking(true).map_err(|error| failed(&error))?;
+        Ok(Called { listening: self, others })
+    }
+}
+
+impl Called {
+    /// Waits for the calls of the ranks behind this one.
+    fn answer(self, deadline: Duration) -> Result<Sockets> {
+        let Self { listening: Listening { rank, listener, .. }, mut others } = self;
+        let (begun, ranks) = (Instant::now(), others.len());
+        listener.set_nonblocking(true).map_err(|error| failed(rank, &error))?;
         while others.iter().skip(rank + 1).any(Option::is_none) {
             let late = || (rank + 1..ranks).filter(|&other| others[other].is_none()).collect();
             let remaining = deadline.saturating_sub(begun.elapsed());
@@ -94,7 +112,32 @@ impl Sockets {
                 others[other] = Some(stream);
             }
         }
-        Ok(Self { rank, deadline, state: Mutex::new(State { round: 0, others, failed: false }) })
+        Ok(Sockets { rank, deadline, state: Mutex::new(State { round: 0, others, failed: false }) })
+    }
+}
+
+fn failed(rank: usize, what: &dyn fmt::Display) -> Error {
+    Error::PeersSocket { rank, why: what.to_string() }
+}
+
+impl Sockets {
+    /// Connects all ranks, some of them of this process, which find each other by what `gather` hands around.
+    pub(super) fn connect(
+        own: Range<usize>,
+        ranks: usize,
+        deadline: Duration,
+        gather: &mut Gather<'_>,
+    ) -> Result<Vec<Self>> {
+        let listening = own.clone().map(Listening::new).collect::<Result<Vec<_>>>()?;
+        let names: Vec<_> = listening.iter().map(|one| one.name.clone().into_bytes()).collect();
+        let names = gather(&names).map_err(|error| failed(own.start, &error))?;
+        if names.len() != ranks {
+            let why = format_args!("{} ranks came in place of {ranks}", names.len());
+            return Err(failed(own.start, &why));
+        }
+        // All listen by now, so that nobody waits for an order: to those below, then from those above.
+        let called = listening.into_iter().map(|one| one.call(&names)).collect::<Result<Vec<_>>>()?;
+        called.into_iter().map(|one| one.answer(deadline)).collect()
     }
 
     /// Hands out a value, and returns those of all other ranks; its own is none.
@@ -311,12 +354,13 @@ mod tests {
             let (names, barrier, run) = (&names, &barrier, &run);
             let start = |rank| {
                 scope.spawn(move || {
-                    let mut gather = |name: &[u8]| {
-                        names.lock().unwrap()[rank] = name.to_vec();
+                    let mut gather = |own: &[Vec<u8>]| {
+                        names.lock().unwrap()[rank] = own[0].clone();
                         barrier.wait();
                         Ok(names.lock().unwrap().clone())
                     };
-                    run(rank, Sockets::connect(rank, ranks, deadline, &mut gather).unwrap())
+                    let mut own = Sockets::connect(rank..rank + 1, ranks, deadline, &mut gather).unwrap();
+                    run(rank, own.remove(0))
                 })
             };
             let running: Vec<_> = (0..ranks).map(start).collect();

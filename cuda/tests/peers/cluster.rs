@@ -1,6 +1,6 @@
 //! Ranks of two nodes, which are simulated by the GPUs of one machine: NCCL between them wants a GPU a rank.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -57,43 +57,35 @@ fn clusters(machine: &Machine, deadline: Duration) -> Result<Option<Vec<Cluster>
     }
 }
 
-/// Gathers by the ranks' own way, by one of each rank, and by one of each node's first rank: these need no GPU a rank.
+/// Gathers by one rank of each process, of which a node has one or several: these need no GPU a rank.
 fn hand_each_other_values(machine: &Machine, words: &mut Words) -> Outcome {
-    let (places, by_ranks) = (1 + words.below(3) as usize, words.below(2) == 0);
+    let (processes, each) = (1 + words.below(3) as usize, 1 + words.below(2) as usize);
+    let places = processes * each;
     let devices: Vec<_> =
         (0..NODES * places).map(|rank| machine.devices[rank % machine.gpus()].clone()).collect();
     // Whoever calls hands to all who do.
-    let callers = if by_ranks { NODES * places } else { NODES };
-    let handed = Mutex::new(vec![Vec::new(); callers]);
-    let handed: &'static Mutex<Vec<Vec<u8>>> = Box::leak(Box::new(handed));
-    let barrier: &'static std::sync::Barrier = Box::leak(Box::new(std::sync::Barrier::new(callers)));
-    let of_nodes = devices.chunks(places).map(|devices| Peers::in_process(devices, DEADLINE));
-    let of_nodes = of_nodes.collect::<Result<Vec<_>, _>>()?;
-    let joined: Vec<Result<Cluster, Error>> = thread::scope(|scope| {
-        let mut running = Vec::new();
-        for (node, peers) in of_nodes.into_iter().enumerate() {
-            for peers in peers {
-                let caller = match by_ranks {
-                    true => Some(node * places + peers.rank()),
-                    false => (peers.rank() == 0).then_some(node),
-                };
-                let gather = caller.map(|caller| -> rankine_cuda::GatherNodes {
-                    Box::new(move |own: &[u8]| {
-                        let lock = || handed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                        lock()[caller] = own.to_vec();
-                        barrier.wait();
-                        let all = lock().clone();
-                        barrier.wait();
-                        Ok(all)
-                    })
-                });
-                running.push(scope.spawn(move || Cluster::of_nodes(peers, node, NODES, gather)));
-            }
+    let callers = NODES * processes;
+    let handed = Arc::new((Mutex::new(vec![Vec::new(); callers]), Barrier::new(callers)));
+    let mut joined = Vec::new();
+    for (node, devices) in devices.chunks(places).enumerate() {
+        let mut peers = Peers::in_process(devices, DEADLINE)?.into_iter();
+        for process in 0..processes {
+            let (caller, handed) = (node * processes + process, Arc::clone(&handed));
+            let gather = move |own: &[u8]| {
+                let (values, barrier) = &*handed;
+                let lock = || values.lock().unwrap_or_else(PoisonError::into_inner);
+                lock()[caller] = own.to_vec();
+                barrier.wait();
+                let all = lock().clone();
+                barrier.wait();
+                Ok::<_, String>(all)
+            };
+            let own = peers.by_ref().take(each).collect();
+            joined.extend(Cluster::of_process(own, node, NODES, Box::new(gather)));
         }
-        running.into_iter().map(|rank| rank.join().expect("its panic has been printed")).collect()
-    });
+    }
     let in_process = Cluster::in_process(&devices, NODES, DEADLINE)?;
-    for clusters in [joined.into_iter().collect::<Result<Vec<_>, _>>()?, in_process] {
+    for clusters in [joined, in_process] {
         on_ranks(clusters, |cluster, _| {
             for round in 0..20 {
                 let found = cluster.gather(10 * round + cluster.rank() as u64)?;

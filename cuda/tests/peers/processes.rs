@@ -16,26 +16,42 @@ pub(crate) const BODIES: &[Body] = &[
     ("a_process_that_ends_is_told_of", 1, a_process_that_ends_is_told_of),
 ];
 
-/// What a process is told: its rank, how many there are, on how many GPUs, what to do, and where they find each other.
+/// What a process is told: its number, how many there are, how many ranks each has, on how many GPUs, what to do, and
+/// where they find each other.
 const VARIABLE: &str = "RANKINE_TEST_RANK";
 
 /// What this process does, if it is a rank of a test.
 pub(crate) fn run_as_rank() -> Option<ExitCode> {
     let told = std::env::var(VARIABLE).ok()?;
-    let told: Vec<_> = told.splitn(5, ' ').collect();
+    let told: Vec<_> = told.splitn(6, ' ').collect();
     let number = |place: usize| told[place].parse().expect("the test says numbers");
-    let outcome = rank(number(0), number(1), number(2), told[3], Path::new(told[4]));
+    let outcome = process([0, 1, 2, 3].map(number), told[4], Path::new(told[5]));
     if let Err(failed) = &outcome {
         eprintln!("{}", failed.message().unwrap_or_default());
     }
     Some(if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn rank(rank: usize, ranks: usize, gpus: usize, what: &str, dir: &Path) -> Outcome {
-    let device = Device::open(rank % gpus)?;
-    let mut gather = |own: &[u8]| by_files(dir, rank, ranks, own);
-    let peers = Peers::of_processes(&device, rank, ranks, DEADLINE, &mut gather)?;
-    let lane = Lane::new(&device)?;
+/// A process, with a thread for each of its ranks.
+fn process([process, processes, each, gpus]: [usize; 4], what: &str, dir: &Path) -> Outcome {
+    let own = process * each..(process + 1) * each;
+    let devices = own.clone().map(|rank| Device::open(rank % gpus)).collect::<Result<Vec<_>, _>>()?;
+    let mut gather = |own: &[Vec<u8>]| {
+        let all = by_files(dir, process, processes, &own.join(&b' '))?;
+        Ok(all.iter().flat_map(|of_one| of_one.split(|&byte| byte == b' ')).map(<[u8]>::to_vec).collect())
+    };
+    let peers = Peers::of_processes(&devices, own.start, processes * each, DEADLINE, &mut gather)?;
+    thread::scope(|scope| {
+        let running: Vec<_> =
+            peers.into_iter().map(|peers| scope.spawn(move || rank(&peers, what))).collect();
+        running.into_iter().try_for_each(|rank| rank.join().map_err(|_| "a rank panicked")?)
+    })
+}
+
+fn rank(peers: &Peers, what: &str) -> Outcome {
+    let (rank, ranks, device) = (peers.rank(), peers.ranks(), peers.device());
+    device.bind()?;
+    let lane = Lane::new(device)?;
     if what == "end" {
         let _all = peers.share::<u32>(10, 0)?;
         if rank == 1 {
@@ -54,7 +70,7 @@ fn rank(rank: usize, ranks: usize, gpus: usize, what: &str, dir: &Path) -> Outco
         return Err(format!("{all:?} were gathered").into());
     }
     for other in 0..ranks {
-        let copy = Buffer::<u32>::filled(&device, shared.len_of(other), 0)?;
+        let copy = Buffer::<u32>::filled(device, shared.len_of(other), 0)?;
         // SAFETY: both places have as many elements, and the lane is waited for before either is dropped.
         unsafe { lane.copy(shared.of(other), copy.pointer(), copy.len()) }?;
         if copy.read(&lane)? != vec![other as u32 + 1; 1000 * (other + 1)] {
@@ -62,7 +78,7 @@ fn rank(rank: usize, ranks: usize, gpus: usize, what: &str, dir: &Path) -> Outco
         }
     }
     for (way, len) in [(AllReduceWay::AtOnce, 5000), (AllReduceWay::BySlices, 700_001)] {
-        let sums = AllReduce::by(&peers, way, 16, len, 1)?;
+        let sums = AllReduce::by(peers, way, 16, len, 1)?;
         for turn in 0..5 {
             let mut values = vec![(rank + turn) as f32; len];
             values.resize(sums.values().len(), 0.0);
@@ -98,21 +114,21 @@ fn by_files(dir: &Path, rank: usize, ranks: usize, own: &[u8]) -> Result<Vec<Vec
     (0..ranks).map(wait).collect()
 }
 
-fn on_processes(machine: &Machine, ranks: usize, what: &str) -> Outcome {
+fn on_processes(machine: &Machine, (processes, each): (usize, usize), what: &str) -> Outcome {
     let dir = std::env::temp_dir().join(format!("rankine-peers-{}-{what}", std::process::id()));
     fs::create_dir_all(&dir)?;
-    let start = |rank| {
-        let told = format!("{rank} {ranks} {} {what} {}", machine.gpus(), dir.display());
+    let start = |process| {
+        let told = format!("{process} {processes} {each} {} {what} {}", machine.gpus(), dir.display());
         let mut command = Command::new(std::env::current_exe()?);
         command.env(VARIABLE, told).stderr(Stdio::piped()).spawn()
     };
-    let running: Vec<_> = (0..ranks).map(start).collect::<Result<_, _>>()?;
+    let running: Vec<_> = (0..processes).map(start).collect::<Result<_, _>>()?;
     let outputs: Vec<_> = running.into_iter().map(|child| child.wait_with_output()).collect();
     fs::remove_dir_all(&dir)?;
-    for (rank, output) in outputs.into_iter().enumerate() {
+    for (process, output) in outputs.into_iter().enumerate() {
         let output = output?;
         if !output.status.success() {
-            return Err(format!("rank {rank}: {}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(format!("process {process}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
     }
     Ok::<_, Failed>(())
@@ -121,9 +137,10 @@ fn on_processes(machine: &Machine, ranks: usize, what: &str) -> Outcome {
 fn processes_share_memory_and_sum(machine: &Machine, words: &mut Words) -> Outcome {
     // Processes take turns on one GPU.
     let ranks = if machine.gpus() > 1 { machine.gpus() } else { words.one_of(&[2, 3]) };
-    on_processes(machine, ranks, "sum")
+    on_processes(machine, (ranks, 1), "sum")?;
+    on_processes(machine, (2, machine.gpus().div_ceil(2).max(2)), "sum")
 }
 
 fn a_process_that_ends_is_told_of(machine: &Machine, _: &mut Words) -> Outcome {
-    on_processes(machine, 3, "end")
+    on_processes(machine, (3, 1), "end")
 }

@@ -76,6 +76,7 @@ pub struct Ids {
 ///
 /// Over several nodes, a rank asks the rank of its own node that is on the owner's rail. So the owner in a key is that
 /// one's place, and its keys go on by nodes: `place * owner_span + node * span + number`. Every node has as many ranks.
+/// What every rank has, has the keys there of the first node.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// Those of a node.
@@ -241,16 +242,8 @@ impl Layout {
             "the plan of these"
         );
         (self.parts, self.pooled) = Part::of_plan(plan, &self.tables, &self.optimizers)?;
-        if self.nodes > 1 && self.parts.iter().any(Part::is_everywhere) {
-            return Err(Error::NotExchanged("rows that every rank has, over several nodes,"));
-        }
         if self.nodes > 1 && !self.pooled.is_empty() {
             return Err(Error::NotExchanged("bags that owners have pooled, over several nodes,"));
-        }
-        if self.nodes > 1 && (0..self.tables.len()).any(|table| self.shares_squares(table)) {
-            return Err(Error::NotExchanged(
-                "the squares of rows whose columns several ranks have, over nodes,",
-            ));
         }
         let of_part = |part: &Part| plan.tables[part.table].round.vectors;
         self.rounds = self.parts.iter().map(of_part).collect();

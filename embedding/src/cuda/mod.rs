@@ -40,6 +40,7 @@ mod pooled;
 mod rails;
 mod route;
 mod router;
+mod squares;
 mod storage;
 
 use rankine_cuda::Device;

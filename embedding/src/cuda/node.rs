@@ -3,17 +3,18 @@
 
 use rankine_cuda::kernels::{
     Dtype, Element, ElementKind, Feature, Groups, Learning, LookUp, LookUpTask, RANKS_MAX, Rate, Reduce,
-    Send, Shard, SharedSquares, Step, Update,
+    Send, Shard, Step, Update,
 };
 use rankine_cuda::{Buffer, Cluster, Lane, PeerBarrier, Pointer, Rail, Shared};
 
 use super::device_rows::{self, DeviceRows, Store};
-use super::error::{Error, Result, check_ids};
+use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::pooled::Pooled;
 use super::rails::{Own, Owned, Rails};
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
+use super::squares::Squares;
 use super::{POISON, blocks, storage};
 
 /// One rank's part of all tables.
@@ -40,7 +41,7 @@ pub struct NodeTables {
     table: Buffer<f32>,
     shards: Buffer<Shard>,
     /// Where several ranks have some columns of rows each whose rule takes squares of whole ones.
-    squares: Option<(Buffer<SharedSquares>, Shared<f32>)>,
+    squares: Option<Squares>,
     /// What owners pool.
     pooled: Option<Pooled>,
     look_up_tasks: Buffer<LookUpTask>,
@@ -112,9 +113,7 @@ impl NodeTables {
         let (look_up_tasks, look_up_counts) = layout.look_up_tasks(&landing_features);
         let router = Router::new(device, &layout, rank)?;
         let shards = layout.kernel_shards(rank, router.listed());
-        let squares = layout
-            .shared_squares()
-            .map(|(shared, room)| Ok::<_, Error>((Buffer::of(device, &shared)?, peers.share(room, POISON)?)));
+        let squares = Squares::new(peers, &layout)?;
         let rails = rails.map(|rails| {
             let bytes = (size_of::<T>(), sum_bytes::<T>());
             Rails::new(cluster, &layout, rails, bytes, routes)
@@ -123,7 +122,7 @@ impl NodeTables {
             rails: rails.transpose()?,
             table,
             shards: Buffer::of(device, &shards)?,
-            squares: squares.transpose()?,
+            squares,
             pooled: Pooled::initialized::<T>(peers, &layout, lane, (seed, drawn), routes)?,
             look_up_tasks: Buffer::of(device, &look_up_tasks)?,
             look_up_counts,
@@ -132,7 +131,7 @@ impl NodeTables {
             landing,
             sums,
             routes: (0..routes).map(|_| NodeRoute::new(peers, &layout)).collect::<Result<_>>()?,
-            union: Bits::new(device, layout.owner_span())?,
+            union: Bits::new(device, layout.merged_spans() * layout.span)?,
             parts: Buffer::filled(device, parts, POISON)?,
             touched: None,
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
@@ -143,6 +142,14 @@ impl NodeTables {
             seed,
             layout,
         };
+        if let (Some(squares), Some(rails)) = (&tables.squares, &tables.rails) {
+            for size in 0..rails.sizes() {
+                // As all that NCCL carries, once before anything is captured.
+                // SAFETY: the squares are this value's, and the lane is waited for.
+                unsafe { squares.exchange(lane, rails, size) }?;
+            }
+            rails.wait(lane)?;
+        }
         // SAFETY: the table was just made with as many rows as the layout says.
         unsafe {
             let (bounds, rows) = (tables.layout.bounds(drawn), tables.layout.row_numbers());
@@ -311,11 +318,7 @@ impl NodeTables {
     pub unsafe fn send<T: Element>(&self, lane: &Lane, place: usize, size: usize) -> Result<()> {
         self.check_element::<T>();
         let (layout, route) = (&self.layout, &self.routes[place]);
-        if let Some(rails) = &self.rails {
-            let landings = self.landing.of_ranks();
-            // SAFETY: the caller vouches for all of this.
-            return unsafe { rails.send::<T>(lane, self.own(), (route, place, size), landings) };
-        }
+        let owners = layout.owners() as u32;
         let send = Send::<T> {
             storage: self.table.pointer(),
             shards: self.shards.pointer(),
@@ -330,8 +333,17 @@ impl NodeTables {
             width: layout.wire_width() as u32,
             owned: layout.owned_max() as u32,
         };
+        if let Some(rails) = &self.rails {
+            let landings = self.landing.of_ranks();
+            // SAFETY: the caller vouches for all of this.
+            unsafe {
+                if layout.owners() > layout.ranks {
+                    self.send_own(lane, send)?;
+                }
+                return rails.send::<T>(lane, self.own(), (route, place, size), landings);
+            }
+        }
         // As many blocks as the GPU holds at once, so that rows go to all ranks at the same time.
-        let owners = layout.owners() as u32;
         let blocks = (4 * lane.device().multiprocessors() / owners, owners);
         // SAFETY: the addresses are of this rank's buffers and of landings, which have a row of this type for each
         // slot; the caller vouches for the peers'.
@@ -339,6 +351,23 @@ impl NodeTables {
             send.enqueue(lane, blocks)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.send::<T>(lane, place))
         }
+    }
+
+    /// Enqueues sending this rank the rows that every rank has, alone.
+    ///
+    /// # Safety
+    /// As for [`NodeTables::send`].
+    unsafe fn send_own<T: Element>(&self, lane: &Lane, send: Send<T>) -> Result<()> {
+        // To no ranks: lists are those behind the ones of ranks.
+        let ranks = self.layout.ranks;
+        let own = Send::<T> {
+            firsts: send.firsts.element(ranks),
+            counts: send.counts.element(ranks),
+            ranks: 0,
+            ..send
+        };
+        // SAFETY: there is such a list of each rank; the caller vouches for the rest.
+        Ok(unsafe { own.enqueue(lane, (self.blocks(lane), 1)) }?)
     }
 
     /// The last part of [`NodeTables::look_up`], for whoever measures it alone: vectors of what has landed.
@@ -484,7 +513,7 @@ impl NodeTables {
     pub unsafe fn update(
         &self,
         lane: &Lane,
-        place: usize,
+        (place, size): (usize, usize),
         rates: Pointer<Rate>,
         step: Pointer<Step>,
         (scale, stop): (Pointer<f32>, Pointer<u32>),
@@ -514,11 +543,8 @@ impl NodeTables {
             rows_count: owned.rows_count,
             sources: owned.sources,
             sums: owned.sums,
-            shared: self.squares.as_ref().map_or(Pointer::NULL, |(shared, _)| shared.pointer()),
-            squares: self
-                .squares
-                .as_ref()
-                .map_or([Pointer::NULL; RANKS_MAX], |(_, squares)| squares.of_ranks()),
+            shared: self.squares.as_ref().map_or(Pointer::NULL, Squares::shared),
+            squares: self.squares.as_ref().map_or([Pointer::NULL; RANKS_MAX], Squares::of_ranks),
             shards_count: self.shards.len() as u32,
             ranks: owned.ranks as u32,
             width: layout.wire_width() as u32,
@@ -530,9 +556,10 @@ impl NodeTables {
         // SAFETY: the addresses are of this rank's buffers, with the lengths that the layout says, and of squares, of
         // which there is one for each row that ranks can look up and shard of it; the caller vouches for the rest.
         unsafe {
-            if self.squares.is_some() {
+            if let Some(squares) = &self.squares {
                 update.share_squares(lane, vectors, blocks)?;
                 self.meet(lane)?;
+                self.rails.iter().try_for_each(|rails| squares.exchange(lane, rails, size))?;
             }
             update.enqueue(lane, vectors, blocks)?;
             self.pooled.as_ref().map_or(Ok(()), |pooled| pooled.update(lane, place, update.by))?;

@@ -3,9 +3,7 @@
 use std::ops::Range;
 
 use rankine_cuda::Pointer;
-use rankine_cuda::kernels::{
-    self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment, SharedSquares,
-};
+use rankine_cuda::kernels::{self, Element, ElementKind, LookUpTask, RANKS_MAX, Route, Segment};
 
 use super::error::{Error, Result};
 use super::layout::{Feature, Hotness, Layout, VECTOR};
@@ -36,7 +34,7 @@ impl Layout {
     }
 
     /// Look-ups of a part of a table, at most.
-    fn part_look_ups(&self, part: &Part) -> usize {
+    pub(super) fn part_look_ups(&self, part: &Part) -> usize {
         let of_part = self.features.iter().filter(|feature| feature.table == part.table);
         of_part.map(|feature| self.feature_look_ups(feature)).sum()
     }
@@ -163,7 +161,7 @@ impl Layout {
                         let topology = self.topology();
                         (topology.place_of(rank) * self.nodes + topology.node_of(rank)) as u32
                     }
-                    Held::Everywhere(_) => self.ranks as u32,
+                    Held::Everywhere(_) => (self.ranks * self.nodes) as u32,
                 },
                 frequent: self.listed_keys[table].unwrap_or(kernels::Feature::UNLISTED),
             };
@@ -291,6 +289,17 @@ impl Layout {
         self.kernel_features(0).into_iter().map(of).collect()
     }
 
+    /// Spans of keys that an owner merges: one for each rank of its rail, and over nodes one more for what every rank
+    /// has.
+    pub(super) fn merged_spans(&self) -> usize {
+        self.nodes + usize::from(self.nodes > 1 && self.owners() > self.ranks)
+    }
+
+    /// The key there of the first number of what every rank has.
+    pub(super) fn merged_of_all(&self) -> usize {
+        if self.nodes > 1 { self.owner_span() } else { 0 }
+    }
+
     /// Distinct rows that a rank can look up.
     pub(super) fn slots_max(&self) -> usize {
         // What is listed is of tables with an owned part, whose look-ups count there.
@@ -323,10 +332,19 @@ impl Layout {
         (0..self.ranks()).map(at).max().unwrap_or(0)
     }
 
-    /// Rows that a message from one node to a rank of another has room for at first: what is expected of each part.
+    /// The same of the rows that this rank alone has.
+    pub(super) fn wanted_max(&self) -> usize {
+        let rows = |rank, part: &Part| if part.is_everywhere() { 0 } else { self.part_rows(rank, part) };
+        let at = |rank| self.distinct_max(self.ranks, |part| rows(rank, part));
+        (0..self.ranks()).map(at).max().unwrap_or(0)
+    }
+
+    /// Rows that a message from one node to a rank of another has room for at first: what is expected of each part, and
+    /// of what every rank has all that can be named.
     pub(super) fn round_rows(&self) -> usize {
         let rows = |part: &Part| (0..self.ranks()).map(|rank| self.part_rows(rank, part)).max().unwrap_or(0);
         let of_part = |(part, &round): (&Part, &usize)| {
+            let round = if part.is_everywhere() { usize::MAX } else { round };
             round.min(rows(part) as usize).min(self.ranks * self.part_look_ups(part))
         };
         self.parts.iter().zip(&self.rounds).map(of_part).sum()
@@ -360,38 +378,6 @@ impl Layout {
 
     fn is_listed(&self, table: usize) -> bool {
         self.listed_keys[table].is_some()
-    }
-
-    /// Of each part where the squares lie that it shares, and how many there can be at a rank; none where no part
-    /// shares any.
-    pub(super) fn shared_squares(&self) -> Option<(Vec<SharedSquares>, usize)> {
-        let mut end = 0;
-        let mut begins = vec![0; self.tables.len()];
-        let columns_of = |table: usize| self.parts.iter().filter(move |part| part.table == table);
-        let rows_of = |table: usize| {
-            let look_ups = columns_of(table).next().map_or(0, |part| self.part_look_ups(part));
-            (self.tables[table].rows).min((self.ranks * look_ups) as u64) as usize
-        };
-        for (table, begin) in begins.iter_mut().enumerate().filter(|(table, _)| self.shares_squares(*table)) {
-            *begin = end;
-            end += columns_of(table).count() * rows_of(table);
-        }
-        let of_part = |part: &Part| {
-            let table = part.table;
-            let owner = |part: &Part| match part.held {
-                Held::Owned(Owner::Rank(rank)) => 1 << rank,
-                _ => 0,
-            };
-            SharedSquares {
-                begin: begins[table] as u32,
-                rows: rows_of(table) as u32,
-                shards: columns_of(table).count() as u32,
-                number: columns_of(table).take_while(|other| other.columns != part.columns).count() as u32,
-                owners: columns_of(table).map(owner).fold(0, |owners, owner| owners | owner),
-                dim: self.tables[table].dim as u32,
-            }
-        };
-        (end > 0).then(|| (self.parts.iter().map(of_part).collect(), end))
     }
 }
 

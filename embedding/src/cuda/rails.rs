@@ -6,6 +6,9 @@
 //! sizes: the first one has room for what is expected of a batch, and the last one for all that a batch can name. How
 //! long the longest list of a rail is goes with the lists, to all ranks of the rail and to the host, which replays what
 //! was captured with the size that is needed. Nothing is ever dropped.
+//!
+//! What every rank has comes at the end of each list. Such rows are not sent; but the sums of their gradients go to all
+//! nodes, along each rail the same, and all ranks add up the same sums of nodes in the same order.
 
 use rankine_cuda::kernels::{
     Dtype, Element, GROUP_KEYS, Groups, KeySet, Link, Number, RAIL_HEADER, RANKS_MAX, RailLists, RailMark,
@@ -30,6 +33,8 @@ pub(super) struct Rails {
     rows: Rail,
     /// Rows that a message carries, of each size.
     sizes: Vec<usize>,
+    /// Those among them that the other node has, and not every rank, at most.
+    wanted_max: usize,
     /// From one node's rows to the next one's, and from its list: the most there can be, behind the words before a
     /// list.
     stride: usize,
@@ -53,6 +58,8 @@ struct RailRoute {
     lists: Buffer<u32>,
     /// Of each node: how many rows of its list there are.
     counts: Buffer<u32>,
+    /// And how many of these are to be sent there: what every rank has is not.
+    wanted: Buffer<u32>,
     /// The rows that any node names here, ascending.
     union: Buffer<u32>,
     /// 0, and how many they are.
@@ -101,6 +108,7 @@ impl Rails {
             Ok::<_, super::Error>(RailRoute {
                 lists: Buffer::filled(device, nodes * stride, 0)?,
                 counts: Buffer::filled(device, nodes, 0)?,
+                wanted: Buffer::filled(device, nodes, 0)?,
                 union: Buffer::filled(device, union, POISON)?,
                 union_starts: Buffer::filled(device, 2, 0)?,
                 sources: Buffer::filled(device, union * nodes, POISON)?,
@@ -112,6 +120,7 @@ impl Rails {
             lists: lists.clone(),
             rows: rows.clone(),
             sizes: sizes(layout.round_rows(), capacity),
+            wanted_max: layout.wanted_max(),
             stride,
             routes: (0..routes).map(|_| route()).collect::<Result<_>>()?,
             outgoing: Buffer::filled(device, nodes * stride, 0)?,
@@ -137,16 +146,50 @@ impl Rails {
                 debug_assert!(pair[0] < pair[1]);
                 self.exchange_lists(&lane, 0, self.rest_of_lists(size + 1))?;
             }
-            for size in 0..self.sizes.len() {
-                for bytes in [element_bytes, sum_bytes] {
+            for &size in &self.sizes {
+                for (bytes, rows) in [(element_bytes, size.min(self.wanted_max)), (sum_bytes, size)] {
                     let row_bytes = layout.wire_width() * bytes;
-                    self.exchange_rows(&lane, "rows", (&self.owned, &self.asked), row_bytes, size)?;
+                    self.exchange_rows(&lane, "rows", (&self.owned, &self.asked), (row_bytes, rows))?;
                 }
             }
         }
+        self.wait(&lane)
+    }
+
+    /// Waits for what is enqueued on a lane, and gives up where another node does not come.
+    pub(super) fn wait(&self, lane: &Lane) -> Result<()> {
         let moment = Moment::new(lane.device())?;
         lane.record(&moment)?;
         Ok(Rail::wait_for(&moment, &[&self.lists, &self.rows])?)
+    }
+
+    /// Enqueues exchanging squares of gradients.
+    ///
+    /// # Safety
+    /// See [`Rail::exchange`].
+    pub(super) unsafe fn exchange_squares(
+        &self,
+        lane: &Lane,
+        sent: &[Parcel<f32>],
+        received: &[Parcel<f32>],
+    ) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        Ok(unsafe { self.rows.exchange(lane, "squares of gradients", sent, received) }?)
+    }
+
+    /// This node.
+    pub(super) fn node(&self) -> usize {
+        self.rows.node()
+    }
+
+    /// As [`Rail::others`].
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        self.rows.others()
+    }
+
+    /// Rows of a rank that all nodes together can name where messages have a size.
+    pub(super) fn rows_max(&self, size: usize) -> usize {
+        self.rows.nodes() * self.sizes[size]
     }
 
     /// How many sizes messages have.
@@ -186,6 +229,8 @@ impl Rails {
             }),
             node: node as u32,
             nodes: self.lists.nodes() as u32,
+            of_all: of_all(own.layout),
+            reserved: 0,
         };
         // SAFETY: lists have room for all rows of a rank that its node can name; the caller vouches for the rest.
         unsafe {
@@ -238,6 +283,7 @@ impl Rails {
         let mark = RailMark {
             lists: route.lists.pointer(),
             counts: route.counts.pointer(),
+            wanted: route.wanted.pointer(),
             most: self.longest.device_pointer()?.element(place),
             set,
             stride: self.stride as u32,
@@ -279,7 +325,7 @@ impl Rails {
             capacity: self.stride as u32,
             owned: 0,
             ranks: nodes,
-            reserved: 0,
+            of_all: 0,
         };
         (number, link)
     }
@@ -303,7 +349,7 @@ impl Rails {
             shards: own.shards.pointer(),
             entries: of_nodes.lists.pointer().element(RAIL_HEADER),
             firsts: self.firsts.pointer(),
-            counts: of_nodes.counts.pointer(),
+            counts: of_nodes.wanted.pointer(),
             landings: self.rows_of(&self.owned, &self.asked, row_bytes).map(Pointer::cast),
             shards_count: own.shards.len() as u32,
             capacity: self.stride as u32,
@@ -324,7 +370,8 @@ impl Rails {
         // the caller vouches for the peers'.
         unsafe {
             send.enqueue(lane, blocks)?;
-            self.exchange_rows(lane, "rows", (&self.owned, &self.asked), row_bytes, size)?;
+            let rows = self.sizes[size].min(self.wanted_max);
+            self.exchange_rows(lane, "rows", (&self.owned, &self.asked), (row_bytes, rows))?;
             spread.spread(lane, blocks_of(lane))
         }?;
         Ok(())
@@ -352,7 +399,8 @@ impl Rails {
         // SAFETY: as for `send`.
         unsafe {
             gather.gather(lane, blocks_of(lane))?;
-            self.exchange_rows(lane, "gradients of rows", (&self.asked, &self.owned), row_bytes, size)
+            let sums = (row_bytes, self.sizes[size]);
+            self.exchange_rows(lane, "gradients of rows", (&self.asked, &self.owned), sums)
         }
     }
 
@@ -398,7 +446,7 @@ impl Rails {
             capacity: own.layout.entries_max() as u32,
             width: own.layout.wire_width() as u32,
             element: 0,
-            reserved: 0,
+            of_all: of_all(own.layout),
         }
     }
 
@@ -420,15 +468,18 @@ impl Rails {
         lane: &Lane,
         name: &'static str,
         (from, to): (&Buffer<u32>, &Buffer<u32>),
-        row_bytes: usize,
-        size: usize,
+        (row_bytes, rows): (usize, usize),
     ) -> Result<()> {
+        if rows == 0 {
+            // No rank of the rail has rows of its own.
+            return Ok(());
+        }
         let row_words = row_bytes / 4;
         let parcels = |of: &Buffer<u32>| -> Vec<_> {
             let parcel = |other| Parcel {
                 rank: other,
                 pointer: of.pointer().element(other * self.stride * row_words),
-                len: self.sizes[size] * row_words,
+                len: rows * row_words,
             };
             self.rows.others().map(parcel).collect()
         };
@@ -446,6 +497,11 @@ impl Rails {
         let nodes = self.rows.nodes() as u32;
         (blocks_of(lane).div_ceil(nodes), nodes)
     }
+}
+
+/// Whether there are rows that every rank has, as kernels are told.
+fn of_all(layout: &Layout) -> u32 {
+    u32::from(layout.merged_spans() > layout.nodes())
 }
 
 fn blocks_of(lane: &Lane) -> u32 {

@@ -34,9 +34,9 @@ pub(super) struct NodeRoute {
     /// Likewise, how many they are.
     pub(super) counts: Buffer<u32>,
     /// The rows that any rank of the node looks up here: ascending, and over nodes those of each rank of the rail, by
-    /// their numbers there, one node behind the other.
+    /// their numbers there, one node behind the other, and at last those that every rank has.
     pub(super) union: Buffer<u32>,
-    /// Where those of each node begin, and how many they are.
+    /// Where those of each node begin, over nodes those that every rank has, and how many they are.
     pub(super) union_starts: Buffer<u32>,
     /// `[row of the union][rank]`: 1 + the place of its entry, or 0.
     pub(super) sources: Buffer<u32>,
@@ -56,7 +56,7 @@ impl NodeRoute {
             firsts: Buffer::filled(device, layout.lists(), 0)?,
             counts: Buffer::filled(device, layout.lists(), 0)?,
             union: words(union)?,
-            union_starts: Buffer::filled(device, layout.nodes() + 1, 0)?,
+            union_starts: Buffer::filled(device, layout.merged_spans() + 1, 0)?,
             sources: words(union * layout.ranks)?,
         })
     }
@@ -86,13 +86,15 @@ impl NodeRoute {
             owned: layout.owned_max() as u32,
             rank: rank as u32,
             ranks: layout.ranks as u32,
+            of_all: layout.merged_of_all() as u32,
+            reserved: 0,
         };
         let number = Number {
             set,
             rows: self.union.pointer(),
             starts: self.union_starts.pointer(),
             sources: self.sources.pointer(),
-            owners: layout.nodes() as u32,
+            owners: layout.merged_spans() as u32,
             span: layout.span as u32,
             sources_width: layout.ranks as u32,
             reserved: 0,
@@ -105,7 +107,7 @@ impl NodeRoute {
             capacity: merge.capacity,
             owned: merge.owned,
             ranks: merge.ranks,
-            reserved: 0,
+            of_all: merge.of_all,
         };
         (merge, number, link)
     }
@@ -121,7 +123,7 @@ impl NodeRoute {
             rows.iter().map(move |&row| (owner, row))
         };
         let union_starts = self.union_starts.read(lane)?;
-        let union_count = union_starts[layout.nodes()] as usize;
+        let union_count = union_starts[layout.merged_spans()] as usize;
         let mut union = self.union.read_part(lane, 0, union_count)?;
         for (node, bounds) in union_starts.windows(2).enumerate() {
             let of_node = &mut union[bounds[0] as usize..bounds[1] as usize];
@@ -157,7 +159,7 @@ pub struct Snapshot {
     /// Of each look-up its slot and its bag, ascending: a feature's number above the sample's bits.
     pub sorted: Vec<Pair>,
     /// As an owner: the rows that any rank of the node looks up here, ascending, and of those that every rank has, at
-    /// all.
+    /// all. Over nodes these come last, as of one more node.
     pub union: Vec<u32>,
     /// Of each of these: its place among the rows that each rank looks up here, or of those that every rank has.
     pub sources: Vec<Vec<Option<u32>>>,

@@ -49,9 +49,7 @@ impl<'a> Context<'a> {
 
     /// Whether ranks send each other the summed gradients of those frequent rows alone that their samples name.
     fn sends_frequent(&self) -> bool {
-        self.machine.frequent_sums == FrequentSums::Sent
-            && self.topology.nodes() == 1
-            && self.topology.ranks() > 1
+        self.machine.frequent_sums == FrequentSums::Sent && self.topology.ranks() > 1
     }
 }
 
@@ -256,7 +254,7 @@ impl<'a> TableCosts<'a> {
     /// The replica of the frequent rows: looked up and summed by each rank alone, and then over all ranks.
     fn add_frequent(&self, choice: &Choice, load: &mut Load) {
         let Context { machine, of_rank, topology, .. } = self.context;
-        let (rows, others) = (self.frequent_rows(choice), (topology.ranks() - 1) as f64);
+        let rows = self.frequent_rows(choice);
         if rows == 0 {
             return;
         }
@@ -282,10 +280,16 @@ impl<'a> TableCosts<'a> {
                 rows as f64 * LISTED_ROW_BYTES + self.input.spec.rows as f64 * INDEXED_ROW_BYTES;
         }
         if self.context.sends_frequent() {
-            let bytes = others * named * (KEY_BYTES as f64 + vector * dim as f64);
-            each.within += Flow { rows: others * named, asked: bytes, served: bytes };
+            // To each other rank of the node, and of what these have summed to each other node, along each rail.
+            let named_of_node = of_frequent(&self.of_node);
+            let (peers, nodes) = ((topology.ranks_per_node() - 1) as f64, (topology.nodes() - 1) as f64);
+            let bytes = KEY_BYTES as f64 + vector * dim as f64;
+            let flow = |rows: f64| Flow { rows, asked: rows * bytes, served: rows * bytes };
+            each.within += flow(peers * named);
+            each.between += flow(nodes * named_of_node);
             // Written to all, and read of all.
-            each.memory_traffic += 2.0 * (others + 1.0) * named * (vector * dim as f64 + ROUTE_BYTES);
+            let moved = (peers + 1.0) * named + if nodes > 0.0 { (nodes + 1.0) * named_of_node } else { 0.0 };
+            each.memory_traffic += 2.0 * moved * (vector * dim as f64 + ROUTE_BYTES);
         } else if topology.ranks() > 1 {
             let reduced = machine.reduction_element_bytes as f64 * elements;
             each.buffer_bytes += reduced;

@@ -32,10 +32,10 @@ pub struct Machine {
     /// Bytes of memory traffic that take as long as putting a look-up in its row's order, of each shard, beside all
     /// else.
     pub lookup_bytes: f64,
-    /// How the gradients of frequent rows are summed over the ranks of one node.
+    /// How the gradients of frequent rows are summed over ranks.
     pub frequent_sums: FrequentSums,
-    /// Whether owners also pool bags of which other rows are frequent, and of rows whose columns share squares. GPUs do
-    /// not.
+    /// Whether owners also pool bags of which other rows are frequent, of rows whose columns share squares, and over
+    /// several nodes. GPUs do not.
     pub pools_all: bool,
     /// The share of the shorter of computing and communicating that happens beside the longer: 0 one after the other, 1
     /// at the same time.
@@ -47,7 +47,8 @@ pub struct Machine {
 pub enum FrequentSums {
     /// Of all of them, with the dense gradients: also of those that no sample names.
     Reduced,
-    /// Of those that a rank's samples name: it sends its sums to all others, and each adds up what it gets.
+    /// Of those that a rank's samples name: it sends its sums to all others of its node, and what these have summed to
+    /// its rail's ranks in other nodes; each adds up what it gets.
     Sent,
 }
 

@@ -56,6 +56,9 @@ pub struct TableInput<'a> {
     pub placement: Option<Placement>,
     /// What must cross between ranks; where there is none, the planner chooses.
     pub exchange: Option<Exchange>,
+    /// How many of its rows every rank has where it is hybrid: as many of the most frequent ones as are known, or fewer
+    /// where some that follow are about as frequent. Where there is none, the planner chooses.
+    pub frequent_rows: Option<u64>,
 }
 
 /// What a rank has and does beside the tables in an iteration.

@@ -185,9 +185,10 @@ impl<'a> Search<'a> {
             Exchange::ALL.into_iter().filter(|&one| exchange.is_none_or(|only| only == one)).collect();
         // What a job demands of a machine that does not do it, whoever trains refuses.
         let pools_all = self.context.machine.pools_all || input.exchange == Some(Exchange::Pooled);
+        let pools = pools_all || self.context.topology.nodes() == 1;
         let rowwise = matches!(input.rule, UpdateRule::RowwiseAdagrad { .. });
         let possible = |pooled: bool| {
-            let kept = |exchange: &Exchange| pools_all || pooled || *exchange == Exchange::Rows;
+            let kept = |exchange: &Exchange| pools_all || pools && pooled || *exchange == Exchange::Rows;
             let kept: Vec<_> = exchanges.iter().copied().filter(kept).collect();
             if kept.is_empty() { vec![Exchange::Rows] } else { kept }
         };
@@ -195,7 +196,7 @@ impl<'a> Search<'a> {
         for one in Placement::ALL.into_iter().filter(|&one| placement.is_none_or(|only| only == one)) {
             match one {
                 Placement::Replicated => found.push(Choice::replicated()),
-                Placement::RowWise => found.extend(exchanges.iter().map(|&e| Choice::row_wise(e))),
+                Placement::RowWise => found.extend(possible(true).into_iter().map(Choice::row_wise)),
                 Placement::Hybrid => {
                     for exchange in possible(false) {
                         let splits = &self.splits[table][exchange as usize];
@@ -210,7 +211,7 @@ impl<'a> Search<'a> {
                 }
                 Placement::TableWise => {
                     let owners = self.owners(others);
-                    for &exchange in &exchanges {
+                    for exchange in possible(true) {
                         found.extend(owners.iter().map(|&owner| Choice::table_wise(exchange, owner)));
                     }
                 }
@@ -320,12 +321,17 @@ impl<'a> Search<'a> {
 /// The splits that are worth trying for a table.
 fn splits(costs: &TableCosts<'_>, exchange: Exchange) -> Vec<usize> {
     let profile = costs.input.profile;
+    let of_rows =
+        |rows| profile.splits().rev().find(|&split| profile.rows_before(split) <= rows).unwrap_or(0);
+    if let Some(rows) = costs.input.frequent_rows {
+        return vec![of_rows(rows)];
+    }
     let best = costs.best_split(exchange);
     let mut found = vec![best];
     let mut rows = profile.rows_before(best);
     while found.len() < SPLITS_TRIED && rows >= SPLIT_STEP {
         rows /= SPLIT_STEP;
-        let split = profile.splits().rev().find(|&split| profile.rows_before(split) <= rows).unwrap_or(0);
+        let split = of_rows(rows);
         if !found.contains(&split) {
             found.push(split);
         }

@@ -88,6 +88,7 @@ impl Synthetic {
             profile: &self.profile,
             placement,
             exchange,
+            frequent_rows: None,
         }
     }
 }
@@ -254,6 +255,7 @@ fn inputs<'a>(
         profile,
         placement,
         exchange,
+        frequent_rows: None,
     };
     tables.iter().map(input).collect()
 }
@@ -325,7 +327,7 @@ proptest! {
         for placement in Placement::ALL {
             for exchange in [None, Some(Exchange::Rows), Some(Exchange::Pooled)] {
                 // GPUs do not do these, so that only what is demanded is planned so.
-                let beyond = matches!(placement, Placement::Hybrid | Placement::ColumnWise);
+                let beyond = nodes > 1 || matches!(placement, Placement::Hybrid | Placement::ColumnWise);
                 if gpu && beyond && exchange == Some(Exchange::Pooled) {
                     continue;
                 }
@@ -348,6 +350,29 @@ proptest! {
             let sum: f64 = auto.report.tables.iter().map(|table| table.traffic.within_nodes.bytes as f64).sum();
             prop_assert!((sum - auto.report.traffic.within_nodes.bytes as f64).abs() < 1e-6 * sum + 100.0);
         }
+    }
+}
+
+#[test]
+fn a_hybrid_table_has_as_many_frequent_rows_as_are_wanted() {
+    let tables = [lawful(0, 100_000, 16, UpdateRule::Sgd)];
+    let (machine, bags) = (Machine::h200(), BagLengths::fixed(1));
+    let frequent = |frequent_rows: u64| {
+        let mut inputs = inputs(&tables, &bags, Some(Placement::Hybrid), None);
+        inputs[0].frequent_rows = Some(frequent_rows);
+        let planned = plan(&input(inputs, 65_536, Topology::new(4, 1).unwrap(), &machine)).unwrap();
+        assert_whole(&planned, &tables);
+        assert_eq!(planned.report.tables[0].placement, Placement::Hybrid);
+        planned.plan.tables[0].frequent.clone()
+    };
+    for wanted in [1, 7, 500] {
+        let found = frequent(wanted);
+        // The law's most frequent ones, by number.
+        assert!(
+            (0..found.len()).map(|index| found.row(index)).eq((0..found.len()).map(|k| k * 31)),
+            "{found:?}"
+        );
+        assert!(found.len() <= wanted && found.len() * 10 >= wanted * 9, "{} of {wanted}", found.len());
     }
 }
 

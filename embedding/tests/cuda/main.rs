@@ -1,7 +1,8 @@
 //! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
 //! each time.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it.
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is how
+//! many random cases a test runs at most: tools that look at each access to memory take their time.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,14 +33,15 @@ fn main() -> ExitCode {
             0
         }
     };
-    let seed = std::env::var("RANKINE_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| {
+    let set = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let most = set("RANKINE_TEST_CASES").unwrap_or(u64::MAX);
+    let seed = set("RANKINE_TEST_SEED").unwrap_or_else(|| {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     let on_one = |(name, cases, body): Body| {
         Trial::test(name, move || {
             let bench = Bench::new()?;
-            (0..cases).try_for_each(|case| {
+            (0..cases.min(most)).try_for_each(|case| {
                 body(&bench, &mut Words { seed: seed ^ case << 32, next: 0 }).map_err(|failed| {
                     let what = failed.message().unwrap_or_default();
                     format!("seed {seed}, case {case}: {what}").into()
@@ -49,7 +51,7 @@ fn main() -> ExitCode {
     };
     let bodies = [local::BODIES, update::BODIES].concat().into_iter();
     let on_one = bodies.map(|body| (on_one(body), devices == 0));
-    let trials = exchange::trials(seed, devices).into_iter().chain(on_one);
+    let trials = exchange::trials((seed, most), devices).into_iter().chain(on_one);
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.
     arguments.test_threads = Some(1);

@@ -148,17 +148,8 @@ impl CudaModel {
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
         let topology = Topology::new(count, nodes).expect("as many processes a node");
-        let of_node = topology.node_group(rank);
-        let mut gather = |own: &[u8]| {
-            let all = processes.gather("the sockets by which memory is shared", own);
-            let all = all.map_err(|error| error.to_string())?;
-            Ok(of_node.iter().map(|&other| all[other].clone()).collect())
-        };
-        let place = topology.place_of(rank);
-        let peers = Peers::of_processes(device, place, of_node.len(), DEADLINE, &mut gather)?;
-        give_up_with(processes, std::slice::from_ref(&peers));
-        let node = topology.node_of(rank);
-        let cluster = Arc::new(Cluster::of_nodes(peers, node, nodes, Some(between(processes)))?);
+        let clusters = of_processes(std::slice::from_ref(device), nodes, processes)?;
+        let cluster = Arc::new(clusters.into_iter().next().expect("a GPU has a rank"));
         let make = || {
             let of = (device, Some(Arc::clone(&cluster)));
             make(of, execution.clone(), (&spec, rules), seed, shape)
@@ -169,7 +160,7 @@ impl CudaModel {
     }
 
     /// The same over GPUs, a rank each, on so many nodes: those of a node access each other's memory, and between nodes
-    /// NCCL carries. Where there are several processes, each calls this with the GPUs of its node; else several nodes
+    /// NCCL carries. Where there are several processes, each calls this with as many GPUs; else several nodes
     /// are simulated by the GPUs of this one. Each GPU is measured before anything of it is taken. Where a GPU is to
     /// have several ranks it must be opened once for each; over nodes none can.
     ///
@@ -210,11 +201,7 @@ impl CudaModel {
         };
         let clusters = match processes {
             None => Cluster::in_process(devices, nodes, DEADLINE)?,
-            Some(processes) => {
-                let peers = Peers::in_process(devices, DEADLINE)?;
-                give_up_with(processes, &peers);
-                Cluster::of_process(peers, process, nodes, between(processes))
-            }
+            Some(processes) => of_processes(devices, nodes, processes)?,
         };
         let workers = Workers::start(clusters, make)?;
         let (sender, losses) = channel();
@@ -573,6 +560,30 @@ impl CudaModel {
 fn give_up_with(processes: &ProcessGroup, peers: &[Peers]) {
     let giving_up: Vec<_> = peers.iter().map(|peers| Arc::clone(peers.giving_up())).collect();
     processes.when_lost(move || giving_up.iter().for_each(|rank| rank.give_up()));
+}
+
+/// The ranks of this process, on its GPUs, among those of all processes on so many nodes.
+fn of_processes(devices: &[Arc<Device>], nodes: usize, processes: &ProcessGroup) -> Result<Vec<Cluster>> {
+    let topology = Topology::new(processes.size(), nodes).expect("as many processes a node");
+    let process = processes.rank();
+    let of_node = topology.node_group(process);
+    let mut gather = |own: &[Vec<u8>]| {
+        // Names have no new lines.
+        let all = processes.gather("the sockets by which memory is shared", &own.join(&b'\n'));
+        let all = all.map_err(|error| error.to_string())?;
+        let names = of_node.iter().flat_map(|&other| all[other].split(|&byte| byte == b'\n'));
+        Ok(names.map(<[u8]>::to_vec).collect())
+    };
+    let peers = match of_node.len() {
+        // Threads alone.
+        1 => Peers::in_process(devices, DEADLINE)?,
+        each => {
+            let (first, ranks) = (topology.place_of(process) * devices.len(), each * devices.len());
+            Peers::of_processes(devices, first, ranks, DEADLINE, &mut gather)?
+        }
+    };
+    give_up_with(processes, &peers);
+    Ok(Cluster::of_process(peers, topology.node_of(process), nodes, between(processes)))
 }
 
 /// What hands values around among processes of several nodes.

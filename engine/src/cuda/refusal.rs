@@ -24,37 +24,16 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         refuse("device.nodes".into(), why);
     }
     if nodes > 1 {
-        let everywhere = |placement| matches!(placement, Placement::Replicated | Placement::Hybrid);
-        let why = |placement: Placement| {
-            format!(
-                "over several nodes GPUs have no rows that every rank has so far, and none is placed {}: use \"auto\", \
-                 \"row-wise\", \"table-wise\" or \"column-wise\", 1 node, or {on_cpu}",
-                placement.name()
-            )
-        };
-        if job.device.dense_update == DenseUpdate::Sharded {
-            let why = format!(
-                "over several nodes each GPU updates all dense parameters so far: use \"replicated\", 1 node, or \
-                 {on_cpu}"
-            );
-            refuse("device.dense_update".into(), why);
-        }
         let pooled = format!(
             "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
              {on_cpu}"
         );
-        if everywhere(job.embedding.placement) {
-            refuse("embedding.placement".into(), why(job.embedding.placement));
-        }
         if job.embedding.exchange == Exchange::Pooled {
             refuse("embedding.exchange".into(), pooled.clone());
         }
         for (number, table) in job.tables.iter().enumerate() {
             if table.exchange == Some(Exchange::Pooled) {
                 refuse(format!("table.{number}.exchange"), pooled.clone());
-            }
-            if let Some(placement) = table.placement.filter(|&placement| everywhere(placement)) {
-                refuse(format!("table.{number}.placement"), why(placement));
             }
         }
     }

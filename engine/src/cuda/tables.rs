@@ -196,7 +196,7 @@ impl Tables {
         unsafe {
             match self {
                 Self::Local(tables) => tables.update(lane, batch.ids, gradients, rates, step, told),
-                Self::Node(tables) => tables.update(lane, batch.place, rates, step, told),
+                Self::Node(tables) => tables.update(lane, (batch.place, batch.size), rates, step, told),
             }
         }
     }

@@ -161,9 +161,11 @@ pub(super) struct Sums {
     pub(super) top: ClusterSum,
     /// Where the interaction has parameters.
     pub(super) interaction: Option<ClusterSum>,
-    /// With what [`Tally`] says of each rank, and more numbers behind it.
+    /// With what [`Tally`] says of each rank, and more numbers behind it, unless these are apart.
     pub(super) bottom: ClusterSum,
-    /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all.
+    /// Those, where slices stay with their ranks over nodes: then numbers that all know take a way of their own.
+    tallies: Option<ClusterSum>,
+    /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all of its node.
     sharded: bool,
 }
 
@@ -178,14 +180,36 @@ impl Sums {
         self.sharded
     }
 
+    /// What [`Tally`] says of each rank, and more numbers behind it.
+    pub(super) fn numbers(&self) -> &Buffer<f64> {
+        self.tallies.as_ref().unwrap_or(&self.bottom).numbers()
+    }
+
     /// Enqueues adding up a part.
     ///
     /// # Safety
     /// As for [`AllReduce::enqueue`]; sharded, [`AllReduce::spread_of`] must follow.
     pub(super) unsafe fn enqueue(&self, part: &ClusterSum, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
-        unsafe { if self.sharded { part.of_node().scatter(lane) } else { part.enqueue(lane) } }?;
+        unsafe { if self.sharded { part.scatter(lane) } else { part.enqueue(lane) } }?;
         Ok(())
+    }
+
+    /// Enqueues adding up the bottom MLP's part, and all numbers.
+    ///
+    /// # Safety
+    /// As for [`Sums::enqueue`].
+    pub(super) unsafe fn enqueue_bottom(&self, lane: &Lane) -> Result<()> {
+        // SAFETY: the caller vouches for it.
+        unsafe {
+            self.enqueue(&self.bottom, lane)?;
+            Ok(self.tallies.iter().try_for_each(|tallies| tallies.enqueue(lane))?)
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &ClusterSum> {
+        let all = [Some(&self.top), self.interaction.as_ref(), Some(&self.bottom), self.tallies.as_ref()];
+        all.into_iter().flatten()
     }
 }
 
@@ -202,23 +226,27 @@ impl Gradients {
         let Some(member) = member else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
         // Sums are taken by vectors of four.
         let (cluster, rail) = (&member.cluster, member.rails.as_ref().map(|rails| &rails.sums));
-        assert!(!sharded || rail.is_none(), "parameters are sharded over the ranks of one node alone");
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| match sharded {
-            true => ClusterSum::by_slices(cluster, &values, part, numbers),
+            true => ClusterSum::by_slices(cluster, rail, &values, part, numbers),
             false => ClusterSum::of_part(cluster, rail, &values, part, numbers),
         };
+        let apart = sharded && rail.is_some();
         let sums = Box::new(Sums {
             top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
             interaction: (interaction > bottom)
                 .then(|| sum(bottom..interaction, 0))
                 .transpose()?
                 .map(|sum| sum.named("the sum of the interaction's gradients")),
-            bottom: sum(0..bottom, numbers)?.named("the sum of the bottom MLP's gradients"),
+            bottom: sum(0..bottom, if apart { 0 } else { numbers })?
+                .named("the sum of the bottom MLP's gradients"),
+            tallies: apart
+                .then(|| ClusterSum::new(cluster, rail, 0, numbers))
+                .transpose()?
+                .map(|sum| sum.named("the sum of what ranks have come to")),
             sharded,
         });
-        let all = [Some(&sums.top), sums.interaction.as_ref(), Some(&sums.bottom)];
-        member.warm_up(&all.into_iter().flatten().collect::<Vec<_>>())?;
+        member.warm_up(&sums.all().collect::<Vec<_>>())?;
         Ok(Self::Together { values, sums })
     }
 
@@ -233,7 +261,7 @@ impl Gradients {
     /// Tells whether a rank waited in vain for another, as far as is known now.
     pub(super) fn check_now(&self) -> Result<()> {
         if let Some(sums) = self.sums() {
-            sums.parts().try_for_each(AllReduce::check_now)?;
+            sums.all().try_for_each(ClusterSum::check_now)?;
         }
         Ok(())
     }

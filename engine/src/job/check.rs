@@ -136,6 +136,16 @@ impl Job {
                         .into(),
                 );
             }
+            let unmixed = table.placement.filter(|one| !matches!(one, Placement::Auto | Placement::Hybrid));
+            if let (Some(placement), Some(_)) = (unmixed, table.frequent_rows) {
+                conflict(
+                    "frequent_rows",
+                    format!(
+                        "a {} table has no frequent rows apart: leave frequent_rows out, or choose the placement hybrid",
+                        placement.name()
+                    ),
+                );
+            }
             if let Some(own) = table.dim.filter(|&own| own != dim && self.model.wants_equal_dims()) {
                 conflict(
                     "dim",

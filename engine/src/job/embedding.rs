@@ -16,6 +16,9 @@ pub struct Embedding {
     pub exchange: Exchange,
     /// What tables' weights are stored as, where a `[[table]]` says nothing else.
     pub dtype: Dtype,
+    /// How many rows of a hybrid table every rank has, the most frequent ones, where a `[[table]]` says nothing else:
+    /// fewer where some that follow are about as frequent. Without it, the cost model says which are frequent.
+    pub frequent_rows: Option<Count>,
     /// Samples by which the frequencies of rows are estimated, drawn from the whole training part. Without it, all
     /// samples count where the dataset has their statistics, and 1000000 samples are drawn where it has none.
     pub sample_samples: Option<Count>,
@@ -47,7 +50,7 @@ pub enum Placement {
     Auto,
     /// Every rank has the whole table.
     Replicated,
-    /// Every rank has the frequent rows, and each of the others has one owner; the cost model says which are frequent.
+    /// Every rank has the frequent rows, and each of the others has one owner.
     Hybrid,
     /// Each row has one owner; owners take turns.
     RowWise,

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::embedding::{Dtype, Exchange, Placement};
 use super::optimizer::Optimizer;
-use super::values::{NonNegative, Positive, Width};
+use super::values::{Count, NonNegative, Positive, Width};
 
 /// `[model]`: the family of the model, chosen by `kind`, and its sizes.
 ///
@@ -175,6 +175,8 @@ pub struct Table {
     pub placement: Option<Placement>,
     /// What crosses between ranks for it. Without it, `embedding.exchange`.
     pub exchange: Option<Exchange>,
+    /// How many of its rows every rank has where it is hybrid. Without it, `embedding.frequent_rows`.
+    pub frequent_rows: Option<Count>,
 }
 
 fn default_learning_rate_factor() -> NonNegative {

@@ -80,6 +80,7 @@ fn what_is_not_written_has_its_default() {
             placement: Placement::Auto,
             exchange: Exchange::Auto,
             dtype: Dtype::Fp32,
+            frequent_rows: None,
             sample_samples: None
         }
     );
@@ -355,9 +356,15 @@ placement = "column-wise"
 exchange = "pooled"
 dtype = "fp16"
 
+[[table]]
+columns = ["C4"]
+placement = "hybrid"
+frequent_rows = 7
+
 [embedding]
 placement = "row-wise"
 dtype = "bf16"
+frequent_rows = 1000
 sample_samples = 5000
 
 [device]
@@ -382,14 +389,15 @@ decay_steps = 1000
     let Optimizer::Momentum(dense) = &job.optimizer.dense else { panic!("{:?}", job.optimizer.dense) };
     assert_eq!((dense.momentum.get(), dense.nesterov), (0.9, true));
     assert_eq!(job.optimizer.dense_clip_norm.map(Positive::get), Some(2.0));
-    let [first, second] = &job.tables[..] else { panic!("{:?}", job.tables) };
+    let [first, second, third] = &job.tables[..] else { panic!("{:?}", job.tables) };
     assert_eq!((first.name(), first.dim.map(Width::get)), ("C1+C2".into(), Some(8)));
     let own = first.optimizer.as_ref().unwrap();
     assert_eq!((own.name(), own.learning_rate(), own.weight_decay()), ("rowwise-adagrad", 0.5, 1e-4));
     assert_eq!((second.name(), second.dim.map(Width::get)), ("third".into(), Some(32)));
     assert_eq!((first.placement, first.exchange), (None, None));
     assert_eq!((second.placement, second.exchange), (Some(Placement::ColumnWise), Some(Exchange::Pooled)));
-    let Embedding { placement, exchange, dtype, sample_samples } = job.embedding;
+    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = job.embedding;
+    assert_eq!((frequent_rows, third.frequent_rows), (Count::new(1000), Count::new(7)));
     assert_eq!((dtype, first.dtype, second.dtype), (Dtype::Bf16, None, Some(Dtype::Fp16)));
     assert_eq!((placement, exchange, sample_samples), (Placement::RowWise, Exchange::Auto, Count::new(5000)));
     assert_eq!((job.topology(), job.device.dense_update), (Topology::new(6, 3), DenseUpdate::Sharded));
@@ -629,6 +637,11 @@ fn ranks_and_placements_are_refused_with_their_place() {
     let refused = errors(&with_shape, &generate);
     assert!(refused.contains("job.toml:6:9: data.generate has a shape of its own"), "{refused}");
     assert_refused("[embedding]\nexchange = \"hybrid\"\n", &[], "= known values: auto, rows, pooled");
+    assert_refused(
+        "[[table]]\ncolumns = [\"C1\"]\nplacement = \"row-wise\"\nfrequent_rows = 10\n",
+        &[],
+        "a row-wise table has no frequent rows apart",
+    );
 }
 
 #[test]
@@ -868,14 +881,18 @@ fn any_job() -> impl Strategy<Value = Job> {
             proptest::option::of(placement()),
             proptest::option::of(exchange()),
             proptest::option::of(dtype()),
+            proptest::option::of(count()),
         ),
         0..4,
     )
     .prop_map(|tables| {
         let table = |(
             number,
-            (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype),
-        ): (usize, (usize, Option<String>, _, _, _, Option<Exchange>, _))| Table {
+            (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
+        ): (
+            usize,
+            (usize, Option<String>, _, _, Option<Placement>, Option<Exchange>, _, Option<Count>),
+        )| Table {
             columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
             name: name.map(|name| format!("{name}{number}")),
             dim: None,
@@ -884,6 +901,8 @@ fn any_job() -> impl Strategy<Value = Job> {
             dtype,
             placement,
             exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+            frequent_rows: frequent_rows
+                .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
         };
         tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
     });
@@ -950,11 +969,13 @@ fn any_job() -> impl Strategy<Value = Job> {
             dense_update: if sharded { DenseUpdate::Sharded } else { DenseUpdate::Replicated },
         },
     );
-    let embedding = (placement(), exchange(), dtype(), proptest::option::of(count())).prop_map(
-        |(placement, exchange, dtype, sample_samples)| Embedding {
+    let counts = || proptest::option::of(count());
+    let embedding = (placement(), exchange(), dtype(), counts(), counts()).prop_map(
+        |(placement, exchange, dtype, frequent_rows, sample_samples)| Embedding {
             placement,
             exchange,
             dtype,
+            frequent_rows,
             sample_samples,
         },
     );

@@ -105,7 +105,17 @@ fn write_model(out: &mut String, model: &Model) -> fmt::Result {
 }
 
 fn write_table(out: &mut String, table: &Table) -> fmt::Result {
-    let Table { columns, name, dim, optimizer, learning_rate_factor, dtype, placement, exchange } = table;
+    let Table {
+        columns,
+        name,
+        dim,
+        optimizer,
+        learning_rate_factor,
+        dtype,
+        placement,
+        exchange,
+        frequent_rows,
+    } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
     writeln!(out, "\n[[table]]\ncolumns = [{}]", columns.join(", "))?;
     write_option(
@@ -122,6 +132,7 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
     let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
     write_option(out, "exchange", exchange.as_ref(), "embedding.exchange")?;
+    write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
         None => writeln!(out, "# optimizer: not set, that of optimizer.sparse"),
@@ -134,9 +145,10 @@ fn write_head(out: &mut String, head: &Head) -> fmt::Result {
 }
 
 fn write_embedding(out: &mut String, embedding: &Embedding) -> fmt::Result {
-    let Embedding { placement, exchange, dtype, sample_samples } = embedding;
+    let Embedding { placement, exchange, dtype, frequent_rows, sample_samples } = embedding;
     writeln!(out, "\n[embedding]\nplacement = \"{}\"", placement.name())?;
     writeln!(out, "exchange = \"{}\"\ndtype = \"{}\"", exchange.name(), dtype.name())?;
+    write_option(out, "frequent_rows", frequent_rows.as_ref(), "what the cost model finds")?;
     write_option(out, "sample_samples", sample_samples.as_ref(), "the dataset's statistics")
 }
 

@@ -70,12 +70,13 @@ pub fn links(meeting: &mut Meeting, members: &[Member], deadline: Duration) -> R
         }
     };
 
-    let mut gather = |own: &[u8]| {
-        let all = meeting.gather(own).map_err(|error| error.to_string())?;
+    let mut gather = |own: &[Vec<u8>]| {
+        let all = meeting.gather(&own[0]).map_err(|error| error.to_string())?;
         Ok(node.iter().map(|&rank| all[rank].clone()).collect())
     };
-    let peers = Peers::of_processes(&device, place, node.len(), deadline, &mut gather);
-    let by_peers = peers.and_then(|peers| by_peers(&peers)).map_err(|error| error.to_string());
+    let devices = std::slice::from_ref(&device);
+    let peers = Peers::of_processes(devices, place, node.len(), deadline, &mut gather);
+    let by_peers = peers.and_then(|peers| by_peers(&peers[0])).map_err(|error| error.to_string());
     let of_node = Link::of("the GPUs of a node, by their own memory", node.len(), by_peers);
 
     let id = if rank == 0 { NcclId::new().map_err(|error| error.to_string()) } else { Err(String::new()) };

@@ -38,12 +38,20 @@ pub struct Planning {
     /// The features that look each of them up.
     features: Vec<Vec<usize>>,
     /// What the job wants of each of them.
-    wanted: Vec<(Option<Placement>, Option<Exchange>)>,
+    wanted: Vec<Wanted>,
     lengths: Vec<BagLengths>,
     profiles: Vec<FrequencyProfile>,
     /// The profile of each table: first-order terms of a column that has its table to itself share that table's.
     profile_of: Vec<usize>,
     sharded_dense_update: bool,
+}
+
+/// What a job wants of a table; what it leaves open, the planner chooses.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    placement: Option<Placement>,
+    exchange: Option<Exchange>,
+    frequent_rows: Option<u64>,
 }
 
 impl Planning {
@@ -85,7 +93,12 @@ impl Planning {
             let own = own(number);
             let placement = own.and_then(|own| own.placement).unwrap_or(job.embedding.placement);
             let exchange = own.and_then(|own| own.exchange).unwrap_or(job.embedding.exchange);
-            (placement.chosen(), exchange.chosen())
+            let frequent_rows = own.and_then(|own| own.frequent_rows).or(job.embedding.frequent_rows);
+            Wanted {
+                placement: placement.chosen(),
+                exchange: exchange.chosen(),
+                frequent_rows: frequent_rows.map(job::Count::get),
+            }
         });
         Self {
             wanted: wanted.collect(),
@@ -107,7 +120,7 @@ impl Planning {
     pub fn plan(&self, topology: Topology, machine: &Machine, batch_size: u64) -> Result<Planned, PlanError> {
         let table = |number: usize| {
             let (spec, optimizer) = &self.tables[number];
-            let (placement, exchange) = self.wanted[number];
+            let Wanted { placement, exchange, frequent_rows } = self.wanted[number];
             TableInput {
                 spec,
                 rule: optimizer.rule,
@@ -115,6 +128,7 @@ impl Planning {
                 profile: &self.profiles[self.profile_of[number]],
                 placement,
                 exchange,
+                frequent_rows,
             }
         };
         let ids = self.lengths.iter().map(BagLengths::mean).sum();

@@ -45,7 +45,9 @@ pub fn rest(
     activations += spec.dense_columns + elements + spec.top_inputs();
 
     let parameters = spec.dense_parameters() as u64;
-    let share = if sharded_update { topology.ranks() as u64 } else { 1 };
+    // The GPUs of each node have all of it among them.
+    let sharing = if machine.memory_is_shared { topology.ranks() } else { topology.ranks_per_node() };
+    let share = if sharded_update { sharing as u64 } else { 1 };
     let state = rules.dense.rule.state_elements(parameters as usize) as u64;
     let computed = if machine.vector_element_bytes < F32_BYTES { machine.vector_element_bytes } else { 0 };
     let activation_bytes = samples * (activations as u64 * machine.vector_element_bytes) as f64;

@@ -100,14 +100,6 @@ fn among(job: &Job, members: &[Member], rank: usize, shared: bool) -> Result<Fou
         }
         None => seen_by_each(members, &hosts)?,
     };
-    if each > 1 && processes > nodes {
-        let a_node = processes / nodes;
-        return Err(format!(
-            "device.ranks is {}, and {a_node} processes on each node have {each} GPUs each: launch one process a \
-             node, or one a GPU",
-            each * processes
-        ));
-    }
     let of_member = |rank: usize| gpus_of(members, &hosts, rank, each, shared);
     let all = (0..processes).map(of_member).collect::<Result<Vec<_>, _>>()?;
     if !shared {
@@ -267,6 +259,9 @@ mod tests {
             (auto, "a:012 a:012 a:012", (3, 1, vec![vec![0], vec![1], vec![2]])),
             (auto, "a:2 a:0", (2, 1, vec![vec![0], vec![0]])),
             (&["device.ranks=2"], "a:0123 a:0123", (2, 1, vec![vec![0], vec![1]])),
+            // Something between: to each as many GPUs as to the others.
+            (auto, "a:0123 a:0123", (4, 1, vec![vec![0, 1], vec![2, 3]])),
+            (auto, "a:01 a:23 b:01 b:23", (8, 2, vec![vec![0, 1]; 4])),
             // A process a node, of which some GPUs may stay idle.
             (auto, "a:01 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
             (&["device.ranks=4"], "a:0123 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
@@ -287,7 +282,6 @@ mod tests {
             (&[], "a:01 a:01", "device.ranks is 1, and 2 processes were launched"),
             (&["device.ranks=4"], "a:01 b:0", "takes 2 GPUs; rank 1 on b sees 1 GPU"),
             (&["device.ranks=2"], "a: a:", "takes 1 GPU; rank 0 on a sees 0 GPUs"),
-            (&["device.ranks=4"], "a:0123 a:0123", "2 processes on each node have 2 GPUs each: launch one"),
             (auto, "a:01 b:012", "host a has 2 GPUs and host b has 3"),
             (auto, "a:012 a:012", "host a has 3 GPUs for 2 processes"),
             (auto, "a:01 b:01 a:01 b:01", "a has 0, 2; b has 1, 3"),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{self, Element, Tally, Verdict};
-use rankine_cuda::{Buffer, ClusterSum, Device, Lane, Pointer};
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
+use super::super::together::Sums;
 use super::layers::Layers;
 use super::places::Places;
 use super::shared::{Both, Parts, Shared};
@@ -129,11 +130,11 @@ impl<T: Element> Head<T> {
     ///
     /// # Safety
     /// [`Head::enqueue`] and all that looks at gradients must come before; see [`Lane::launch`].
-    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, sum: &ClusterSum) -> Result<()> {
+    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, numbers: Pointer<f64>) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
             guard: shared.guard.pointer(),
-            numbers: sum.numbers().pointer(),
+            numbers,
             pieces: kernels::Head::<T>::pieces(shared.samples_count()),
             heads: self.heads() as u32,
         };
@@ -156,9 +157,9 @@ impl<T: Element> Head<T> {
         losses: Pointer<f64>,
         (norm_max, scaled): (Option<f32>, bool),
     ) -> Result<()> {
-        let sum = shared.dense.gradients.sums().map(|sums| &sums.bottom);
+        let sum = shared.dense.gradients.sums().map(Sums::numbers);
         let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
-        let (of_step, pieces) = sum.map_or(own, |sum| (sum.numbers().pointer(), 1));
+        let (of_step, pieces) = sum.map_or(own, |numbers| (numbers.pointer(), 1));
         let verdict = Verdict {
             losses: of_step,
             totals: input.totals,

@@ -181,7 +181,7 @@ impl<T: Element> Network<T> {
         };
         let head = Head::new(device, spec, (places, layers), head_input, rows)?;
         let of_ranks = member.zip(dense.gradients.sums()).map(|(member, sums)| Fp8OfRanks {
-            largest: sums.bottom.numbers().pointer().element(told),
+            largest: sums.numbers().pointer().element(told),
             rank: member.cluster.rank() as u32,
             ranks: ranks as u32,
         });
@@ -483,9 +483,9 @@ impl<T: Element> Network<T> {
         if let Some(sums) = self.shared.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
             unsafe {
-                self.head.tally(lane, &self.shared, &sums.bottom)?;
+                self.head.tally(lane, &self.shared, sums.numbers().pointer())?;
                 self.shared.fp8.iter().try_for_each(|fp8| fp8.tell(lane, self.shared.guard.pointer()))?;
-                sums.enqueue(&sums.bottom, lane)?;
+                sums.enqueue_bottom(lane)?;
             }
         }
         Ok(())

@@ -21,7 +21,7 @@ use crate::cuda::{
     BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
 };
 use crate::evaluation::HeadMetrics;
-use crate::job::{DenseUpdate, DeviceKind, Exchange, Job, Placement, Precision};
+use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlaps;
 use crate::planning;
@@ -78,27 +78,6 @@ pub(super) fn devices(
             Ok(Err(format!(", since {why}")))
         }
     }
-}
-
-/// The job as it is planned over so many nodes, between which rows go that have an owner, and no bags.
-fn planned_over(job: &Job, nodes: usize) -> Job {
-    let mut job = job.clone();
-    if nodes > 1 {
-        let of_rows = |placement: &mut Placement, exchange: &mut Exchange| {
-            if *placement == Placement::Auto {
-                *placement = Placement::RowWise;
-            }
-            *exchange = Exchange::Rows;
-        };
-        of_rows(&mut job.embedding.placement, &mut job.embedding.exchange);
-        for table in &mut job.tables {
-            let exchange = table.exchange.get_or_insert(Exchange::Rows);
-            if let Some(placement) = &mut table.placement {
-                of_rows(placement, exchange);
-            }
-        }
-    }
-    job
 }
 
 /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
@@ -203,8 +182,7 @@ pub(super) fn place(
     let machine = processes.of_first("what the GPUs do in a second", machine.as_bytes())?;
     let machine = String::from_utf8_lossy(&machine).into_owned();
     let planned_with = planning::parse_machine(&machine, precision).map_err(TrainError::Device)?;
-    let job = planned_over(job, topology.nodes());
-    let plan = planning::plan(&job, spec, rules, dataset, &planned_with)?;
+    let plan = planning::plan(job, spec, rules, dataset, &planned_with)?;
     Ok(Some(Placed { plan, machine }))
 }
 

@@ -1,0 +1,128 @@
+//! Row-wise Adagrad where several ranks have some columns of rows each: what the owners of a row's columns tell each
+//! other of its gradient.
+//!
+//! The owners of a table's columns have the same rows of it in a batch, in the same order. So each tells a number for
+//! each of them, the sum of its squares: within the node by writing it to the others, and to other nodes along its
+//! rail. There it arrives at all ranks, whoever needs it: a rank has what its node owns, and gets what others do.
+
+use rankine_cuda::kernels::{RANKS_MAX, SharedSquares};
+use rankine_cuda::nccl::Parcel;
+use rankine_cuda::{Buffer, Lane, Peers, Pointer, Shared};
+
+use super::POISON;
+use super::error::Result;
+use super::layout::Layout;
+use super::parts::{Held, Part};
+use super::rails::Rails;
+use crate::placement::Owner;
+
+/// The squares of a batch's rows.
+#[derive(Debug)]
+pub(super) struct Squares {
+    /// One a part.
+    shared: Buffer<SharedSquares>,
+    /// Of each shard of the tables that share any: one for each row of the batch.
+    values: Shared<f32>,
+    /// Those shards.
+    shards: Vec<OfShard>,
+}
+
+/// Where the squares of a shard lie.
+#[derive(Debug, Clone, Copy)]
+struct OfShard {
+    begin: usize,
+    /// Rows that there can be.
+    rows: usize,
+    /// The node that owns it.
+    node: usize,
+}
+
+impl Squares {
+    /// None where no rows share any. A collective call.
+    pub(super) fn new(peers: &Peers, layout: &Layout) -> Result<Option<Self>> {
+        let (mut begins, mut shards, mut end) = (vec![0; layout.tables.len()], Vec::new(), 0);
+        for (table, begin) in begins.iter_mut().enumerate().filter(|(table, _)| layout.shares_squares(*table))
+        {
+            *begin = end;
+            for owner in layout.columns_of(table).filter_map(owner) {
+                let (rows, node) = (layout.squares_of(table), layout.topology().node_of(owner));
+                shards.push(OfShard { begin: end, rows, node });
+                end += rows;
+            }
+        }
+        if shards.is_empty() {
+            return Ok(None);
+        }
+        // Over nodes all ranks of one have what its owners tell, since each passes it on.
+        let told = |part: &Part| match layout.nodes {
+            1 => owner(part).map_or(0, |rank| 1_u32 << rank),
+            _ => (1 << layout.ranks) - 1,
+        };
+        let of_part = |part: &Part| {
+            let columns = || layout.columns_of(part.table);
+            SharedSquares {
+                begin: begins[part.table] as u32,
+                rows: layout.squares_of(part.table) as u32,
+                shards: columns().count() as u32,
+                number: columns().take_while(|other| other.columns != part.columns).count() as u32,
+                owners: columns().map(told).fold(0, |owners, owner| owners | owner),
+                dim: layout.tables[part.table].dim as u32,
+            }
+        };
+        let shared: Vec<_> = layout.parts.iter().map(of_part).collect();
+        let (shared, values) = (Buffer::of(peers.device(), &shared)?, peers.share(end, POISON)?);
+        Ok(Some(Self { shared, values, shards }))
+    }
+
+    /// Of each part, as kernels have it.
+    pub(super) fn shared(&self) -> Pointer<SharedSquares> {
+        self.shared.pointer()
+    }
+
+    /// Where the squares lie, of each rank of the node.
+    pub(super) fn of_ranks(&self) -> [Pointer<f32>; RANKS_MAX] {
+        self.values.of_ranks()
+    }
+
+    /// Enqueues exchanging them between nodes.
+    ///
+    /// # Safety
+    /// All ranks of the node must have met since they told theirs; the size must be that of the batch; see
+    /// [`Lane::launch`].
+    pub(super) unsafe fn exchange(&self, lane: &Lane, rails: &Rails, size: usize) -> Result<()> {
+        let (node, most) = (rails.node(), rails.rows_max(size));
+        let parcel = |rank, shard: &OfShard| Parcel {
+            rank,
+            pointer: self.values.pointer().element(shard.begin),
+            len: shard.rows.min(most),
+        };
+        let of = |owner: usize, other: usize| {
+            let own = self.shards.iter().filter(move |shard| shard.node == owner);
+            own.map(move |shard| parcel(other, shard))
+        };
+        let sent: Vec<_> = rails.others().flat_map(|other| of(node, other)).collect();
+        let received: Vec<_> = rails.others().flat_map(|other| of(other, other)).collect();
+        // SAFETY: there are as many squares of each shard; the caller vouches for the rest.
+        unsafe { rails.exchange_squares(lane, &sent, &received) }
+    }
+}
+
+/// The rank that owns a part.
+fn owner(part: &Part) -> Option<usize> {
+    match part.held {
+        Held::Owned(Owner::Rank(rank)) => Some(rank),
+        _ => None,
+    }
+}
+
+impl Layout {
+    fn columns_of(&self, table: usize) -> impl Iterator<Item = &Part> {
+        self.parts.iter().filter(move |part| part.table == table)
+    }
+
+    /// Distinct rows of a table that all ranks can look up.
+    fn squares_of(&self, table: usize) -> usize {
+        let look_ups = self.columns_of(table).next().map_or(0, |part| self.part_look_ups(part));
+        self.tables[table].rows.min((self.ranks() * look_ups) as u64) as usize
+    }
+}
