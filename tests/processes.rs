@@ -238,7 +238,9 @@ fn processes_that_are_killed_go_on_to_the_bit() -> Outcome {
                 }
             }
             let saved = fs::read_dir(place.path(&run).join("checkpoints"))?.count();
-            let resume = |_, command: &mut Command| drop(command.arg("--resume"));
+            let resume = |_, command: &mut Command| {
+                command.arg("--resume");
+            };
             let told = place.processes_as(&run, 2, &sets, resume)?;
             told.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
             eprintln!("{run}: {saved} checkpoints, complete or not, were there");

@@ -28,7 +28,8 @@ pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
     (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
     (
         ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
-            is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2", "device.dense_update=sharded"])
         }),
         2,
     ),
@@ -132,13 +133,14 @@ fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
         return Ok(());
     }
     let over = [format!("device.ranks={ranks}"), format!("device.nodes={nodes}")];
-    // What ranks of several nodes have is of one kind so far.
-    let placement = if nodes == 1 { "embedding.placement=hybrid" } else { "embedding.placement=row-wise" };
-    let update = if nodes == 1 { "device.dense_update=sharded" } else { "device.dense_update=replicated" };
     for sets in [
         &["device.precision=fp32"][..],
-        &["device.precision=bf16", "embedding.dtype=bf16", placement],
-        &["device.precision=fp16", "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }", update],
+        &["device.precision=bf16", "embedding.dtype=bf16", "embedding.placement=hybrid"],
+        &[
+            "device.precision=fp16",
+            "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }",
+            "device.dense_update=sharded",
+        ],
         &["device.precision=fp8", "embedding.dtype=fp16"],
     ] {
         // Hoppers multiply fp8.

@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Layers, Places};
-use crate::job::{Conflict, DenseUpdate, Exchange, Job, Optimizer, Placement, Precision};
+use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.

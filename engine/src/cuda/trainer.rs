@@ -526,12 +526,13 @@ impl<T: Element> Rank for Trainer<T> {
 
     fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>> {
         self.tables.check(&self.main)?;
+        // Slices are of the ranks of a rail, and what is not sharded of all.
+        let own = |len| match self.network.is_sharded() {
+            true => topology.share_of_rail(len, rank),
+            false => topology.part(len, rank),
+        };
         let held = self.network.dense_state(&self.main)?;
-        if self.network.is_sharded() {
-            return Ok(held);
-        }
-        // All have the same.
-        Ok(held.iter().map(|all| all.part(topology.part(all.parameters.len(), rank))).collect())
+        Ok(held.iter().map(|held| held.part(own(held.parameters.len()))).collect())
     }
 
     fn device_state(&self) -> Result<DeviceState> {

@@ -132,8 +132,8 @@ impl<T: Element> Dense<T> {
         Ok(held)
     }
 
-    /// Sets the model's parameters, and of each kind of state one number a parameter. What fills them up is as it begins. Of the state this takes what is
-    /// updated here.
+    /// Sets the model's parameters, and of each kind of state one number a parameter. What fills them up is as it
+    /// begins. Of the state this takes what is updated here.
     pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
         let layers = &self.layers;
         let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));
