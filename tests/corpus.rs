@@ -2,36 +2,94 @@
 //! and takes memory in proportion to what it reads.
 //!
 //! Each reader gets a file that is whole, many that were derived from it (cut short, bits flipped, lengths and numbers
-//! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`.
+//! replaced by hostile ones, checksums made right again), bytes of no form at all, and the files of `tests/corpus`. The
+//! inputs in `fuzz/corpus` are read as the fuzz targets read them: the seeds, which are whole and are made anew with
+//! `RANKINE_BLESS=1`, and what fuzzing has found.
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
-use hostile::{ALONE, read, read_variants, variants};
-use rankine::checkpoint::{Checkpoint, Disk, Files, StoredRows};
+use fuzz::{CSV_SCHEMAS, Reader as _, lenient, read_checkpoint, read_dataset, said, stream_dataset};
+use hostile::{ALONE, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{TrainOptions, train};
-use rankine_embedding::rows::Rows;
 use rankine_reader::convert::{
-    BadLimit, ConvertOptions, CriteoColumns, OnBad, SchemaFile, convert_criteo, convert_csv,
-    convert_hugectr_raw,
+    ConvertOptions, CriteoColumns, SchemaFile, convert_criteo, convert_csv, convert_hugectr_raw,
 };
 use rankine_reader::generate::Shape;
-use rankine_reader::io::{IoMode, IoOptions};
 use rankine_reader::raw::RawFormat;
-use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Vocabulary, sealed, verify};
+use rankine_reader::{Dataset, sealed};
 use serde_json::Value;
 use support::{Place, criteo_rows, files_below, numbers, root};
 
+#[path = "../fuzz/src/lib.rs"]
+mod fuzz;
 #[path = "support/hostile.rs"]
 mod hostile;
 mod support;
+
+/// Reads the corpus of a fuzz target.
+fn replay<R: fuzz::Reader>() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let reader = R::new(fuzz::Place::new());
+    let folder = root().join("fuzz/corpus").join(R::NAME);
+    for (name, bytes) in reader.seeds() {
+        let path = folder.join(format!("seed-{name}"));
+        if std::env::var_os("RANKINE_BLESS").is_some() {
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(&path, bytes).unwrap();
+        }
+        let kept = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        reader.read(&kept).unwrap_or_else(|error| panic!("{} is not whole: {error}", path.display()));
+    }
+    for path in files_below(&folder) {
+        let bytes = fs::read(&path).unwrap();
+        let limit = R::BASE_BYTES + R::FACTOR * bytes.len();
+        read_within(R::NAME, &support::word(&path), (limit, bytes.len()), || reader.read(&bytes));
+    }
+}
+
+macro_rules! replays {
+    ($($test:ident: $reader:ident),* $(,)?) => {
+        $(#[test]
+        fn $test() {
+            replay::<fuzz::$reader>();
+        })*
+
+        #[test]
+        fn every_corpus_is_read() {
+            let read = BTreeSet::from([$(<fuzz::$reader as fuzz::Reader>::NAME.to_owned()),*]);
+            let names = |folder: &str, end: &str| -> BTreeSet<String> {
+                let entries = fs::read_dir(root().join("fuzz").join(folder)).unwrap();
+                let name = |entry: std::io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+                entries.map(|entry| name(entry).trim_end_matches(end).to_owned()).collect()
+            };
+            assert_eq!(names("corpus", ""), read);
+            assert_eq!(names("targets", ".rs"), read);
+        }
+    };
+}
+
+replays! {
+    corpus_of_block: Block,
+    corpus_of_checkpoint: Checkpoint,
+    corpus_of_criteo: Criteo,
+    corpus_of_csv: Csv,
+    corpus_of_dataset: Dataset,
+    corpus_of_frames: Frames,
+    corpus_of_job: Job,
+    corpus_of_machine: Machine,
+    corpus_of_model: Model,
+    corpus_of_raw: Raw,
+    corpus_of_schema: Schema,
+    corpus_of_shape: Shape,
+    corpus_of_vocabulary: Vocabulary,
+}
 
 /// Every place of a JSON value in turn with something else in it.
 fn json_variants(whole: &Value) -> Vec<(String, Value)> {
@@ -77,46 +135,6 @@ fn checksum(bytes: &[u8]) -> Value {
     sealed::Checksum::of(bytes).to_string().into()
 }
 
-fn said(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
-/// Every sample of a dataset's parts, and what lies beside them.
-fn read_dataset(dir: &Path) -> Result<(), String> {
-    let dataset = Dataset::open(dir).map_err(said)?;
-    stream(&dataset)?;
-    dataset.statistics().map_err(said)?;
-    for column in &dataset.schema().categorical {
-        let name = rankine_reader::vocabulary::file_name(&column.name);
-        if dataset.files().iter().any(|file| file.name == name) {
-            Vocabulary::from_tsv(&dataset.checked_file(&name).map_err(said)?)?;
-        }
-    }
-    verify::verify(&dataset, NonZeroUsize::MIN).map(drop).map_err(said)
-}
-
-fn stream(dataset: &Dataset) -> Result<(), String> {
-    for part in dataset.parts() {
-        let io = IoOptions { mode: IoMode::Pread, depth: 2 };
-        let options = StreamOptions { io, ..StreamOptions::one_epoch(64) };
-        for batch in BatchStream::open(dataset.part(part).map_err(said)?, &options).map_err(said)? {
-            batch.map_err(said)?;
-        }
-    }
-    Ok(())
-}
-
-/// Options of a conversion that leaves bad rows out.
-fn lenient(file: PathBuf, out: PathBuf) -> ConvertOptions {
-    ConvertOptions {
-        on_bad: OnBad::Quarantine,
-        bad_limit: BadLimit::Percent(100.0),
-        threads: NonZeroUsize::MIN,
-        ..ConvertOptions::new(vec![file], out)
-    }
-    .with_memory(1 << 20)
-}
-
 fn silent(_: &'static str, _: u64, _: u64) {}
 
 /// Converts into the folder `out` of the place, which is gone afterwards.
@@ -131,17 +149,6 @@ fn converting(
         outcome
     }
 }
-
-const CSV_SCHEMA: &str = "\
-label = { column = \"label\" }
-weight = { column = \"weight\" }
-dense = [{ column = \"price\", transform = [\"log1p\", \"standardize\"] }]
-categorical = [
-    { column = \"user\", vocabulary = { kind = \"exact\", min_count = 2 } },
-    { column = \"tags\", vocabulary = { kind = \"hash\", rows = 100 }, separator = \"|\" },
-    { column = \"row\", vocabulary = { kind = \"identity\", rows = 10 } },
-]
-";
 
 fn csv_rows() -> String {
     let mut next = numbers(3);
@@ -258,7 +265,7 @@ fn logs() {
     place.file("rows", gzip.finish().unwrap());
     read_variants("criteo-tsv, compressed", &place.path("rows"), false, &criteo);
 
-    let schema = SchemaFile::parse("schema.toml", CSV_SCHEMA).unwrap();
+    let schema = SchemaFile::parse("schema.toml", CSV_SCHEMAS[0]).unwrap();
     let csv = converting(&place, |options| convert_csv(options, &schema, 1, &silent).map(drop).map_err(said));
     place.file("rows", csv_rows());
     read_variants("csv", &place.path("rows"), true, csv);
@@ -282,7 +289,7 @@ fn raw_records() {
         converting(&place, |options| convert_hugectr_raw(options, &format, &silent).map(drop).map_err(said));
     read_variants("hugectr-raw", &place.path("rows"), false, convert);
     read_variants("raw files as they are", &place.path("rows"), false, || {
-        stream(&Dataset::raw(&format, &[place.path("rows")], &[]).map_err(said)?)
+        stream_dataset(&Dataset::raw(&format, &[place.path("rows")], &[]).map_err(said)?)
     });
 }
 
@@ -294,7 +301,7 @@ fn shapes_schemas_and_jobs() {
         let format = RawFormat::new(Shape::load(&shape).map_err(said)?);
         format.block_samples().map(drop).map_err(said)
     });
-    place.file("schema.toml", CSV_SCHEMA);
+    place.file("schema.toml", CSV_SCHEMAS[0]);
     let schema = place.path("schema.toml");
     read_variants("a schema file", &schema, true, || SchemaFile::load(&schema).map(drop).map_err(said));
     let configs = files_below(&root().join("configs"));
@@ -347,19 +354,10 @@ fn checkpoints() {
     let job = Job::load(support::job(&place).as_ref(), &sets).unwrap();
     let run = place.path("run");
     train(&job, TrainOptions { run_dir: Some(&run), ..TrainOptions::default() }, &mut ()).unwrap();
-    let files: Arc<dyn Files> = Arc::new(Disk);
     let whole = run.join("checkpoints/step-1");
     // The second one is an addition to the first.
     for dir in [&whole, &run.join("checkpoints/step-2")] {
-        let load = || {
-            let checkpoint = Checkpoint::open(&files, dir).map_err(said)?;
-            let rows = StoredRows::new(&checkpoint, 0, 1).map_err(said)?;
-            checkpoint.dense().map_err(said)?;
-            for (number, part) in rows.parts().iter().enumerate() {
-                rows.read(number, 0..part.rows.len(), &mut Vec::new()).map_err(said)?;
-            }
-            checkpoint.verify().map(drop).map_err(said)
-        };
+        let load = || read_checkpoint(dir);
         let bytes: usize =
             files_below(dir).iter().map(|file| fs::metadata(file).unwrap().len() as usize).sum();
         let [manifest, index, shard] =
@@ -385,7 +383,76 @@ fn checkpoints() {
             fs::write(&manifest, seal(&of_manifest)).unwrap();
             read("a shard's index with a right checksum", &case, bytes, load);
         }
+        // An index does not lead out of its checkpoint's folder, whatever it is called itself.
+        let mut elsewhere = of_index.clone();
+        elsewhere["name"] =
+            format!("../{}/shard-00000.safetensors", dir.file_name().unwrap().display()).into();
+        let text = seal_index(&elsewhere);
+        let mut of_manifest = of_manifest;
+        let entry = &mut of_manifest["shards"][0];
+        (entry["name"], entry["bytes"], entry["xxh3"]) =
+            ("index".into(), text.len().into(), checksum(text.as_bytes()));
+        let unnamed = dir.join("index");
+        fs::write(&unnamed, text).unwrap();
+        fs::write(&manifest, seal(&of_manifest)).unwrap();
+        let error = load().unwrap_err();
+        assert!(error.contains("it is the index of another shard"), "{error}");
+        fs::remove_file(unnamed).unwrap();
+
         kept.iter().for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
         load().unwrap();
+    }
+}
+
+/// Long inputs of many small things: beside them, what readers take whatever they read is nothing.
+#[test]
+fn many_small_things() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let numbered = |count: usize, line: fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let texts = [
+        format!("a = [{}]", "0,".repeat(1 << 20)),
+        format!("a = [{}]", "[],".repeat(1 << 19)),
+        numbered(1 << 17, |number| format!("a{number}=0\n")),
+        "[[a]]\n".repeat(1 << 17),
+        numbered(1 << 15, |number| format!("[a.b{number}]\n")),
+        format!("a = {{{}}}", numbered(1 << 16, |number| format!("b{number}=0,"))),
+        format!("a{} = 0", ".b".repeat(1 << 12)),
+        format!("\\*\t0\n{}", numbered(1 << 17, |number| format!("{number}\t1\n"))),
+    ];
+    for text in &texts {
+        let limit = fuzz::TEXT_BASE_BYTES + fuzz::TEXT_FACTOR * text.len();
+        let judge = |name: &str, work: &dyn Fn(&[u8]) -> Result<(), String>| {
+            let case = format!("many of {:?}", &text[..20]);
+            read_within(name, &case, (limit, text.len()), || work(text.as_bytes()));
+        };
+        let place = fuzz::Place::new;
+        judge("schema", &|text| fuzz::Schema::new(place()).read(text));
+        judge("job", &|text| fuzz::Job::new(place()).read(text));
+        judge("machine", &|text| fuzz::Machine::new(place()).read(text));
+        judge("shape", &|text| fuzz::Shape::new(place()).read(text));
+        judge("vocabulary", &|text| fuzz::Vocabulary::new(place()).read(text));
+    }
+}
+
+/// The same in manifests, at places where readers have to look at all of a value before they know what it is.
+#[test]
+fn manifests_of_many_small_things() {
+    let place = Place::new();
+    let dir = dataset(&place);
+    let many = Value::from(vec![0; 1 << 20]);
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let path = dir.join("dataset.json");
+    let (content, seal) = unseal(&path);
+    for at in ["/origin/converted/format", "/schema/categorical/0/vocabulary", "/schema/labels", "/files"] {
+        let mut content = content.clone();
+        match content.pointer_mut(at).unwrap() {
+            Value::Object(map) => drop(map.insert("more".into(), many.clone())),
+            other => *other = many.clone(),
+        }
+        let text = seal(&content);
+        drop(content);
+        fs::write(&path, &text).unwrap();
+        let limit = fuzz::TEXT_BASE_BYTES + fuzz::TEXT_FACTOR * text.len();
+        read_within("dataset.json", at, (limit, text.len()), || read_dataset(&dir));
     }
 }

@@ -14,9 +14,11 @@ mod support;
 type Outcome = Result<(), Failed>;
 
 /// Between nodes NCCL carries, which wants a GPU a rank: beside each of these how many that takes.
-const OF_NODES: [(Body, usize); 2] = [
+const OF_NODES: [(Body, usize); 4] = [
     (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
     (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
+    (("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)), 2),
+    (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 4),
 ];
 
 /// A test by its name.
@@ -104,15 +106,29 @@ impl Place {
         command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
+        // What NCCL says goes to the output of the command.
+        command.env_remove("NCCL_DEBUG");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     /// So many processes of it, in the order of ranks.
     fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
+        self.processes_with(run, count, sets, &[])
+    }
+
+    /// The same with more in their environment.
+    fn processes_with(
+        &self,
+        run: &str,
+        count: usize,
+        sets: &[&str],
+        more: &[(&str, &str)],
+    ) -> Result<Vec<Child>, Failed> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let start = |rank: usize| {
             let mut command = self.train(run, sets);
+            command.envs(more.iter().copied());
             let (rank, count) = (rank.to_string(), count.to_string());
             let rank = [("RANK", rank.as_str()), ("LOCAL_RANK", &rank)];
             let all = [("WORLD_SIZE", count.as_str()), ("LOCAL_WORLD_SIZE", &count)];
@@ -167,6 +183,43 @@ fn the_same_as_threads(place: &Place, (processes, each): (usize, usize), sets: &
         return Err(format!("{:#?} in place of {:#?}", processes.1, threads.1).into());
     }
     if threads.0 == processes.0 { Ok(()) } else { Err("other weights".into()) }
+}
+
+/// Two processes, each a node with some GPUs, between which NCCL has the network alone: as between machines.
+fn nodes_train_as_one_gpu(each: usize) -> Outcome {
+    const STEPS: usize = 200;
+    let place = Place::new()?;
+    let sets = ["device.precision=fp32", "train.epochs=10", "train.log_every_steps=1"];
+    succeeded(place.train("alone", &sets).spawn()?)?;
+    let ranks = format!("device.ranks={}", 2 * each);
+    let sets = [&sets[..], &[&ranks, "device.nodes=2"]].concat();
+    let apart = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")];
+    for run in ["nodes", "again"] {
+        for child in place.processes_with(run, 2, &sets, &apart)? {
+            succeeded(child)?;
+        }
+    }
+    if outcome(&place.path("nodes"))? != outcome(&place.path("again"))? {
+        return Err("two trainings differ".into());
+    }
+    let (alone, nodes) = (losses(&place.path("alone"))?, losses(&place.path("nodes"))?);
+    if (alone.len(), nodes.len()) != (STEPS, STEPS) {
+        return Err(format!("{} and {} losses, and not {STEPS}", alone.len(), nodes.len()).into());
+    }
+    let apart = |(_, (alone, nodes)): &(usize, (&f64, &f64))| (*nodes - *alone).abs() > 1e-4 * *alone;
+    match alone.iter().zip(&nodes).enumerate().find(apart) {
+        None => Ok(()),
+        Some((step, (alone, nodes))) => {
+            Err(format!("the loss of step {}: {nodes}, and {alone} on one GPU", step + 1).into())
+        }
+    }
+}
+
+/// The losses that a run has told.
+fn losses(run: &Path) -> Result<Vec<f64>, Failed> {
+    let metrics = fs::read_to_string(run.join("metrics.jsonl"))?;
+    let lines = metrics.lines().map(serde_json::from_str).collect::<Result<Vec<serde_json::Value>, _>>()?;
+    Ok(lines.iter().filter(|line| line["kind"] == "train").filter_map(|line| line["loss"].as_f64()).collect())
 }
 
 /// Of which each process unpacks all, and takes its own.

@@ -28,6 +28,10 @@ pub const DESCRIPTOR_BYTES: usize = 32;
 pub const STREAM_ALIGN: usize = 16;
 /// A ragged column has the offset of its bag for every so many samples, so that a reader can start in the middle.
 pub const START_EVERY: usize = 256;
+/// Values of a block that take no bits, at most, since all of their stream are the same: twice what the largest block
+/// has by [`Schema::default_block_samples`], unless 256 samples of it have more. All others take a bit or more, so that
+/// a block's length bounds what it unpacks to.
+pub const FREE_VALUES_MAX: u64 = 1 << 25;
 /// What stands for a missing label; a block that has none packs its labels to one bit.
 const MISSING_LABEL: u64 = 2;
 /// Where the checksummed bytes begin: all behind magic and checksum.
@@ -74,7 +78,7 @@ pub struct BlockId {
 /// Packs samples into a block, its length a multiple of [`BLOCK_ALIGN`].
 ///
 /// # Errors
-/// A description of the limit, where the samples do not fit one: 2^32 bytes.
+/// A description of the limit, where the samples do not fit one: 2^32 bytes, or [`FREE_VALUES_MAX`].
 ///
 /// # Panics
 /// Where the samples are not of this schema: an id out of its table, a bag of a size that its column does not admit.
@@ -106,6 +110,12 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
     }
 
     assert_eq!(streams.len(), stream_count);
+    if let Some(free) = too_many_free_values(&streams) {
+        return Err(format!(
+            "a block of {} samples has {free} values in columns of a single one, over the limit of {FREE_VALUES_MAX}",
+            samples.len
+        ));
+    }
     out.resize((out.len() + bits::GUARD_BYTES).next_multiple_of(BLOCK_ALIGN), 0);
     let bytes = u32::try_from(out.len()).map_err(|_| {
         format!("a block of {} samples takes {} bytes, over the limit of 2^32", samples.len, out.len())
@@ -133,6 +143,12 @@ pub fn encode(schema: &Schema, id: BlockId, samples: &Samples) -> Result<Vec<u8>
 /// The number of streams in a block of this schema: one a label, weight and dense column, three a categorical column.
 fn streams_of(schema: &Schema) -> usize {
     schema.labels.len() + schema.weight.iter().len() + schema.dense.len() + 3 * schema.categorical.len()
+}
+
+/// How many values take no bits, where those are too many.
+fn too_many_free_values(streams: &[Stream]) -> Option<u64> {
+    let free = streams.iter().filter(|stream| stream.bits == 0).map(|stream| u64::from(stream.count)).sum();
+    (free > FREE_VALUES_MAX).then_some(free)
 }
 
 /// A categorical column is three streams: bag sizes, the offset of every 256th bag (only where sizes differ), ids.
@@ -278,9 +294,14 @@ impl<'a> Block<'a> {
 
     /// Every column must have a value a sample; bag sizes that differ are summed when they are decoded.
     ///
-    /// A label takes a bit or two, so the block's length bounds its samples, and the schema's hotness its ids: no count
-    /// can ask for memory out of proportion, though streams of equal values take no bytes.
+    /// A label takes a bit or two, so the block's length bounds its samples, and all other values but those of streams
+    /// without bits, of which there may be [`FREE_VALUES_MAX`]: no count can ask for memory out of proportion.
     fn check_counts(&self, schema: &Schema) -> Result<(), String> {
+        if let Some(free) = too_many_free_values(&self.layout.streams) {
+            return Err(format!(
+                "it has {free} values that take no bits, over the limit of {FREE_VALUES_MAX}"
+            ));
+        }
         let bag_streams = self.layout.streams.len() - 3 * schema.categorical.len();
         let (flat, bags) = self.layout.streams.split_at(bag_streams);
         let dense_kind = match schema.dense_dtype {
@@ -562,6 +583,20 @@ mod tests {
         let mut back = Samples::new(&schema);
         Block::parse(&bytes, &schema).unwrap().decode_into(&schema, &mut back).unwrap();
         assert!(back == samples);
+    }
+
+    /// Values of no bits take no bytes: without a limit few bytes would ask for any memory.
+    #[test]
+    fn values_of_no_bits_are_limited() {
+        let schema = one_column(1, Hotness::Fixed(64));
+        let bytes = encode(&schema, ID, &testing::samples_of(&schema, 100, 1)).unwrap();
+        let hostile = with_descriptor(&bytes, 3, 12, &u32::MAX.to_le_bytes());
+        let refusal = Block::parse(&hostile, &schema).unwrap_err();
+        assert!(refusal.contains("values that take no bits, over the limit of 33554432"), "{refusal}");
+        let stream = |bits, count| Stream { base: 0, offset: 0, count, bits, kind: StreamKind::Packed };
+        let half = stream(0, 1 << 24);
+        assert_eq!(too_many_free_values(&[half, half, stream(1, u32::MAX)]), None);
+        assert_eq!(too_many_free_values(&[half, half, stream(0, 1)]), Some((1 << 25) + 1));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::block::BLOCK_ALIGN;
 use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
 use crate::generate::Generation;
@@ -433,6 +434,12 @@ impl Dataset {
             for entry in entries.by_ref().take(file.blocks as usize) {
                 let bytes = u32::from_le_bytes(entry[0..4].try_into().expect("four bytes"));
                 let checksum = u64::from_le_bytes(entry[8..16].try_into().expect("eight bytes"));
+                if bytes == 0 || !(bytes as usize).is_multiple_of(BLOCK_ALIGN) {
+                    return Err(damaged(format!(
+                        "it gives block {} {bytes} bytes, and blocks have a multiple of {BLOCK_ALIGN}",
+                        blocks.len()
+                    )));
+                }
                 let samples = samples_left.min(u64::from(block_samples)) as u32;
                 blocks.push(BlockLocation { file: number as u32, offset, bytes, samples, checksum });
                 offset += u64::from(bytes);
@@ -473,6 +480,13 @@ impl Dataset {
         let tables = statistics::from_bytes(&bytes).map_err(|what| Error::damaged(&path, None, what))?;
         if tables.len() != self.schema().categorical.len() {
             return Err(Error::damaged(&path, None, "it does not have a table a categorical column"));
+        }
+        for (column, table) in self.schema().categorical.iter().zip(&tables) {
+            if let Some((row, _)) = table.head.iter().find(|&&(row, _)| row >= column.rows) {
+                let what =
+                    format!("it counts row {row} of column {}, which has {}", column.name, column.rows);
+                return Err(Error::damaged(&path, None, what));
+            }
         }
         Ok(tables)
     }

@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+/// The most ids of a bag: what bounds the memory that few bytes can ask for.
+pub const HOTNESS_MAX: u32 = 1 << 16;
+
 /// The columns of a dataset, in the order in which blocks store them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,6 +240,13 @@ impl Schema {
             }
             if column.hotness == Hotness::Fixed(0) {
                 return Err(Error::invalid(format!("column {} has a fixed hotness of 0", column.name)));
+            }
+            if column.hotness.max() > HOTNESS_MAX {
+                return Err(Error::invalid(format!(
+                    "column {} has bags of {} ids, and may have {HOTNESS_MAX}",
+                    column.name,
+                    column.hotness.max()
+                )));
             }
         }
         for column in &self.dense {

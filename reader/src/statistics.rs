@@ -43,6 +43,17 @@ pub struct TailBucket {
 }
 
 impl TableStatistics {
+    /// The rows of head and tail, and their look-ups: what [`TableStatistics::distinct_rows`] and
+    /// [`TableStatistics::lookups`] say. `None` where they are beyond any count.
+    fn sums(&self) -> Option<(u64, u64)> {
+        let head = self.head.iter().map(|&(_, count)| (1, count));
+        let tail = self.tail.iter().map(|bucket| (bucket.rows, bucket.lookups));
+        let add = |(rows, lookups): (u64, u64), (more, count): (u64, u64)| {
+            Some((rows.checked_add(more)?, lookups.checked_add(count)?))
+        };
+        head.chain(tail).try_fold((0, 0), add)
+    }
+
     /// The share of all look-ups that go to the most frequent `rows` rows, in `0..=1`. Exact within the head; behind
     /// it the rows of a bucket count as equally frequent.
     pub fn coverage(&self, rows: u64) -> f64 {
@@ -169,7 +180,11 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
         for bucket in &mut tail {
             *bucket = TailBucket { rows: take()?, lookups: take()? };
         }
-        tables.push(TableStatistics { bags, lookups, distinct_rows, head, tail });
+        let table = TableStatistics { bags, lookups, distinct_rows, head, tail };
+        if table.sums() != Some((distinct_rows, lookups)) {
+            return Err(format!("the counts of table {} do not add up", tables.len()));
+        }
+        tables.push(table);
     }
     if !rest.is_empty() {
         return Err(format!("{} bytes follow its last table", rest.len()));
@@ -201,6 +216,31 @@ mod tests {
             assert!(from_bytes(&bytes[..len]).is_err());
         }
         assert!(from_bytes(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    /// Sums of what a file says would otherwise be taken later, where nobody looks whether they overflow.
+    #[test]
+    fn counts_that_do_not_add_up_are_refused() {
+        let counter = TableCounter::new(10);
+        let mut bags = Bags::default();
+        bags.push([3, 3, 7]);
+        counter.add(&bags);
+        let whole = counter.statistics();
+        let with = |change: fn(&mut TableStatistics)| {
+            let mut table = whole.clone();
+            change(&mut table);
+            from_bytes(&to_bytes(&[table]))
+        };
+        assert!(with(|_| ()).is_ok());
+        let changes: [fn(&mut TableStatistics); 4] = [
+            |table| table.lookups += 1,
+            |table| table.distinct_rows -= 1,
+            |table| table.head[0].1 = u64::MAX,
+            |table| table.tail[63] = TailBucket { rows: 1, lookups: u64::MAX },
+        ];
+        for change in changes {
+            assert!(with(change).unwrap_err().contains("the counts of table 0 do not add up"));
+        }
     }
 
     #[test]

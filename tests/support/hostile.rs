@@ -3,46 +3,17 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Counts what is allocated, and the most that was at once.
-struct Counting;
-
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: every call goes to the system's allocator as it came; only numbers are kept beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        grown(layout.size());
-        // SAFETY: the caller keeps `alloc`'s contract, which is the system's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        grown(layout.size());
-        // SAFETY: as above. Passed on as it is, lest pages that are never touched be written.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        NOW.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps `dealloc`'s contract, which is the system's.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-fn grown(bytes: usize) {
-    MOST.fetch_max(NOW.fetch_add(bytes, Ordering::Relaxed) + bytes, Ordering::Relaxed);
-}
+#[path = "../../fuzz/src/memory.rs"]
+#[allow(unreachable_pub, reason = "fuzz targets take it from a crate of their own")]
+mod memory;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// Bytes that a reader may take whatever it reads: chunks, blocks and buffers of a bounded size.
 const BASE_BYTES: usize = 64 << 20;
@@ -54,10 +25,17 @@ pub(crate) static ALONE: Mutex<()> = Mutex::new(());
 
 /// Reads a case, and judges how: an error is as good as a result.
 pub(crate) fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -> Result<(), String>) {
-    let before = NOW.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
-    let outcome = catch_unwind(AssertUnwindSafe(work));
-    let most = MOST.load(Ordering::Relaxed).saturating_sub(before);
+    read_within(reader, case, (BASE_BYTES + FACTOR * bytes, bytes), work);
+}
+
+/// The same within so much memory for so many bytes.
+pub(crate) fn read_within(
+    reader: &str,
+    case: &str,
+    (limit, bytes): (usize, usize),
+    work: impl FnOnce() -> Result<(), String>,
+) {
+    let (outcome, most) = memory::measured(|| catch_unwind(AssertUnwindSafe(work)));
     match outcome {
         Err(_) => panic!("{reader}, {case}: it panics"),
         Ok(Err(message)) => {
@@ -65,7 +43,6 @@ pub(crate) fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -
         }
         Ok(Ok(())) => {}
     }
-    let limit = BASE_BYTES + FACTOR * bytes;
     assert!(most <= limit, "{reader}, {case}: {most} bytes of memory for {bytes} of input");
 }
 

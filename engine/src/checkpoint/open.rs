@@ -14,10 +14,12 @@ use super::error::Doing;
 use super::files::{Files, Input};
 use super::folder::step_name;
 use super::index::{self, PieceOf, SavedRows, ShardIndex};
-use super::manifest::{self, Manifest};
+use super::manifest::{self, Manifest, TrainState};
 use super::piece::{self, Piece};
 use super::{CheckpointError, DenseState};
 
+/// No training counts further: with it, what is added to a count is one still.
+const COUNT_MAX: u64 = 1 << 60;
 /// The longest manifest or index that is believed.
 const SEALED_BYTES_MAX: u64 = 256 << 20;
 
@@ -90,7 +92,8 @@ impl Checkpoint {
         for file in &manifest.shards {
             let index: ShardIndex = read_sealed(&**files, path, file)?;
             let at = path.join(&file.name);
-            let fits = file.name.strip_suffix(".json") == index.name.strip_suffix(".safetensors");
+            let stem = file.name.strip_suffix(".json");
+            let fits = stem.is_some() && stem == index.name.strip_suffix(".safetensors");
             let fits =
                 if fits { index.validate(&manifest) } else { Err("it is the index of another shard".into()) };
             fits.map_err(|what| CheckpointError::damaged(&at, what))?;
@@ -371,6 +374,10 @@ impl Manifest {
         let tables = self.spec.tables.iter().cloned().chain(self.spec.wide_tables());
         if !tables.eq(self.tables.iter().map(|table| table.table.clone())) {
             return Err("its tables are not those of the model".into());
+        }
+        let TrainState { step, position, samples, .. } = self.train;
+        if [step, position.epoch, position.sample, samples].iter().any(|&count| count > COUNT_MAX) {
+            return Err(format!("no training comes to step {step}, or so many samples or epochs"));
         }
         if self.dense.state.len() > 2 || self.tables.iter().any(|table| table.learns.state.len() > 2) {
             return Err("no rule keeps so much".into());

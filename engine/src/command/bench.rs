@@ -211,8 +211,10 @@ impl fmt::Display for Iteration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bench = self.0;
         let times = |times: &Times| {
-            let Times { ms_per_iteration, ms_p10, ms_p99 } = times;
-            format!("{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3})")
+            let Times { ms_per_iteration, ms_p10, ms_p99, ms_mean } = times;
+            format!(
+                "{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3}; {ms_mean:.3} on average)"
+            )
         };
         writeln!(f, "device              {}", bench.device)?;
         match &bench.input {

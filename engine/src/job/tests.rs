@@ -886,27 +886,27 @@ fn any_job() -> impl Strategy<Value = Job> {
         0..4,
     )
     .prop_map(|tables| {
-        let table = |(
-            number,
-            (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
-        ): (
-            usize,
-            (usize, Option<String>, _, _, Option<Placement>, Option<Exchange>, _, Option<Count>),
-        )| Table {
-            columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
-            name: name.map(|name| format!("{name}{number}")),
-            dim: None,
-            optimizer,
-            learning_rate_factor,
-            dtype,
-            placement,
-            exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
-            ids_out_of_range: placement.map(|_| IdPolicy::Oov),
-            oov_row: placement.map(|_| 7),
-            frequent_rows: frequent_rows
-                .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
-        };
-        tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
+        let numbered = tables.into_iter().enumerate();
+        let of_tables = numbered.map(
+            |(
+                number,
+                (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
+            )| Table {
+                columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
+                name: name.map(|name| format!("{name}{number}")),
+                dim: None,
+                optimizer,
+                learning_rate_factor,
+                dtype,
+                placement,
+                exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+                ids_out_of_range: placement.map(|_| IdPolicy::Oov),
+                oov_row: placement.map(|_| 7),
+                frequent_rows: frequent_rows
+                    .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
+            },
+        );
+        of_tables.collect::<Vec<_>>()
     });
     let heads = proptest::collection::vec(positive(), 0..3).prop_map(|weights| {
         let head = |(number, weight)| Head { label: format!("label {number}"), weight };

@@ -93,7 +93,7 @@ impl Inbox {
     /// # Errors
     /// `UnexpectedEof` where the other side has ended, and `InvalidData` where it sends what is no message, or one of
     /// more than `most` bytes.
-    pub(super) fn read(&mut self, mut stream: &TcpStream, most: usize) -> io::Result<Option<Message>> {
+    pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Message>> {
         loop {
             let wanted = self.wanted(most)?;
             if self.0.len() == wanted {

@@ -14,6 +14,7 @@ mod gpus;
 mod group;
 mod meeting;
 mod member;
+mod outside;
 mod seat;
 mod source;
 #[cfg(test)]
@@ -28,6 +29,8 @@ pub use gpus::{Link, links};
 pub use group::ProcessGroup;
 pub use meeting::Meeting;
 pub use member::{Member, Node, nodes};
+#[doc(hidden)]
+pub use outside::read_stream;
 pub use seat::{Seat, Wanted};
 pub use source::Launcher;
 pub use watch::{Failure, Patience};

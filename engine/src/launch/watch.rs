@@ -48,7 +48,7 @@ impl Patience {
 /// How long a process has that ends by itself.
 const LAST: Duration = Duration::from_secs(8);
 /// Bytes of a message, at most.
-const BYTES_MAX: usize = 1 << 16;
+pub(super) const BYTES_MAX: usize = 1 << 16;
 
 /// Why all processes of a job end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

@@ -139,7 +139,8 @@ impl ModelSpec {
 
     /// The number of parameters in tables, those of first-order terms included.
     pub fn embedding_parameters(&self) -> u64 {
-        self.tables.iter().chain(&self.wide_tables()).map(|table| table.rows * table.dim as u64).sum()
+        let parameters = |table: &TableSpec| table.rows.saturating_mul(table.dim as u64);
+        self.tables.iter().chain(&self.wide_tables()).map(parameters).fold(0, u64::saturating_add)
     }
 }
 
@@ -173,6 +174,14 @@ mod tests {
         let cross = 3 * (3456 * 512 + 512 * 3456 + 3456);
         assert_eq!(dcn.top_inputs(), 3456);
         assert_eq!(dcn.dense_parameters() - dlrm.dense_parameters(), cross + (3456 - 479) * 1024);
+    }
+
+    #[test]
+    fn tables_are_not_endless() {
+        let mut spec = reference(Interaction::Dot);
+        assert_eq!(spec.validate(), Ok(()));
+        spec.tables[3].rows = u64::MAX;
+        assert!(spec.validate().unwrap_err().contains("table C3 has 18446744073709551615 rows"));
     }
 
     #[test]

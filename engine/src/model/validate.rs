@@ -7,6 +7,8 @@ use super::spec::{Interaction, ModelSpec};
 
 /// No part has more elements or members than this. With it no size in this crate exceeds 64 bits.
 const COUNT_MAX: usize = 1 << 20;
+/// No table has more rows.
+const ROWS_MAX: u64 = 1 << 40;
 /// Cross layers, whose parameters grow with the square of the vectors' elements.
 const CROSS_LAYERS_MAX: usize = 1 << 10;
 
@@ -31,8 +33,11 @@ impl ModelSpec {
         unique("table", self.tables.iter().map(|table| &table.name))?;
         unique("feature", self.features.iter().map(|feature| &feature.column))?;
         unique("head", self.heads.iter().map(|head| &head.label))?;
-        if let Some(table) = self.tables.iter().find(|table| table.rows == 0) {
-            return Err(format!("table {} has no rows", table.name));
+        if let Some(table) = self.tables.iter().find(|table| !(1..=ROWS_MAX).contains(&table.rows)) {
+            return Err(format!(
+                "table {} has {} rows, and may have 1 to {ROWS_MAX}",
+                table.name, table.rows
+            ));
         }
         if let Some(feature) = self.features.iter().find(|feature| feature.table >= self.tables.len()) {
             return Err(format!("feature {} looks up a table that is not there", feature.column));

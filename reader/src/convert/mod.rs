@@ -26,6 +26,7 @@ mod parquet;
 mod pass;
 mod plan;
 mod predict;
+mod rehearse;
 mod report;
 mod rows;
 mod schema_file;
@@ -50,6 +51,8 @@ pub use options::{
     VocabularyChoice,
 };
 pub use predict::{RawChunk, read_raw};
+#[doc(hidden)]
+pub use rehearse::rehearse;
 pub use report::{
     CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
 };
@@ -62,7 +65,7 @@ use std::sync::Arc;
 
 use crate::dataset::Origin;
 use crate::error::{Error, IoContext, Result};
-use crate::schema::{DenseTransform, Schema};
+use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
 use crate::vocabulary;
 use crate::write::{CheckedFile, DatasetWriter, PartialDir, sync_dir, write_file};
 
@@ -81,7 +84,7 @@ pub const CATEGORICAL_COLUMNS: usize = 26;
 /// A longer line is a bad row.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
 /// A row with more categories in one column is bad.
-pub const BAG_MAX: u32 = 1 << 16;
+pub const BAG_MAX: u32 = HOTNESS_MAX;
 
 /// Hears how far a conversion is; called from one thread at a time, a few times a second or more.
 pub trait Progress: Sync {

@@ -54,72 +54,110 @@ pub fn read_raw(
     progress: &dyn Progress,
     take: impl FnMut(RawChunk<'_>) -> Result<()>,
 ) -> Result<()> {
+    let read = ReadInOrder { schema, encoder, ids, threads, progress, take };
+    with_source(files, format, schema, (Needed::Features, Limits::default()), read)
+}
+
+/// What is done with raw rows, whatever their form.
+pub(crate) trait WithSource {
+    /// What becomes of ids of records that are no rows of their tables.
+    fn ids(&self) -> &IdRules;
+
+    /// Does it.
+    fn with<S: RowSource>(self, source: &S) -> Result<()>;
+}
+
+/// Opens files of raw rows for samples of a schema.
+///
+/// # Errors
+/// Those of `with`; [`Error::Io`]; [`Error::Invalid`] where the files do not have what is `needed`.
+pub(crate) fn with_source(
+    files: &[PathBuf],
+    format: &RowFormat,
+    schema: &Schema,
+    (needed, limits): (Needed, Limits),
+    with: impl WithSource,
+) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
-    let limits = Limits::default();
     let standardized = |dense: &Dense| dense.transform != DenseTransform::plain(dense.transform.function);
     let standardized: Vec<bool> = schema.dense.iter().map(standardized).collect();
-    let target = NamedTarget { schema, standardized: &standardized, needed: Needed::Features };
+    let target = NamedTarget { schema, standardized: &standardized, needed };
     match format {
         RowFormat::CriteoTsv => {
             let labelled = |file: &Source| {
+                if needed == Needed::All {
+                    return Ok(true);
+                }
                 let first = file.first_row(LineRules::default(), limits)?;
                 Ok(!first.is_some_and(|line| CriteoParser::lacks_label(schema, &line)))
             };
             let source = criteo_source(schema, files, limits, labelled)?;
-            read_source(&source, schema, encoder, threads, progress, take)
+            with.with(&source)
         }
         RowFormat::Csv(csv) => {
             let refuse = |missing: MissingColumn| Error::Invalid(missing.why);
             let source = csv_source(csv, target, files, limits, refuse)?;
-            read_source(&source, schema, encoder, threads, progress, take)
+            with.with(&source)
         }
         RowFormat::HugectrRaw(raw) => {
+            // Before there are columns: their number comes from outside.
+            raw.record_bytes()?;
             if raw.schema(schema.dense_dtype) != *schema {
                 return Err(Error::invalid("records of this form do not have the columns of the schema"));
             }
-            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(ids.clone());
-            read_source(&source, schema, encoder, threads, progress, take)
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(with.ids().clone());
+            with.with(&source)
         }
         #[cfg(feature = "parquet")]
         RowFormat::Parquet(sources) => {
             let refuse = |_: &str, why| Error::Invalid(why);
             let source = parquet::parquet_source(sources, target, files, refuse)?;
-            read_source(&source, schema, encoder, threads, progress, take)
+            with.with(&source)
         }
         #[cfg(not(feature = "parquet"))]
         RowFormat::Parquet(_) => Err(crate::convert::no_parquet()),
     }
 }
 
-fn read_source<S: RowSource>(
-    source: &S,
-    schema: &Schema,
-    encoder: &Encoder,
+/// Reads rows in their order, on some threads.
+struct ReadInOrder<'a, T> {
+    schema: &'a Schema,
+    encoder: &'a Encoder,
+    ids: &'a IdRules,
     threads: NonZeroUsize,
-    progress: &dyn Progress,
-    mut take: impl FnMut(RawChunk<'_>) -> Result<()>,
-) -> Result<()> {
-    let spare = Pool::default();
-    let work = |chunk: S::Chunk| {
-        let mut rows = spare.take().unwrap_or_else(|| PartRows::new(schema));
-        rows.clear();
-        let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
-        let mut samples = Samples::new(schema);
-        encoder.encode(&rows.eval, &mut samples);
-        // As the model has seen them, from a dataset.
-        schema.dense_dtype.round(&mut samples.dense);
-        spare.put(rows);
-        Ok((chunk, samples, bad))
-    };
-    ordered_map(threads, source.chunks(), work, |(chunk, samples, bad)| {
-        let (span, total) = (source.span(&chunk), source.bytes());
-        progress.advance("reading", span.bytes_done.min(total), total);
-        take(RawChunk {
-            first_row: span.first_row,
-            rows: span.rows,
-            samples,
-            bad_rows: bad.len() as u64,
-            bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
+    progress: &'a dyn Progress,
+    take: T,
+}
+
+impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
+    fn ids(&self) -> &IdRules {
+        self.ids
+    }
+
+    fn with<S: RowSource>(self, source: &S) -> Result<()> {
+        let Self { schema, encoder, threads, progress, mut take, .. } = self;
+        let spare = Pool::default();
+        let work = |chunk: S::Chunk| {
+            let mut rows = spare.take().unwrap_or_else(|| PartRows::new(schema));
+            rows.clear();
+            let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
+            let mut samples = Samples::new(schema);
+            encoder.encode(&rows.eval, &mut samples);
+            // As the model has seen them, from a dataset.
+            schema.dense_dtype.round(&mut samples.dense);
+            spare.put(rows);
+            Ok((chunk, samples, bad))
+        };
+        ordered_map(threads, source.chunks(), work, |(chunk, samples, bad)| {
+            let (span, total) = (source.span(&chunk), source.bytes());
+            progress.advance("reading", span.bytes_done.min(total), total);
+            take(RawChunk {
+                first_row: span.first_row,
+                rows: span.rows,
+                samples,
+                bad_rows: bad.len() as u64,
+                bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
+            })
         })
-    })
+    }
 }

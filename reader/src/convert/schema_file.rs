@@ -1,6 +1,7 @@
 //! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its
 //! place.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -303,11 +304,9 @@ impl SchemaFile {
                 "without a header columns are named here: columns = [\"...\", \"...\"], all of a file's, in order",
             ),
             (Some(false), Some(columns)) => {
-                let names = columns.get_ref();
-                match (0..names.len()).find(|&at| names[..at].contains(&names[at])) {
-                    Some(at) => {
-                        Err(self.text.problem(columns.span(), format!("{:?} is named twice", names[at])))
-                    }
+                let mut seen = HashSet::new();
+                match columns.get_ref().iter().find(|&name| !seen.insert(name)) {
+                    Some(name) => Err(self.text.problem(columns.span(), format!("{name:?} is named twice"))),
                     None => Ok(()),
                 }
             }

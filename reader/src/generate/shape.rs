@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, IoContext, Result};
 use crate::schema::{
-    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
-    VocabularyKind,
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, HOTNESS_MAX, Hotness, Label, Pooling,
+    Schema, VocabularyKind,
 };
 
-/// A shape, as its TOML file says it.
+/// A shape, as its TOML file says it, or a manifest: one that is read has been checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Unchecked")]
 pub struct Shape {
     /// What it is called.
     pub name: String,
@@ -22,14 +22,38 @@ pub struct Shape {
     /// Rows of each table; the columns are `C1`, `C2`, ...
     pub rows: Vec<u64>,
     /// Ids a bag of each column; 1 everywhere where it is left out.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hotness: Vec<u32>,
     /// Whether bags hold any number of ids from none up to the hotness, rather than just that many.
-    #[serde(default)]
     pub ragged: bool,
     /// How bags become vectors.
-    #[serde(default = "default_pooling")]
     pub pooling: Pooling,
+}
+
+/// The same as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Unchecked {
+    name: String,
+    dense: usize,
+    rows: Vec<u64>,
+    #[serde(default)]
+    hotness: Vec<u32>,
+    #[serde(default)]
+    ragged: bool,
+    #[serde(default = "default_pooling")]
+    pooling: Pooling,
+}
+
+impl TryFrom<Unchecked> for Shape {
+    type Error = String;
+
+    fn try_from(
+        Unchecked { name, dense, rows, hotness, ragged, pooling }: Unchecked,
+    ) -> Result<Self, String> {
+        let shape = Self { name, dense, rows, hotness, ragged, pooling };
+        shape.validate().map(|()| shape)
+    }
 }
 
 fn default_pooling() -> Pooling {
@@ -72,23 +96,26 @@ impl Shape {
 
     /// A shape from the text of its file.
     fn from_toml(text: &str) -> Result<Self, String> {
-        let shape: Self = toml::from_str(text).map_err(|error| error.to_string())?;
-        if !shape.hotness.is_empty() && shape.hotness.len() != shape.rows.len() {
-            return Err(format!("it has {} tables and {} hotnesses", shape.rows.len(), shape.hotness.len()));
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if !self.hotness.is_empty() && self.hotness.len() != self.rows.len() {
+            return Err(format!("it has {} tables and {} hotnesses", self.rows.len(), self.hotness.len()));
         }
-        if shape.rows.is_empty() && shape.dense == 0 {
+        if self.rows.is_empty() && self.dense == 0 {
             return Err("it has neither tables nor dense features".into());
         }
-        if shape.dense > MAX_DENSE {
-            return Err(format!("it has {} dense features, and may have {MAX_DENSE}", shape.dense));
+        if self.dense > MAX_DENSE {
+            return Err(format!("it has {} dense features, and may have {MAX_DENSE}", self.dense));
         }
-        if let Some(rows) = shape.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
+        if let Some(rows) = self.rows.iter().find(|&&rows| rows == 0 || rows > MAX_ROWS) {
             return Err(format!("a table has {rows} rows, and must have 1 to {MAX_ROWS}"));
         }
-        if let Some(hotness) = shape.hotness.iter().find(|&&hotness| hotness == 0 || hotness > MAX_HOTNESS) {
-            return Err(format!("a hotness of {hotness} is not within 1 to {MAX_HOTNESS}"));
+        if let Some(hotness) = self.hotness.iter().find(|&&hotness| hotness == 0 || hotness > HOTNESS_MAX) {
+            return Err(format!("a hotness of {hotness} is not within 1 to {HOTNESS_MAX}"));
         }
-        Ok(shape)
+        Ok(())
     }
 
     /// The ids a bag of a column holds, at most.
@@ -127,7 +154,6 @@ impl Shape {
 
 /// Frequencies are counted with eight bytes a row, so this bounds memory to 32 GiB a table.
 const MAX_ROWS: u64 = 1 << 32;
-const MAX_HOTNESS: u32 = 1 << 16;
 /// Each has a name, and so takes memory that no other line of the file answers for.
 const MAX_DENSE: usize = 1 << 16;
 
@@ -152,5 +178,8 @@ mod tests {
         ] {
             assert!(Shape::from_toml(bad).is_err(), "{bad}");
         }
+        let many = r#"{"name": "x", "dense": 18446744073709551615, "rows": [18446744073709551615]}"#;
+        let error = serde_json::from_str::<Shape>(many).unwrap_err().to_string();
+        assert!(error.contains("dense features, and may have 65536"), "{error}");
     }
 }

@@ -452,3 +452,13 @@ fn shards_are_safetensors() {
         assert_eq!(tensor.shape(), shape, "{name}");
     }
 }
+
+/// Training goes on counting where a checkpoint was: it must be able to.
+#[test]
+fn counts_beyond_any_training_are_refused() {
+    let (_, files) = simulated();
+    save(&files, &fresh(), u64::MAX, None).unwrap();
+    let opened = Checkpoint::open(&files, &Path::new(DIR).join(step_name(u64::MAX)));
+    let error = opened.unwrap_err().to_string();
+    assert!(error.contains("no training comes to step 18446744073709551615"), "{error}");
+}

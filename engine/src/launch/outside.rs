@@ -1,0 +1,39 @@
+//! All that reads what a connection brings, over bytes alone: what fuzz targets are given.
+
+use std::io::{self, ErrorKind, Read};
+
+use super::frame::{HELLO_BYTES, Inbox, Kind, Line, VALUE_BYTES_MAX, ranks_of_bytes, read_hello, split};
+use super::watch::{self, Failure};
+use super::{Activity, Member};
+
+/// Reads a hello and the messages behind it, up to the end of `bytes`, as whoever they come to would; returns how many
+/// messages there are.
+///
+/// # Errors
+/// `InvalidData` where they are none, and `UnexpectedEof` where they end within one.
+pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
+    let (hello, mut rest) = bytes.split_first_chunk::<HELLO_BYTES>().ok_or(ErrorKind::UnexpectedEof)?;
+    let (_, ranks, line) = read_hello(hello).ok_or(ErrorKind::InvalidData)?;
+    let most = match line {
+        Line::Values => VALUE_BYTES_MAX,
+        Line::Watch => watch::BYTES_MAX,
+    };
+    let (mut inbox, mut messages) = (Inbox::default(), 0);
+    while !rest.is_empty() {
+        let message = inbox.read(Read::by_ref(&mut rest), most)?.ok_or(ErrorKind::WouldBlock)?;
+        let bytes = &message.bytes;
+        let understood = match message.kind {
+            Kind::Values => {
+                let _ = serde_json::from_slice::<Member>(bytes);
+                split(bytes, ranks.min(1 << 10)).is_some()
+            }
+            Kind::Late | Kind::Left => !ranks_of_bytes(bytes).is_empty(),
+            Kind::Stray => !String::from_utf8_lossy(bytes).is_empty(),
+            Kind::Alive => serde_json::from_slice::<Activity>(bytes).is_ok(),
+            Kind::Failed => serde_json::from_slice::<Failure>(bytes).is_ok(),
+            Kind::Done => true,
+        };
+        messages += usize::from(understood);
+    }
+    Ok(messages)
+}

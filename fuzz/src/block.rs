@@ -1,0 +1,126 @@
+//! A block, by one of some schemas; its checksum and its length are right.
+
+use rankine_reader::block::{self, BlockId, HEADER_BYTES};
+use rankine_reader::schema::{
+    Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
+};
+use rankine_reader::{Bags, Part, Samples, Schema};
+
+use super::{Place, Reader};
+
+/// The first byte chooses the schema; the rest is the block, which is filled up with zeros.
+#[derive(Debug)]
+pub struct Block {
+    schemas: Vec<Schema>,
+}
+
+/// Blocks that the checksum of a schema is not compared with.
+const DATASET: u64 = 7;
+
+impl Reader for Block {
+    const NAME: &'static str = "block";
+    // One of ids that are all the same takes no bytes for them.
+    const BASE_BYTES: usize = 512 << 20;
+    // A bit becomes an id of eight bytes.
+    const FACTOR: usize = 128;
+
+    fn new(_: Place) -> Self {
+        let one = Hotness::Fixed(1);
+        let many = Hotness::Ragged { max: 300 };
+        Self {
+            schemas: vec![
+                schema(1, false, 1, DenseDtype::F16, &[(10, one)]),
+                schema(2, true, 2, DenseDtype::F32, &[(1 << 40, many), (5, Hotness::Fixed(3))]),
+                schema(1, false, 0, DenseDtype::F32, &[(1, Hotness::Ragged { max: 65_536 })]),
+                schema(1, true, 3, DenseDtype::F16, &[]),
+            ],
+        }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let (&first, bytes) = bytes.split_first().ok_or("there is nothing to read")?;
+        let schema = &self.schemas[usize::from(first) % self.schemas.len()];
+        let bytes = right(bytes, DATASET);
+        let block = block::Block::parse(&bytes, schema)?;
+        block.decode_into(schema, &mut Samples::new(schema))
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let names = ["one-hot", "ragged", "of-one-row", "dense"];
+        let seed = |(number, (name, schema)): (usize, (_, &Schema))| {
+            let id = BlockId { dataset: DATASET, part: Part::Train, index: 0 };
+            let block = block::encode(schema, id, &samples(schema, 12)).unwrap();
+            (name, [&[b'0' + number as u8], trimmed(&block)].concat())
+        };
+        names.into_iter().zip(&self.schemas).enumerate().map(seed).collect()
+    }
+}
+
+/// A block with its length, a multiple of 4096, the tag of its dataset and its checksum as they should be.
+pub fn right(bytes: &[u8], dataset: u64) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes.resize(bytes.len().next_multiple_of(block::BLOCK_ALIGN), 0);
+    if bytes.len() >= HEADER_BYTES {
+        let len = bytes.len() as u32;
+        bytes[36..40].copy_from_slice(&len.to_le_bytes());
+        bytes[16..24].copy_from_slice(&dataset.to_le_bytes());
+        let sum = rankine_reader::sealed::Checksum::of(&bytes[16..]).0;
+        bytes[8..16].copy_from_slice(&sum.to_le_bytes());
+    }
+    bytes
+}
+
+/// A block without the zeros at its end.
+pub fn trimmed(block: &[u8]) -> &[u8] {
+    let end = block.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+    &block[..end]
+}
+
+fn schema(
+    labels: usize,
+    weight: bool,
+    dense: usize,
+    dense_dtype: DenseDtype,
+    columns: &[(u64, Hotness)],
+) -> Schema {
+    let transform = DenseTransform::plain(DenseFunction::None);
+    let categorical = |(number, &(rows, hotness)): (usize, &(u64, Hotness))| Categorical {
+        name: format!("C{number}"),
+        rows,
+        hotness,
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Identity,
+        shares: None,
+    };
+    Schema {
+        labels: (0..labels).map(|number| Label { name: format!("L{number}") }).collect(),
+        weight: weight.then(|| "weight".into()),
+        dense: (0..dense).map(|number| Dense { name: format!("I{number}"), transform }).collect(),
+        dense_dtype,
+        categorical: columns.iter().enumerate().map(categorical).collect(),
+    }
+}
+
+/// Some samples of a schema, a missing label and an empty bag among them.
+fn samples(schema: &Schema, count: usize) -> Samples {
+    let mut samples = Samples::new(schema);
+    for labels in &mut samples.labels {
+        labels.extend((0..count).map(|row| if row == 3 { f32::NAN } else { (row % 2) as f32 }));
+    }
+    if schema.weight.is_some() {
+        samples.weights.extend((0..count).map(|row| row as f32));
+    }
+    samples.dense.extend((0..count * schema.dense.len()).map(|number| number as f32 / 4.0));
+    for (column, bags) in schema.categorical.iter().zip(&mut samples.categorical) {
+        *bags = Bags::default();
+        for row in 0..count as u64 {
+            let ids = match column.hotness {
+                Hotness::Fixed(ids) => u64::from(ids),
+                Hotness::Ragged { .. } => row % 4,
+            };
+            bags.push((0..ids).map(|id| (id + row) % column.rows));
+        }
+    }
+    samples.len = count;
+    samples
+}

@@ -1,0 +1,40 @@
+//! What processes hand each other over TCP: the port is open to all.
+
+use rankine::launch::read_stream;
+
+use super::{Place, Reader, TEXT_BASE_BYTES, said};
+
+/// What comes over a connection, up to its end.
+#[derive(Debug)]
+pub struct Frames;
+
+impl Reader for Frames {
+    const NAME: &'static str = "frames";
+    const BASE_BYTES: usize = TEXT_BASE_BYTES;
+
+    fn new(_: Place) -> Self {
+        Self
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        read_stream(bytes).map(drop).map_err(said)
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let frame = |kind: u8, bytes: &[u8]| {
+            let len = (bytes.len() as u32).to_le_bytes();
+            [&[kind], &1u64.to_le_bytes()[..], &len, bytes].concat()
+        };
+        let hello = |rank: u32, line: u32| {
+            [&b"rankine2"[..], &rank.to_le_bytes(), &2u32.to_le_bytes(), &line.to_le_bytes()].concat()
+        };
+        let member = br#"{"rank":1,"host":"a","boot":"b","process":7,"local":null,"gpus":0,"gpu_ids":[],"version":"0.1.0"}"#;
+        let activity = br#"{"phase":"training","step":7,"waits_for":null,"signs":3}"#;
+        let failure = br#"{"rank":1,"words":"it failed","follows":false}"#;
+        let joined = [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes()].concat();
+        let values = [hello(1, 0), frame(1, member), frame(1, &joined), frame(2, &[1, 0, 0, 0])].concat();
+        let watch = [hello(1, 1), frame(5, activity), frame(6, failure), frame(7, b"null")].concat();
+        let others = [hello(1, 0), frame(3, &[1, 0, 0, 0]), frame(4, b"stray")].concat();
+        vec![("values", values), ("watch", watch), ("others", others)]
+    }
+}

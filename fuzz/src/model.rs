@@ -1,0 +1,75 @@
+//! A saved model: its manifest, weights, a vocabulary, and rows that it scores.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use rankine::prediction::{OnUnknown, Predictions, RowOptions, predict_rows};
+use rankine::saved::SavedModel;
+use serde_json::Value;
+
+use super::checkpoint::train_small;
+use super::sealed::{Seal, checksum, compact, set, vouch};
+use super::{Place, Reader, said, sections};
+
+/// The files of a model and a file of rows; the manifest is without what seals it, and its checksums and lengths are
+/// right.
+#[derive(Debug)]
+pub struct Model {
+    dir: PathBuf,
+    seal: Seal,
+    seed: Vec<u8>,
+    place: Place,
+}
+
+const MANIFEST: &str = "model.json";
+const WEIGHTS: &str = "model.safetensors";
+const VOCABULARY: &str = "vocabulary/user.tsv";
+const ROWS: &[u8] = b"price,user,tags,row\n3.25,user 1,a|c,9\n,unknown,,0\n";
+
+impl Reader for Model {
+    const NAME: &'static str = "model";
+
+    fn new(place: Place) -> Self {
+        let dir = train_small(&place, &[]).join("model");
+        let (seal, manifest) = Seal::of(&fs::read(dir.join(MANIFEST)).unwrap());
+        let [weights, vocabulary] = [WEIGHTS, VOCABULARY].map(|name| fs::read(dir.join(name)).unwrap());
+        let seed = sections::join(&[&compact(&manifest), &weights, &vocabulary, ROWS]);
+        Self { dir, seal, seed, place }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let [manifest, weights, vocabulary, rows] = sections::split(bytes);
+        let mut manifest: Value = serde_json::from_slice(manifest).map_err(said)?;
+        set(&mut manifest, "/weights/bytes", weights.len());
+        set(&mut manifest, "/weights/xxh3", checksum(weights));
+        vouch(&mut manifest, "/vocabularies", VOCABULARY, vocabulary);
+        for (name, bytes) in
+            [(MANIFEST, self.seal.seal(&manifest).as_bytes()), (WEIGHTS, weights), (VOCABULARY, vocabulary)]
+        {
+            fs::write(self.dir.join(name), bytes).unwrap();
+        }
+        let rows = self.place.file("rows", rows);
+        let out = self.place.path("predictions.csv");
+        let outcome = read_model(&self.dir, &rows, &out);
+        let _ = fs::remove_file(out);
+        outcome
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        vec![("whole", self.seed.clone())]
+    }
+}
+
+/// Opens and loads a model, and scores rows with it.
+pub fn read_model(dir: &Path, rows: &Path, out: &Path) -> Result<(), String> {
+    let saved = SavedModel::open(dir).map_err(said)?;
+    let encoder = saved.encoder(dir).map_err(said)?;
+    let model = saved.load(dir).map_err(said)?;
+    let Some(format) = &saved.format else { return Ok(()) };
+    let mut predictions = Predictions::create(model, &saved.schema, OnUnknown::Oov, out).map_err(said)?;
+    let options = RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, skip_bad: true };
+    let silent = |_: &'static str, _: u64, _: u64| ();
+    predict_rows(&mut predictions, &[rows.to_owned()], format, &encoder, &options, &silent).map_err(said)?;
+    predictions.finish().map(drop).map_err(said)
+}

@@ -1,0 +1,308 @@
+//! Raw rows: Criteo's TSV, CSV, HugeCTR's records. What is converted is a dataset that can be read.
+
+use std::fs;
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use rankine_reader::convert::{
+    BadLimit, ConvertOptions, CriteoColumns, OnBad, RowFormat, SchemaFile, convert_criteo, convert_csv,
+    convert_hugectr_raw, rehearse,
+};
+use rankine_reader::generate::Shape;
+use rankine_reader::raw::{RawDense, RawFormat, RawIds};
+use rankine_reader::schema::DenseDtype;
+use rankine_reader::{self as reader, Dataset};
+
+use super::{Place, Reader, read_dataset, said, stream_dataset};
+
+/// Options of a conversion that leaves bad rows out.
+pub fn lenient(file: PathBuf, out: PathBuf) -> ConvertOptions {
+    ConvertOptions {
+        on_bad: OnBad::Quarantine,
+        bad_limit: BadLimit::Percent(100.0),
+        threads: NonZeroUsize::MIN,
+        ..ConvertOptions::new(vec![file], out)
+    }
+    .with_memory(1 << 20)
+}
+
+fn silent(_: &'static str, _: u64, _: u64) {}
+
+/// A file of rows and what it is converted to, which is gone afterwards.
+#[derive(Debug)]
+struct Conversion {
+    place: Place,
+}
+
+impl Conversion {
+    fn convert<T>(
+        &self,
+        rows: &[u8],
+        convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
+    ) -> Result<(), String> {
+        let (file, out) = (self.place.file("rows", rows), self.place.path("out"));
+        let outcome = convert(&lenient(file, out.clone())).map_err(said);
+        if outcome.is_ok() {
+            read_dataset(&out).unwrap_or_else(|error| panic!("what was converted cannot be read: {error}"));
+        }
+        let _ = fs::remove_dir_all(&out);
+        outcome.map(drop)
+    }
+
+    /// How further rows are read, once these are converted.
+    fn form<T>(
+        &self,
+        rows: &[u8],
+        convert: impl FnOnce(&ConvertOptions) -> rankine_reader::Result<T>,
+    ) -> (RowFormat, reader::Schema) {
+        let (file, out) = (self.place.file("rows", rows), self.place.path("out"));
+        convert(&lenient(file, out.clone())).map(drop).unwrap_or_else(|error| panic!("{error}"));
+        let dataset = Dataset::open(&out).unwrap();
+        fs::remove_dir_all(&out).unwrap();
+        (dataset.row_format().unwrap(), dataset.schema().clone())
+    }
+}
+
+/// What is done with rows of text, by the first byte of an input: converted, or read in chunks as short as it says.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Convert,
+    Rehearse { chunk_bytes: usize },
+}
+
+impl Way {
+    fn of(first: u8) -> Self {
+        match first & 7 {
+            0 => Self::Convert,
+            way => Self::Rehearse { chunk_bytes: 16 << way },
+        }
+    }
+}
+
+/// Criteo's TSV. The first byte says what is done with it, and whether it is compressed on its way, in two pieces.
+#[derive(Debug)]
+pub struct Criteo {
+    conversion: Conversion,
+    columns: CriteoColumns,
+    form: (RowFormat, reader::Schema),
+}
+
+impl Criteo {
+    const COMPRESSED: u8 = 8;
+
+    fn rows() -> String {
+        let mut rows = String::new();
+        for row in 0..4 {
+            rows += &format!("{}\t{}\t-1\t\t7", row % 2, 10 * row);
+            rows += &"\t5".repeat(9);
+            rows += &format!("\t68fd1e6{row}\t\t{}\n", ["ff"; 24].join("\t"));
+        }
+        rows
+    }
+}
+
+impl Reader for Criteo {
+    const NAME: &'static str = "criteo";
+
+    fn new(place: Place) -> Self {
+        let columns = CriteoColumns { vocabulary: "hash:50".parse().unwrap(), ..CriteoColumns::default() };
+        let columns = CriteoColumns { columns: vec!["C1=exact".parse().unwrap()], ..columns };
+        let conversion = Conversion { place };
+        let convert = |options: &ConvertOptions| convert_criteo(options, &columns, &silent);
+        let form = conversion.form(Self::rows().as_bytes(), convert);
+        Self { conversion, columns, form }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let (&first, rows) = bytes.split_first().ok_or("there is nothing to read")?;
+        let rows = if first & Self::COMPRESSED != 0 { compressed(rows) } else { rows.to_vec() };
+        match Way::of(first) {
+            Way::Convert => {
+                self.conversion.convert(&rows, |options| convert_criteo(options, &self.columns, &silent))
+            }
+            Way::Rehearse { chunk_bytes } => {
+                let file = self.conversion.place.file("rows", rows);
+                rehearse(&file, &self.form.0, &self.form.1, chunk_bytes).map(drop).map_err(said)
+            }
+        }
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let rows = Self::rows();
+        let with = |first: u8, rows: &[u8]| [&[first], rows].concat();
+        vec![
+            ("converted", with(b'p', rows.as_bytes())),
+            ("compressed-and-converted", with(b'x', rows.as_bytes())),
+            ("in-chunks", with(b'u', rows.as_bytes())),
+            ("compressed-and-in-chunks", with(b'~', rows.as_bytes())),
+            ("of-gzip", with(b'w', &compressed(rows.as_bytes()))),
+        ]
+    }
+}
+
+/// Two members, as `cat a.gz b.gz` gives.
+fn compressed(rows: &[u8]) -> Vec<u8> {
+    let (one, other) = rows.split_at(rows.len() / 2);
+    let mut file = Vec::new();
+    for piece in [one, other] {
+        let mut encoder = GzEncoder::new(&mut file, Compression::fast());
+        encoder.write_all(piece).and_then(|()| encoder.finish().map(drop)).expect("memory takes everything");
+    }
+    file
+}
+
+/// Schemas of CSV, the first of which has everything in it.
+pub const CSV_SCHEMAS: [&str; 3] = [
+    "\
+label = { column = \"label\" }
+weight = { column = \"weight\" }
+dense = [{ column = \"price\", transform = [\"log1p\", \"standardize\"] }]
+categorical = [
+    { column = \"user\", vocabulary = { kind = \"exact\", min_count = 2 } },
+    { column = \"tags\", vocabulary = { kind = \"hash\", rows = 100 }, separator = \"|\" },
+    { column = \"row\", vocabulary = { kind = \"identity\", rows = 10 } },
+]
+",
+    "\
+format = { delimiter = \";\", header = false, quote = false, columns = [\"clicked\", \"price\", \"user\"] }
+label = { column = \"clicked\", at_least = 4 }
+dense = [{ column = \"price\" }]
+categorical = [{ column = \"user\" }]
+",
+    "\
+label = [
+    { column = \"clicked\", equals = \"yes\", missing = \"mask\" },
+    { column = \"bought\", missing = \"mask\" },
+]
+categorical = [{ column = \"tags\", separator = \", \", vocabulary = { kind = \"exact\", min_count = 1 } }]
+",
+];
+
+/// CSV. The first byte chooses the schema, and what is done.
+#[derive(Debug)]
+pub struct Csv {
+    conversion: Conversion,
+    schemas: Vec<SchemaFile>,
+    forms: Vec<(RowFormat, reader::Schema)>,
+}
+
+/// Rows of each of [`CSV_SCHEMAS`].
+const CSV_ROWS: [&str; 3] = [
+    "label,weight,price,user,tags,row\n1,1.5,3.25,\"user \"\"1\"\"\",a|b|c,9\n0,1,,u,,0\n0,0.5,-1e3,u,a,3\n",
+    "5;1.5;\"u\n3;;v\n",
+    "clicked,bought,tags\nyes,1,\"a, b, c\"\nno,,\n,0,a\n",
+];
+
+impl Csv {
+    /// The byte for a schema and a way.
+    fn first(schema: u8, way: u8) -> u8 {
+        b'@' + 8 * schema + way
+    }
+}
+
+impl Reader for Csv {
+    const NAME: &'static str = "csv";
+
+    fn new(place: Place) -> Self {
+        let conversion = Conversion { place };
+        let schema = |text: &str| SchemaFile::parse("schema.toml", text).unwrap_or_else(|e| panic!("{e}"));
+        let schemas: Vec<_> = CSV_SCHEMAS.iter().map(|text| schema(text)).collect();
+        let form = |(schema, rows): (&SchemaFile, &str)| {
+            conversion.form(rows.as_bytes(), |options| convert_csv(options, schema, 1, &silent))
+        };
+        let forms = schemas.iter().zip(CSV_ROWS).map(form).collect();
+        Self { conversion, schemas, forms }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let (&first, rows) = bytes.split_first().ok_or("there is nothing to read")?;
+        let number = usize::from(first >> 3) % 4 % self.schemas.len();
+        let (schema, form) = (&self.schemas[number], &self.forms[number]);
+        match Way::of(first) {
+            Way::Convert => self.conversion.convert(rows, |options| convert_csv(options, schema, 1, &silent)),
+            Way::Rehearse { chunk_bytes } => {
+                let file = self.conversion.place.file("rows", rows);
+                rehearse(&file, &form.0, &form.1, chunk_bytes).map(drop).map_err(said)
+            }
+        }
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let [every, plain, labels] = CSV_ROWS;
+        let marked = "\u{feff}label,weight,price,user,tags,row\r\n1,1,1,\"a\r\nb\",,1\r\n0,1,1,u,,2\r\n";
+        let with = |schema, way, rows: &str| [&[Self::first(schema, way)], rows.as_bytes()].concat();
+        vec![
+            ("every-column", with(0, 0, every)),
+            ("every-column-in-chunks", with(0, 4, every)),
+            ("line-ends-and-mark", with(0, 0, marked)),
+            ("line-ends-and-mark-in-chunks", with(0, 3, marked)),
+            ("no-header", with(1, 0, plain)),
+            ("no-header-in-chunks", with(1, 1, plain)),
+            ("labels", with(2, 0, labels)),
+            ("labels-in-chunks", with(2, 2, labels)),
+        ]
+    }
+}
+
+/// HugeCTR's raw records. The first byte chooses what the fields are, and whether they are converted, and read as they
+/// are, too.
+#[derive(Debug)]
+pub struct Raw {
+    conversion: Conversion,
+    formats: Vec<RawFormat>,
+}
+
+impl Reader for Raw {
+    const NAME: &'static str = "raw";
+
+    fn new(place: Place) -> Self {
+        let dlrm = Shape::load("dlrm").unwrap();
+        let shape = Shape { dense: 2, rows: vec![5, 7, 300], hotness: vec![1, 3, 1], ..dlrm.clone() };
+        let plain = RawFormat::new(shape.clone());
+        let numbered = RawFormat {
+            dense: RawDense::Int,
+            ids: RawIds::GlobalOffset,
+            labels: 2,
+            ..RawFormat::new(Shape { dense: 1, ..shape })
+        };
+        let labels = RawFormat::new(Shape { dense: 0, rows: vec![3], hotness: Vec::new(), ..dlrm });
+        Self { conversion: Conversion { place }, formats: vec![plain, numbered, labels] }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let (&first, records) = bytes.split_first().ok_or("there is nothing to read")?;
+        let format = &self.formats[usize::from(first >> 3) % 4 % self.formats.len()];
+        let file = self.conversion.place.file("rows", records);
+        match Way::of(first) {
+            Way::Convert => {
+                let converted =
+                    self.conversion.convert(records, |options| convert_hugectr_raw(options, format, &silent));
+                let read = Dataset::raw(format, &[file], &[]).map_err(said);
+                read.and_then(|dataset| stream_dataset(&dataset)).and(converted)
+            }
+            Way::Rehearse { chunk_bytes } => {
+                let form = RowFormat::HugectrRaw(format.clone());
+                let schema = format.schema(DenseDtype::F32);
+                rehearse(&file, &form, &schema, chunk_bytes).map(drop).map_err(said)
+            }
+        }
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let records = |first: u8, rows: &[&[u32]]| {
+            let fields = rows.concat().into_iter().flat_map(u32::to_le_bytes);
+            [first].into_iter().chain(fields).collect()
+        };
+        let one = 1.0f32.to_bits();
+        let floats: [&[u32]; 2] = [&[one, one, 0, 4, 6, 0, 1, 299], &[0, 0, one, 0, 0, 0, 0, 0]];
+        vec![
+            ("floats", records(b'@', &floats)),
+            ("floats-read", records(b'A', &floats)),
+            ("integers", records(b'H', &[&[1, 0, 9, 4, 5, 6, 11, 12], &[0, 1, !0, 0, 5, 5, 5, 311]])),
+            ("ids", records(b'P', &[&[1, 2], &[0, 0], &[one, 1]])),
+        ]
+    }
+}

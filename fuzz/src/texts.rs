@@ -1,0 +1,130 @@
+//! Texts that people write: schemas of CSV, jobs, shapes, machines.
+
+use rankine::job::{self, Precision};
+use rankine::planning::parse_machine;
+use rankine_reader::convert::SchemaFile;
+use rankine_reader::generate;
+use rankine_reader::raw::RawFormat;
+
+use super::{CSV_SCHEMAS, Place, Reader, TEXT_BASE_BYTES, TEXT_FACTOR, said};
+
+/// A text in UTF-8, as files must be.
+fn text(bytes: &[u8]) -> Result<&str, String> {
+    std::str::from_utf8(bytes).map_err(said)
+}
+
+/// A schema file.
+#[derive(Debug)]
+pub struct Schema;
+
+impl Reader for Schema {
+    const NAME: &'static str = "schema";
+    const BASE_BYTES: usize = TEXT_BASE_BYTES;
+    const FACTOR: usize = TEXT_FACTOR;
+
+    fn new(_: Place) -> Self {
+        Self
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        SchemaFile::parse("schema.toml", text(bytes)?).map(drop).map_err(said)
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let names = ["every-column", "no-header", "labels"];
+        names.into_iter().zip(CSV_SCHEMAS.map(|text| text.as_bytes().to_vec())).collect()
+    }
+}
+
+/// A job file. Behind a line of `--set` stand values that replace its own, one a line.
+#[derive(Debug)]
+pub struct Job;
+
+const SETS: &str = "\n--set\n";
+
+impl Reader for Job {
+    const NAME: &'static str = "job";
+    const BASE_BYTES: usize = TEXT_BASE_BYTES;
+    const FACTOR: usize = TEXT_FACTOR;
+
+    fn new(_: Place) -> Self {
+        Self
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let text = text(bytes)?;
+        let (text, sets) = text.split_once(SETS).unwrap_or((text, ""));
+        let sets: Vec<_> = sets.lines().collect();
+        let job = job::Job::from_toml("job.toml", text, &sets).map_err(said)?;
+        // What a run keeps of a job is the job.
+        let kept = job::Job::from_toml("job.toml", &job.to_toml(), &[] as &[&str]);
+        let kept = kept.unwrap_or_else(|error| panic!("the effective job is none: {error}"));
+        assert_eq!(kept, job, "the effective job is another one");
+        Ok(())
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let quickstart = include_str!("../../configs/quickstart.toml");
+        let cross = include_str!("../../configs/mlperf-dlrm-dcnv2.toml");
+        let set = format!("{quickstart}{SETS}train.epochs=3\ndevice.threads=2\n");
+        let all = [("quickstart", quickstart), ("cross", cross), ("set", &set)];
+        all.map(|(name, text)| (name, text.into())).into()
+    }
+}
+
+/// The shape of synthetic data and of raw records.
+#[derive(Debug)]
+pub struct Shape {
+    place: Place,
+}
+
+impl Reader for Shape {
+    const NAME: &'static str = "shape";
+    const BASE_BYTES: usize = TEXT_BASE_BYTES;
+    const FACTOR: usize = TEXT_FACTOR;
+
+    fn new(place: Place) -> Self {
+        Self { place }
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        let path = self.place.file("shape.toml", bytes);
+        let shape = generate::Shape::load(path.to_str().ok_or("the path is no text")?).map_err(said)?;
+        RawFormat::new(shape).block_samples().map(drop).map_err(said)
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let plain = "name = \"plain\"\ndense = 2\nrows = [40, 3]\n";
+        let bags = "name = \"bags\"\ndense = 0\nrows = [40, 4294967296]\nhotness = [3, 1]\nragged = false\n\
+                    pooling = \"mean\"\n";
+        [("plain", plain), ("bags", bags)].map(|(name, text)| (name, text.into())).into()
+    }
+}
+
+/// What a machine does in a second.
+#[derive(Debug)]
+pub struct Machine;
+
+impl Reader for Machine {
+    const NAME: &'static str = "machine";
+    const BASE_BYTES: usize = TEXT_BASE_BYTES;
+    const FACTOR: usize = TEXT_FACTOR;
+
+    fn new(_: Place) -> Self {
+        Self
+    }
+
+    fn read(&self, bytes: &[u8]) -> Result<(), String> {
+        parse_machine(text(bytes)?, Precision::Bf16).map(drop)
+    }
+
+    fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
+        let plain = "base = \"h200\"\nname = \"h100\"\nmemory_gib = 80\nmemory_gb_per_s = 2700\n\
+                     [between_nodes]\ngb_per_s = 22.5\nlatency_us = 30\n";
+        let all = "base = \"cpu\"\ntflops = 1.5\nmatmul_latency_us = 1\nshard_latency_us = 2\n\
+                   lookup_bytes = 64\noverlap = 0.5\ntable_element_bytes = 2\nvector_element_bytes = 4\n\
+                   reduction_element_bytes = 4\n[within_nodes]\ngb_per_s = 400\nlatency_us = 10\n\
+                   reduction_efficiency = 0.8\nreduction_latency_us = 12\n";
+        [("plain", plain), ("all", all)].map(|(name, text)| (name, text.into())).into()
+    }
+}

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Block`.
+#![no_main]
+
+rankine_fuzz::target!(Block);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Csv`.
+#![no_main]
+
+rankine_fuzz::target!(Csv);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Dataset`.
+#![no_main]
+
+rankine_fuzz::target!(Dataset);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Frames`.
+#![no_main]
+
+rankine_fuzz::target!(Frames);

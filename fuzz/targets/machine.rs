@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Machine`.
+#![no_main]
+
+rankine_fuzz::target!(Machine);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Model`.
+#![no_main]
+
+rankine_fuzz::target!(Model);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Raw`.
+#![no_main]
+
+rankine_fuzz::target!(Raw);

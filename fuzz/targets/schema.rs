@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Schema`.
+#![no_main]
+
+rankine_fuzz::target!(Schema);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Shape`.
+#![no_main]
+
+rankine_fuzz::target!(Shape);

@@ -1,0 +1,4 @@
+//! See `rankine_fuzz::Vocabulary`.
+#![no_main]
+
+rankine_fuzz::target!(Vocabulary);
