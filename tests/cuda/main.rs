@@ -73,7 +73,8 @@ fn main() -> ExitCode {
     ]
     .concat();
     let on_one = bodies.into_iter().map(|body| (body, 1));
-    let trials = on_one.chain(nodes::BODIES.iter().copied()).map(|((name, cases, body), wanted)| {
+    let of_nodes = nodes::BODIES.iter().chain(resume::BODIES_OF_NODES).copied();
+    let trials = on_one.chain(of_nodes).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
             (0..cases.min(most)).try_for_each(|case| {

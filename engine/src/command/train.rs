@@ -207,9 +207,10 @@ impl Observer for Watcher {
                     "step {step}: memory holds no copy of {gb:.1} GB, so training waits until the checkpoint is written"
                 ));
             }
-            Event::Checkpointed { step, bytes, seconds } => {
+            Event::Checkpointed { step, bytes, seconds, waited_seconds } => {
                 self.tell(&format!(
-                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s",
+                    "step {step}: checkpoint saved, {:.2} GB in {seconds:.1} s, for {waited_seconds:.2} s of which \
+                     training waited",
                     bytes as f64 / 1e9
                 ));
             }

@@ -119,7 +119,7 @@ impl CpuModel {
                 let rows = one.tables.rows();
                 let state = one.dense_optimizer.state();
                 let dense = DenseState { first: 0, parameters: self.parameters().to_vec(), state };
-                Ok(vec![visit(0, RankState { dense, rows: &rows })?])
+                Ok(vec![visit(0, RankState { dense: vec![dense], rows: &rows })?])
             }
             Device::Several(ranks) => ranks.on_each(visit),
         }

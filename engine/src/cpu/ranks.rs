@@ -159,7 +159,7 @@ impl Ranks {
             let ranks = ranks.map(|(number, (pool, rank))| {
                 scope.spawn(move || {
                     pool.install(|| {
-                        visit(number, RankState { dense: rank.dense(), rows: &rank.tables.rows() })
+                        visit(number, RankState { dense: vec![rank.dense()], rows: &rank.tables.rows() })
                     })
                 })
             });

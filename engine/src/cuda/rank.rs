@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
-use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{EmbeddingPlan, Topology};
 use rankine_reader::schema;
 
 use super::batch::Batch;
@@ -76,8 +76,9 @@ pub(super) trait Rank: Debug + Send {
     /// Its rows, once all steps are done.
     fn rows(&self) -> Box<dyn RowsMut + '_>;
 
-    /// The dense parameters with what their optimizer keeps, once all steps are done: as all ranks have them.
-    fn dense_state(&self) -> Result<DenseState>;
+    /// The dense parameters that it speaks for among all ranks, being this one of them, with what their optimizer
+    /// keeps; once all steps are done.
+    fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>>;
 
     /// What is kept beside parameters, once all steps are done.
     fn device_state(&self) -> Result<DeviceState>;

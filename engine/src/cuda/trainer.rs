@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rankine_cuda::blas::{Compute, Tuning};
 use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Cluster, Device, Graph, Lane, Moment, Pinned};
-use rankine_embedding::rows::{RowsError, RowsMut};
+use rankine_embedding::Topology;
+use rankine_embedding::rows::RowsMut;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
@@ -524,13 +525,15 @@ impl<T: Element> Rank for Trainer<T> {
         Box::new(self.tables.rows(&self.main))
     }
 
-    fn dense_state(&self) -> Result<DenseState> {
+    fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>> {
         self.tables.check(&self.main)?;
-        if self.network.is_sharded() {
-            let why = "a checkpoint of GPUs cannot be saved so far with device.dense_update = \"sharded\"";
-            return Err(Error::State(RowsError(why.into())));
-        }
-        Ok(self.network.dense_state(&self.main)?)
+        // Slices are of the ranks of a rail, and what is not sharded of all.
+        let own = |len| match self.network.is_sharded() {
+            true => topology.share_of_rail(len, rank),
+            false => topology.part(len, rank),
+        };
+        let held = self.network.dense_state(&self.main)?;
+        Ok(held.iter().map(|held| held.part(own(held.parameters.len()))).collect())
     }
 
     fn device_state(&self) -> Result<DeviceState> {

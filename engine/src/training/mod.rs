@@ -113,6 +113,8 @@ pub enum Event<'a> {
         bytes: u64,
         /// How long that took, most of it beside training.
         seconds: f64,
+        /// How long training waited until it was begun.
+        waited_seconds: f64,
     },
     /// A checkpoint could not be saved, and training goes on.
     CheckpointFailed {

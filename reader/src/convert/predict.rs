@@ -54,15 +54,12 @@ pub fn read_raw(
     progress: &dyn Progress,
     take: impl FnMut(RawChunk<'_>) -> Result<()>,
 ) -> Result<()> {
-    let read = ReadInOrder { schema, encoder, ids, threads, progress, take };
-    with_source(files, format, schema, (Needed::Features, Limits::default()), read)
+    let read = ReadInOrder { schema, encoder, threads, progress, take };
+    with_source(files, format, schema, (Needed::Features, Limits::default(), ids), read)
 }
 
 /// What is done with raw rows, whatever their form.
 pub(crate) trait WithSource {
-    /// What becomes of ids of records that are no rows of their tables.
-    fn ids(&self) -> &IdRules;
-
     /// Does it.
     fn with<S: RowSource>(self, source: &S) -> Result<()>;
 }
@@ -75,7 +72,7 @@ pub(crate) fn with_source(
     files: &[PathBuf],
     format: &RowFormat,
     schema: &Schema,
-    (needed, limits): (Needed, Limits),
+    (needed, limits, ids): (Needed, Limits, &IdRules),
     with: impl WithSource,
 ) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
@@ -105,7 +102,7 @@ pub(crate) fn with_source(
             if raw.schema(schema.dense_dtype) != *schema {
                 return Err(Error::invalid("records of this form do not have the columns of the schema"));
             }
-            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(with.ids().clone());
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(ids.clone());
             with.with(&source)
         }
         #[cfg(feature = "parquet")]
@@ -123,19 +120,14 @@ pub(crate) fn with_source(
 struct ReadInOrder<'a, T> {
     schema: &'a Schema,
     encoder: &'a Encoder,
-    ids: &'a IdRules,
     threads: NonZeroUsize,
     progress: &'a dyn Progress,
     take: T,
 }
 
 impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
-    fn ids(&self) -> &IdRules {
-        self.ids
-    }
-
     fn with<S: RowSource>(self, source: &S) -> Result<()> {
-        let Self { schema, encoder, threads, progress, mut take, .. } = self;
+        let Self { schema, encoder, threads, progress, mut take } = self;
         let spare = Pool::default();
         let work = |chunk: S::Chunk| {
             let mut rows = spare.take().unwrap_or_else(|| PartRows::new(schema));

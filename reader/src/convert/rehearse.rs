@@ -25,8 +25,13 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
     let (files, mut good) = ([PathBuf::from(file)], 0);
     for needed in [Needed::All, Needed::Features] {
-        let ids = IdRules::default();
-        with_source(&files, format, schema, (needed, limits), ReadHere { schema, ids, good: &mut good })?;
+        with_source(
+            &files,
+            format,
+            schema,
+            (needed, limits, &IdRules::default()),
+            ReadHere { schema, good: &mut good },
+        )?;
     }
     Ok(good)
 }
@@ -34,15 +39,10 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
 /// Reads rows on this thread.
 struct ReadHere<'a> {
     schema: &'a Schema,
-    ids: IdRules,
     good: &'a mut usize,
 }
 
 impl WithSource for ReadHere<'_> {
-    fn ids(&self) -> &IdRules {
-        &self.ids
-    }
-
     fn with<S: RowSource>(self, source: &S) -> Result<()> {
         let (mut rows, mut copies) = (PartRows::new(self.schema), Vec::new());
         let mut goes_on = false;
