@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::watch::Patience;
-use super::{Activity, Address, Failure, Launcher, MeetError, Meeting, Member, Phase, ProcessGroup, Seat};
+use super::{
+    Activity, Address, Failure, Launcher, MeetError, Meeting, Member, Phase, ProcessGroup, Seat, Stage,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
