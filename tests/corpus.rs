@@ -7,6 +7,10 @@
 //! `RANKINE_BLESS=1`, and what fuzzing has found.
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the memory that reading takes is counted for fuzz targets and for this test"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -409,6 +413,7 @@ fn checkpoints() {
 fn many_small_things() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let numbered = |count: usize, line: fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let quickstart = fs::read_to_string(root().join("configs/quickstart.toml")).unwrap();
     let texts = [
         format!("a = [{}]", "0,".repeat(1 << 20)),
         format!("a = [{}]", "[],".repeat(1 << 19)),
@@ -417,6 +422,9 @@ fn many_small_things() {
         numbered(1 << 15, |number| format!("[a.b{number}]\n")),
         format!("a = {{{}}}", numbered(1 << 16, |number| format!("b{number}=0,"))),
         format!("a{} = 0", ".b".repeat(1 << 12)),
+        format!("head = [{}]\n{quickstart}", "{label=\"a\"},".repeat(1 << 13)),
+        format!("{quickstart}\n{}", "[[head]]\nlabel=\"a\"\n".repeat(1 << 13)),
+        format!("label={{column=\"a\"}}\n{}", numbered(1 << 15, |n| format!("[[dense]]\ncolumn=\"b{n}\"\n"))),
         format!("\\*\t0\n{}", numbered(1 << 17, |number| format!("{number}\t1\n"))),
     ];
     for text in &texts {

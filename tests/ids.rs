@@ -144,7 +144,7 @@ impl Files {
         for line in lines {
             let expected = match line["kind"].as_str() {
                 Some("eval") => Self::counts(&self.eval),
-                _ => Self::counts(&self.train[..BATCH * line["step"].as_u64().unwrap() as usize]),
+                _ => Self::counts(&self.train[..BATCH * line["step"].as_u64().expect("a step") as usize]),
             };
             assert_eq!(line["ids_out_of_range"], expected, "{line}");
         }

@@ -1,6 +1,6 @@
 //! What no field can say alone: the checks across the fields of a job.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rankine_embedding::{Topology, TopologyError};
 
@@ -160,8 +160,9 @@ impl Job {
     }
 
     fn check_heads(&self, found: &mut Vec<Conflict>) {
+        let mut seen = HashSet::new();
         for (number, head) in self.heads.iter().enumerate() {
-            if self.heads[..number].iter().any(|before| before.label == head.label) {
+            if !seen.insert(&head.label) {
                 found.push(Conflict::new(
                     format!("head.{number}.label"),
                     format!("the label {} has a head already", head.label),

@@ -1045,3 +1045,16 @@ fn any_job() -> impl Strategy<Value = Job> {
         },
     )
 }
+
+/// What is shown of a job is bounded, however many contradictions a line of any length has.
+#[test]
+fn not_every_contradiction_and_not_all_of_a_line_are_shown() {
+    let text = format!("head = [{}]\n{SOUND}", "{ label = \"click\" }, ".repeat(301));
+    let error = Job::from_toml("job.toml", &text, &NO_SETS).unwrap_err();
+    assert_eq!(error.problems().len(), 101);
+    let told = error.to_string();
+    assert!(told.contains("200 more contradictions are not shown"), "{told}");
+    assert!(told.contains("the label click has a head already"), "{told}");
+    assert!(told.lines().all(|line| line.chars().count() < 500), "{told}");
+    assert!(told.contains("1 | ...") && told.contains("label = \"click\" }, "), "{told}");
+}
