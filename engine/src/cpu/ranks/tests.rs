@@ -102,7 +102,7 @@ fn gradients(mut model: CpuModel, batch: &Samples) -> Vec<Vec<f32>> {
 }
 
 /// All that the ranks of a model have: dense parameters and rows, with what their optimizers keep.
-fn state(model: &CpuModel) -> Vec<(DenseState, Vec<Vec<u32>>)> {
+fn state(model: &CpuModel) -> Vec<(Vec<DenseState>, Vec<Vec<u32>>)> {
     let of_rank = model.on_each_rank(|_, state| {
         let parts = state.rows.parts().iter().enumerate().map(|(number, part)| {
             let words = state.rows.read(number, 0..part.rows.len(), &mut Vec::new())?.to_vec();
