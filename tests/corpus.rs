@@ -7,6 +7,10 @@
 //! `RANKINE_BLESS=1`, and what fuzzing has found.
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the memory that reading takes is counted for fuzz targets and for this test"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;

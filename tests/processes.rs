@@ -24,13 +24,14 @@ const OF_NODES: [(Body, usize); 4] = [
 /// A test by its name.
 type Body = (&'static str, fn() -> Outcome);
 
-const BODIES: [Body; 6] = [
+const BODIES: [Body; 7] = [
     ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
     ("processes_train_in_random_order_as_threads_do", || {
         train_as_threads((2, 1), &["device.precision=fp16"])
     }),
     ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
+    ("processes_that_are_killed_go_on_to_the_bit", processes_that_are_killed_go_on_to_the_bit),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
     ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
 ];
@@ -106,6 +107,8 @@ impl Place {
         command.arg("train").arg(self.path("job.toml")).arg("--run-dir").arg(self.path(run));
         command.args(sets.iter().flat_map(|set| ["--set", set]));
         command.envs([("RANKINE_TEST_LOOPBACK", "1"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")]);
+        // What NCCL says goes to the output of the command.
+        command.env_remove("NCCL_DEBUG");
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -123,10 +126,23 @@ impl Place {
         sets: &[&str],
         more: &[(&str, &str)],
     ) -> Result<Vec<Child>, Failed> {
+        self.processes_as(run, count, sets, |_, command| {
+            command.envs(more.iter().copied());
+        })
+    }
+
+    /// The same, each with what is done to its command before it starts.
+    fn processes_as(
+        &self,
+        run: &str,
+        count: usize,
+        sets: &[&str],
+        prepare: impl Fn(usize, &mut Command),
+    ) -> Result<Vec<Child>, Failed> {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let start = |rank: usize| {
             let mut command = self.train(run, sets);
-            command.envs(more.iter().copied());
+            prepare(rank, &mut command);
             let (rank, count) = (rank.to_string(), count.to_string());
             let rank = [("RANK", rank.as_str()), ("LOCAL_RANK", &rank)];
             let all = [("WORLD_SIZE", count.as_str()), ("LOCAL_WORLD_SIZE", &count)];
@@ -247,6 +263,47 @@ fn train_on_raw_records_as_threads() -> Outcome {
     let (_, behind) = rest.split_once("[model]").ok_or("the job has a model")?;
     fs::write(place.path("job.toml"), format!("{before}{raw}[model]{behind}"))?;
     the_same_as_threads(&place, (2, 1), &[])
+}
+
+/// Either of two processes dies while it saves a checkpoint; both go on from the one before.
+fn processes_that_are_killed_go_on_to_the_bit() -> Outcome {
+    let place = Place::new()?;
+    for update in ["replicated", "sharded"] {
+        let whole = format!("whole-{update}");
+        let update = format!("device.dense_update={update}");
+        let sets = ["device.ranks=2", "checkpoint.every_steps=6", "checkpoint.incremental=true", &update];
+        let done = place.processes(&whole, 2, &sets)?;
+        done.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+        let expected = outcome(&place.path(&whole))?;
+        // The first writes more: files beside the shards, the manifest, and names.
+        for (dies, operation) in [(0, 37), (1, 10)] {
+            let run = format!("{whole}-killed-{dies}");
+            let fault = format!("{operation}:kill");
+            let killed = place.processes_as(&run, 2, &sets, |rank, command| {
+                if rank == dies {
+                    command.env("RANKINE_TEST_FAULT", &fault);
+                }
+            })?;
+            for (rank, child) in killed.into_iter().enumerate() {
+                let Output { status, stderr, .. } = child.wait_with_output()?;
+                let expected = if rank == dies { None } else { Some(support::LOST) };
+                if status.code() != expected {
+                    return Err(format!("{run}: {status}: {}", String::from_utf8_lossy(&stderr)).into());
+                }
+            }
+            let saved = fs::read_dir(place.path(&run).join("checkpoints"))?.count();
+            let resume = |_, command: &mut Command| {
+                command.arg("--resume");
+            };
+            let told = place.processes_as(&run, 2, &sets, resume)?;
+            told.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+            eprintln!("{run}: {saved} checkpoints, complete or not, were there");
+            if outcome(&place.path(&run))? != expected {
+                return Err(format!("{run} came to another end").into());
+            }
+        }
+    }
+    Ok(())
 }
 
 fn a_process_that_is_killed_ends_the_others() -> Outcome {

@@ -48,6 +48,18 @@ impl Dtype {
         }
     }
 
+    /// Sets bytes to those of a number of the type, the lowest first.
+    ///
+    /// # Panics
+    /// Where there are not [`Dtype::bytes`] of them.
+    pub fn put(self, value: f32, bytes: &mut [u8]) {
+        match self {
+            Self::Fp32 => bytes.copy_from_slice(&value.to_le_bytes()),
+            Self::Bf16 => bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+            Self::Fp16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+        }
+    }
+
     /// The number whose bytes these are, the lowest first.
     ///
     /// # Panics

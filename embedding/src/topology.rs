@@ -102,6 +102,11 @@ impl Topology {
         cut(0..len, self.ranks_per_node(), self.place_of(rank))
     }
 
+    /// Of `len` elements that all ranks of a rank's rail have, those that it speaks for.
+    pub fn share_of_rail(self, len: usize, rank: usize) -> Range<usize> {
+        cut(0..len, self.nodes, self.node_of(rank))
+    }
+
     /// The part of `len` elements whose sum over all ranks a rank computes: a piece of its [`Topology::rail_part`].
     pub fn part(self, len: usize, rank: usize) -> Range<usize> {
         cut(self.rail_part(len, rank), self.nodes, self.node_of(rank))

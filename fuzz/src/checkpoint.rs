@@ -97,7 +97,7 @@ fn right_index(index: &mut Value, shard: &[u8]) {
 pub fn read_checkpoint(dir: &Path) -> Result<(), String> {
     let files: Arc<dyn Files> = Arc::new(Disk);
     let checkpoint = checkpoint::Checkpoint::open(&files, dir).map_err(said)?;
-    let rows = StoredRows::new(&checkpoint, 0, 1).map_err(said)?;
+    let rows = StoredRows::new(&checkpoint).map_err(said)?;
     checkpoint.dense().map_err(said)?;
     for (number, part) in rows.parts().iter().enumerate() {
         rows.read(number, 0..part.rows.len(), &mut Vec::new()).map_err(said)?;

@@ -20,6 +20,7 @@ mod calibration;
 mod dense;
 mod fp8;
 mod fp8_cross;
+mod guard;
 mod input;
 mod memory;
 mod network;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         dense::BODIES,
         fp8::BODIES,
         fp8_cross::BODIES,
+        guard::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,
@@ -71,7 +73,8 @@ fn main() -> ExitCode {
     ]
     .concat();
     let on_one = bodies.into_iter().map(|body| (body, 1));
-    let trials = on_one.chain(nodes::BODIES.iter().copied()).map(|((name, cases, body), wanted)| {
+    let of_nodes = nodes::BODIES.iter().chain(resume::BODIES_OF_NODES).copied();
+    let trials = on_one.chain(of_nodes).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;
             (0..cases.min(most)).try_for_each(|case| {

@@ -1,19 +1,39 @@
 //! Trainings on GPUs that are stopped and go on: to the bit on the same ranks, with the same tables on any others.
 
 use std::fs;
+use std::sync::Arc;
 
 use libtest_mimic::Failed;
+use rankine::checkpoint::{self, Checkpoint, Disk, Files};
 use rankine::job::JobFile;
 use rankine::training::{Event, Observer, Stop, TrainError, TrainOptions, train};
 use rankine_cuda::Device;
 use tempfile::TempDir;
 
-use super::{Bench, Body, Outcome, Words};
+use super::{Body, Outcome, close};
 
 pub(crate) const BODIES: &[Body] = &[
-    ("a_training_goes_on_to_the_bit", 1, |bench, _| goes_on_to_the_bit(bench, 1)),
-    ("ranks_go_on_to_the_bit", 1, |bench, _| goes_on_to_the_bit(bench, 3)),
-    ("a_checkpoint_is_for_any_ranks_and_devices", 1, is_for_any_ranks),
+    ("a_training_goes_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(1, 1)),
+    ("ranks_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(3, 1)),
+    ("the_dense_update_may_change", 1, |_, _| the_dense_update_may_change()),
+    ("a_checkpoint_is_for_any_ranks_and_devices", 1, |_, _| {
+        is_for_any_ranks(&[])?;
+        is_for_any_ranks(&["device.ranks=4", "embedding.placement=hybrid"])?;
+        is_for_any_ranks(&["device.ranks=3", "device.dense_update=sharded"])
+    }),
+];
+
+/// Over nodes that are GPUs of this machine, each with the GPUs that it takes.
+pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
+    (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
+    (
+        ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2", "device.dense_update=sharded"])
+        }),
+        2,
+    ),
+    (("two_nodes_of_two_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(4, 2)), 4),
 ];
 
 const JOB: &str = r#"
@@ -99,25 +119,35 @@ fn log(place: &TempDir, name: &str) -> Result<Vec<serde_json::Value>, Failed> {
     lines.collect()
 }
 
-fn goes_on_to_the_bit(_: &Bench, ranks: usize) -> Outcome {
-    let shared = std::env::var_os("RANKINE_TEST_LOOPBACK").is_some();
-    if ranks > Device::count()? && !shared {
+/// Whether there are GPUs for so many ranks, or ranks may share them.
+fn have_gpus(ranks: usize) -> Result<bool, Failed> {
+    let have = ranks <= Device::count()? || std::env::var_os("RANKINE_TEST_LOOPBACK").is_some();
+    if !have {
         eprintln!("skipped: {ranks} ranks want as many GPUs, or RANKINE_TEST_LOOPBACK");
+    }
+    Ok(have)
+}
+
+fn goes_on_to_the_bit(ranks: usize, nodes: usize) -> Outcome {
+    if !have_gpus(ranks)? {
         return Ok(());
     }
-    let ranks = format!("device.ranks={ranks}");
+    let over = [format!("device.ranks={ranks}"), format!("device.nodes={nodes}")];
     for sets in [
         &["device.precision=fp32"][..],
         &["device.precision=bf16", "embedding.dtype=bf16", "embedding.placement=hybrid"],
-        &["device.precision=fp16", "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }"],
+        &[
+            "device.precision=fp16",
+            "optimizer.sparse={ kind = 'adam', learning_rate = 0.01 }",
+            "device.dense_update=sharded",
+        ],
         &["device.precision=fp8", "embedding.dtype=fp16"],
     ] {
-        // Of fp8 there may be one rank, and a Hopper.
-        let fp8 = sets[0].ends_with("fp8");
-        if fp8 && (!ranks.ends_with("=1") || !Device::open(0)?.multiplies_fp8()) {
+        // Hoppers multiply fp8.
+        if sets[0].ends_with("fp8") && !Device::open(0)?.multiplies_fp8() {
             continue;
         }
-        let sets = [sets, &[&*ranks]].concat();
+        let sets = [sets, &[&*over[0], &*over[1]]].concat();
         let place = place()?;
         run(&place, "whole", &sets, 0)?;
         // After a whole checkpoint, after additions, and before the first one.
@@ -137,33 +167,87 @@ fn goes_on_to_the_bit(_: &Bench, ranks: usize) -> Outcome {
     Ok(())
 }
 
-/// What one GPU saved is the same model on the CPU's ranks, and on others of GPUs, whatever the placement.
-fn is_for_any_ranks(_: &Bench, _: &mut Words) -> Outcome {
+/// Whether each rank keeps the state of all dense parameters or of its share, changes nothing, not even on the way.
+fn the_dense_update_may_change() -> Outcome {
+    if !have_gpus(3)? {
+        return Ok(());
+    }
     let place = place()?;
-    let saves = ["checkpoint.incremental=false", "embedding.dtype=bf16", "train.max_steps=30"];
-    run(&place, "gpu", &saves, 0)?;
-    let several = std::env::var_os("RANKINE_TEST_LOOPBACK").is_some() || Device::count()? >= 3;
+    let sets = |update| ["device.ranks=3", "device.precision=bf16", update];
+    let [all, shares] = ["replicated", "sharded"].map(|update| format!("device.dense_update={update}"));
+    run(&place, "whole", &sets(&all), 0)?;
+    for (name, updates) in [("first", [&shares, &all, &shares]), ("second", [&all, &shares, &all])] {
+        for (update, stop_at) in updates.into_iter().zip([17, 38, 0]) {
+            run(&place, name, &sets(update), stop_at)?;
+        }
+        // Parameters with their state, as they are at the end.
+        let ends = ["whole", name].map(|name| end(&place, name));
+        let [whole, end] = ends.map(|end| end.and_then(|end| Ok(end.dense()?)));
+        if whole? != end? || model(&place, name)? != model(&place, "whole")? {
+            return Err(format!("{name}: it came to another model").into());
+        }
+    }
+    Ok(())
+}
+
+/// The last checkpoint of a run.
+fn end(place: &TempDir, name: &str) -> Result<Checkpoint, Failed> {
+    let (files, dir) = (Arc::new(Disk) as Arc<dyn Files>, place.path().join(name).join("checkpoints"));
+    let (found, skipped) = checkpoint::latest(&files, &dir)?;
+    match found {
+        Some(found) if skipped.is_empty() => Ok(found),
+        found => Err(format!("{name}: {found:?} is left, and {skipped:?} are damaged").into()),
+    }
+}
+
+/// The loss of the last report.
+fn loss(place: &TempDir, name: &str) -> Result<f64, Failed> {
+    let last = log(place, name)?.iter().rev().find_map(|line| line["loss"].as_f64());
+    Ok(last.ok_or("no loss was reported")?)
+}
+
+/// What some GPUs saved is the same model on one, on the CPU's ranks, and on others of GPUs, whatever the placement;
+/// and training goes on from there.
+fn is_for_any_ranks(from: &[&str]) -> Outcome {
+    let place = place()?;
+    let saves = ["checkpoint.incremental=false", "embedding.dtype=bf16", "device.precision=fp32"];
+    let (still, on) = ("train.max_steps=30", "train.max_steps=60");
+    let several = have_gpus(4)?;
+    if !several && from.iter().any(|set| set.starts_with("device.ranks") && !set.ends_with('2')) {
+        return Ok(());
+    }
+    run(&place, "from", &[&saves[..], from, &[still]].concat(), 0)?;
+    run(&place, "whole", &[&saves[..], from, &[on]].concat(), 0)?;
+    let expected = loss(&place, "whole")?;
     for (name, sets) in [
         ("cpu", &["device.kind=cpu", "device.ranks=4", "embedding.placement=hybrid"][..]),
+        ("one-of-cpu", &["device.kind=cpu"]),
+        ("one", &[]),
         ("columns", &["device.ranks=3", "embedding.placement=column-wise"]),
-        ("hybrid", &["device.ranks=2", "embedding.placement=hybrid"]),
-        ("fp32", &["device.precision=fp32"]),
+        ("hybrid", &["device.ranks=2", "embedding.placement=hybrid", "device.dense_update=sharded"]),
     ] {
         if !several && ["columns", "hybrid"].contains(&name) {
             continue;
         }
-        // Nothing but the checkpoint is there.
-        let (old, new) = (place.path().join("gpu"), place.path().join(name));
-        fs::create_dir_all(new.join("checkpoints/step-30"))?;
-        for entry in fs::read_dir(old.join("checkpoints/step-30"))? {
-            let entry = entry?;
-            fs::copy(entry.path(), new.join("checkpoints/step-30").join(entry.file_name()))?;
+        let going_on = format!("{name}-on");
+        for name in [name, &going_on] {
+            // Nothing but the checkpoint is there.
+            let (old, new) = (place.path().join("from"), place.path().join(name));
+            fs::create_dir_all(new.join("checkpoints/step-30"))?;
+            for entry in fs::read_dir(old.join("checkpoints/step-30"))? {
+                let entry = entry?;
+                fs::copy(entry.path(), new.join("checkpoints/step-30").join(entry.file_name()))?;
+            }
+            fs::copy(old.join("job.toml"), new.join("job.toml"))?;
         }
-        fs::copy(old.join("job.toml"), new.join("job.toml"))?;
-        run(&place, name, &[&saves[..], sets].concat(), 0)?;
-        if model(&place, name)? != model(&place, "gpu")? {
-            return Err(format!("{name} has another model").into());
+        run(&place, name, &[&saves[..], sets, &[still]].concat(), 0)?;
+        if model(&place, name)? != model(&place, "from")? {
+            return Err(format!("{from:?}: {name} has another model").into());
         }
+        run(&place, &going_on, &[&saves[..], sets, &[on]].concat(), 0)?;
+        // Sums are rounded otherwise, and rows at random.
+        close("the loss after another 30 steps of", 0, loss(&place, &going_on)?, expected, 0.01 * expected)
+            .map_err(|failed| format!("{from:?}, {name}: {}", failed.message().unwrap_or_default()))?;
     }
     Ok(())
 }

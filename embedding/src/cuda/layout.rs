@@ -421,9 +421,10 @@ mod tests {
     fn every_row_of_a_part_has_one_place() {
         let tables = tables(&[5, 1, 70_000, 3, 6, 900]);
         let features: Vec<_> = (0..tables.len()).map(|table| feature(table, 0)).collect();
-        for ranks in 1..=4 {
+        for (ranks, nodes) in [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (6, 3)] {
             let layout = Layout::new(ranks, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
-            let topology = Topology::new(ranks, 1).unwrap();
+            let (layout, places) = (layout.with_nodes(nodes).unwrap(), ranks / nodes);
+            let topology = Topology::new(ranks, nodes).unwrap();
             let owners: Vec<_> = (0..ranks).collect();
             let plans = vec![
                 TablePlan::row_wise(&tables[0], Exchange::Rows),
@@ -434,14 +435,16 @@ mod tests {
                 TablePlan::hybrid(&tables[5], Exchange::Rows, FrequentRows::listed(vec![899, 3])),
             ];
             let planned = layout.clone().with_plan(&EmbeddingPlan { topology, tables: plans }).unwrap();
-            assert_eq!((layout.owners(), planned.owners()), (ranks, ranks + 1));
+            assert_eq!((layout.owners(), planned.owners()), (places, places + 1));
             for layout in [layout, planned] {
                 let (mut seen, mut of_owners) = (BTreeSet::new(), vec![0; ranks + 1]);
                 for &(_, part) in layout.looked_up() {
                     for row in 0..tables[layout.parts[part].table].rows {
                         let (owner, number) = layout.place(part, row);
-                        assert!((number as usize) < layout.row_numbers() && seen.insert((owner, number)));
-                        of_owners[owner] += 1;
+                        // Over nodes keys go by the owner's place, and then by its node.
+                        let (node, own) = (number as usize / layout.span, number as usize % layout.span);
+                        assert!(own < layout.row_numbers() && node < nodes && seen.insert((owner, number)));
+                        of_owners[if owner == places { ranks } else { topology.rank(node, owner) }] += 1;
                     }
                 }
                 for rank in 0..ranks {
@@ -460,8 +463,15 @@ mod tests {
 
     #[test]
     fn what_is_not_exchanged_is_refused() {
-        let tables = tables(&[5]);
-        let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &[feature(0, 0)]).unwrap();
+        let (tables, features) = (tables(&[5]), [feature(0, 0)]);
+        let over_nodes = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
+        let over_nodes = over_nodes.with_nodes(2).unwrap();
+        for (exchange, is_exchanged) in [(Exchange::Rows, true), (Exchange::Pooled, false)] {
+            let plan = vec![TablePlan::row_wise(&tables[0], exchange)];
+            let plan = EmbeddingPlan { topology: Topology::new(2, 2).unwrap(), tables: plan };
+            assert_eq!(over_nodes.clone().with_plan(&plan).is_ok(), is_exchanged);
+        }
+        let layout = Layout::new(2, 3, 8, &tables, &[Hotness::Fixed(1)], &features).unwrap();
         let topology = Topology::new(2, 1).unwrap();
         let by_columns = TablePlan::column_wise(&tables[0], Exchange::Rows, &[0, 1]);
         for plan in [

@@ -54,15 +54,19 @@ impl RowLayout {
         }
     }
 
-    /// Appends a row's weights as numbers of a type.
-    pub fn write_weights(&self, row: &[f32], dtype: Dtype, bytes: &mut Vec<u8>) {
+    /// Sets bytes to a row's weights as numbers of a type.
+    ///
+    /// # Panics
+    /// Where there is no room for all of them, or for more.
+    pub fn write_weights(&self, row: &[f32], dtype: Dtype, bytes: &mut [u8]) {
+        let own: &[u8] = bytemuck::cast_slice(row);
+        let own = &own[..self.dim * self.dtype.bytes()];
         if self.dtype == dtype {
-            let own: &[u8] = bytemuck::cast_slice(row);
-            return bytes.extend_from_slice(&own[..self.dim * dtype.bytes()]);
+            return bytes.copy_from_slice(own);
         }
-        let of_row: &[u8] = bytemuck::cast_slice(row);
-        for own in of_row.chunks_exact(self.dtype.bytes()).take(self.dim) {
-            dtype.write(self.dtype.read(own), bytes);
+        assert_eq!(bytes.len(), self.dim * dtype.bytes(), "room for the weights of a row");
+        for (own, bytes) in own.chunks_exact(self.dtype.bytes()).zip(bytes.chunks_exact_mut(dtype.bytes())) {
+            dtype.put(self.dtype.read(own), bytes);
         }
     }
 
@@ -74,11 +78,8 @@ impl RowLayout {
         if self.dtype == dtype {
             return own[..bytes.len()].copy_from_slice(bytes);
         }
-        let mut one = Vec::with_capacity(size);
         for (own, bytes) in own.chunks_exact_mut(size).zip(bytes.chunks_exact(dtype.bytes())) {
-            one.clear();
-            self.dtype.write(dtype.read(bytes), &mut one);
-            own.copy_from_slice(&one);
+            self.dtype.put(dtype.read(bytes), own);
         }
     }
 

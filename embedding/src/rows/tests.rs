@@ -64,7 +64,9 @@ fn taken(rows: &dyn Rows, dtype: Dtype, chosen: &[Choice]) -> Vec<Saved> {
             saved.state.clear();
         }
         for row in words.chunks_exact(part.layout.words) {
-            part.layout.write_weights(row, dtype, &mut saved.weights);
+            let mut weights = vec![0; part.layout.dim * dtype.bytes()];
+            part.layout.write_weights(row, dtype, &mut weights);
+            saved.weights.extend(weights);
             for (state, &begin) in saved.state.iter_mut().zip(part.layout.state()) {
                 state.extend_from_slice(&row[begin..begin + part.layout.state_words()]);
             }

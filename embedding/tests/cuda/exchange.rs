@@ -760,10 +760,12 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
         let mut rows = rank.tables.rows(&rank.bench.lane);
         for (number, table) in tables.iter().enumerate() {
             let (spec, layout) = (table.spec(), table.layout());
-            let mut weights = Vec::new();
+            let row_bytes = spec.dim * spec.dtype.bytes();
+            let mut weights = vec![0; spec.rows as usize * row_bytes];
             let mut state = vec![Vec::new(); layout.state().len()];
-            for row in table.words(0..spec.rows).chunks_exact(layout.words) {
-                layout.write_weights(row, spec.dtype, &mut weights);
+            let all = table.words(0..spec.rows).chunks_exact(layout.words);
+            for (row, weights) in all.zip(weights.chunks_exact_mut(row_bytes)) {
+                layout.write_weights(row, spec.dtype, weights);
                 for (state, &begin) in state.iter_mut().zip(layout.state()) {
                     state.extend_from_slice(&row[begin..begin + layout.state_words()]);
                 }

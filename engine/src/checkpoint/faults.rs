@@ -16,16 +16,20 @@ pub enum Fault {
     Error(i32),
     /// It is interrupted once.
     Interrupted,
-    /// A write takes one byte less than it is given, if it is given any; other operations succeed.
+    /// A write takes one byte less than it is given, if it is given any, and a direct one a sector less; other
+    /// operations succeed.
     Short,
     /// The process is killed before it, as by `kill -9`.
     Kill,
 }
 
 const EIO: i32 = 5;
+const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
+/// Bytes of the smallest sectors that disks have.
+const SECTOR: usize = 512;
 
-/// `N:KIND`: the operation's number, from 1, and `kill`, `eio`, `enospc`, `eintr` or `short`.
+/// `N:KIND`: the operation's number, from 1, and `kill`, `eio`, `einval`, `enospc`, `eintr` or `short`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rehearsal(u64, Fault);
 
@@ -37,6 +41,7 @@ impl FromStr for Rehearsal {
             let fault = match kind {
                 "kill" => Fault::Kill,
                 "eio" => Fault::Error(EIO),
+                "einval" => Fault::Error(EINVAL),
                 "enospc" => Fault::Error(ENOSPC),
                 "eintr" => Fault::Interrupted,
                 "short" => Fault::Short,
@@ -44,7 +49,9 @@ impl FromStr for Rehearsal {
             };
             Some(Self(number.parse().ok()?, fault))
         });
-        parsed.ok_or_else(|| format!("'{text}' is no fault: NUMBER:kill, or eio, enospc, eintr or short"))
+        parsed.ok_or_else(|| {
+            format!("'{text}' is no fault: NUMBER:kill, or eio, einval, enospc, eintr or short")
+        })
     }
 }
 
@@ -145,6 +152,11 @@ impl Output for FaultyOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let short = self.1.count()? && !bytes.is_empty();
         self.0.write(if short { &bytes[..bytes.len() - 1] } else { bytes })
+    }
+
+    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let short = self.1.count()? && bytes.len() > SECTOR;
+        self.0.write_direct(if short { &bytes[..bytes.len() - SECTOR] } else { bytes })
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -1,10 +1,10 @@
 //! The operations on files that checkpoints are made of: one place that all of them go through.
 
 use std::fmt::Debug;
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 /// What checkpoints need of a file system. A call that fails has changed nothing that counts: nobody goes on with a
 /// file after that, and least of all syncs it again, since the system may have dropped what it could not write.
@@ -52,13 +52,28 @@ pub trait Files: Debug + Send + Sync {
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>>;
 }
 
+/// What direct writes begin at multiples of: that suits any disk of today.
+pub(super) const DIRECT_ALIGN: usize = 4096;
+
+/// Whether an error says that a file system, or its disk, takes no direct writes, at least not such.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported)
+}
+
 /// A file that is written from front to back.
 pub trait Output: Send {
-    /// Writes some of the bytes; returns how many.
+    /// Writes some of the bytes, by way of the page cache; returns how many.
     ///
     /// # Errors
     /// The operating system's.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// The same past the page cache: the disk takes the bytes from where they lie. They begin at a multiple of
+    /// [`DIRECT_ALIGN`], in memory and in the file, and are as many times that many.
+    ///
+    /// # Errors
+    /// The operating system's, [`is_refused`] where this cannot be done here: nothing was written then.
+    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes what was written durable. It is called once.
     ///
@@ -131,7 +146,7 @@ impl Files for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
-        Ok(Box::new(File::create_new(path)?))
+        Ok(Box::new(Written { file: File::create_new(path)?, path: path.to_owned(), direct: None, end: 0 }))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -162,13 +177,37 @@ impl Files for Disk {
     }
 }
 
-impl Output for File {
+/// A file that is being written.
+struct Written {
+    file: File,
+    path: PathBuf,
+    /// The same past the page cache, once that is asked for.
+    direct: Option<File>,
+    end: u64,
+}
+
+impl Output for Written {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Write::write(self, bytes)
+        let written = self.file.write_at(bytes, self.end)?;
+        self.end += written as u64;
+        Ok(written)
+    }
+
+    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let file = match &mut self.direct {
+            Some(file) => file,
+            none => {
+                let mut options = OpenOptions::new();
+                none.insert(options.write(true).custom_flags(libc::O_DIRECT).open(&self.path)?)
+            }
+        };
+        let written = file.write_at(bytes, self.end)?;
+        self.end += written as u64;
+        Ok(written)
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.sync_all()
+        self.file.sync_all()
     }
 }
 

@@ -21,6 +21,9 @@ mod shard;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod writer;
+
+use std::ops::Range;
 
 use rankine_embedding::rows::Rows;
 
@@ -31,15 +34,15 @@ pub(crate) use folder::set_aside;
 pub use folder::{Skipped, latest, list, prune, step_name};
 pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
 pub use manifest::{
-    Base, DataIdentity, DeviceState, Fp8State, LossScale, LossState, Manifest, OrderState, RuleState,
-    TableState, TrainState,
+    Base, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest, OrderState,
+    RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, Published, draft_path};
-pub use shard::{ShardFiles, write_shard};
+pub use shard::{ShardFiles, write_shard, write_shards};
 pub use stored::StoredRows;
 
-/// A rank's part of the dense parameters with what their optimizer keeps.
+/// Some of the dense parameters, one behind the other, with what their optimizer keeps.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DenseState {
     /// The first of these parameters among all.
@@ -50,10 +53,24 @@ pub struct DenseState {
     pub state: Vec<Vec<f32>>,
 }
 
+impl DenseState {
+    /// A range of these parameters.
+    ///
+    /// # Panics
+    /// Where there are not as many.
+    pub fn part(&self, range: Range<usize>) -> Self {
+        Self {
+            first: self.first + range.start,
+            parameters: self.parameters[range.clone()].to_vec(),
+            state: self.state.iter().map(|kind| kind[range.clone()].to_vec()).collect(),
+        }
+    }
+}
+
 /// What one rank has of a model, to be saved.
 pub struct RankState<'a> {
-    /// Its part of the dense parameters.
-    pub dense: DenseState,
+    /// The dense parameters that it speaks for: those that are one behind the other are together.
+    pub dense: Vec<DenseState>,
     /// Its rows.
     pub rows: &'a dyn Rows,
 }

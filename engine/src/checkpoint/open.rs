@@ -1,9 +1,9 @@
 //! A checkpoint that is there: opened, verified, and read.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use rankine_embedding::rows::{RowSet, RowsMut, place};
+use rankine_embedding::rows::{PlacedRows, RowSet, RowsMut, place};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::{self, Checksum};
 use rayon::prelude::*;
@@ -23,6 +23,9 @@ const COUNT_MAX: u64 = 1 << 60;
 /// The longest manifest or index that is believed.
 const SEALED_BYTES_MAX: u64 = 256 << 20;
 
+/// The first and the last row of some.
+type Ends = (u64, u64);
+
 /// A checkpoint whose manifest and indexes are what was written.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -31,6 +34,8 @@ pub struct Checkpoint {
     manifest: Manifest,
     xxh3: Checksum,
     shards: Vec<ShardIndex>,
+    /// Of each shard's pieces whose rows are listed: the first and the last one, once they were read.
+    listed: Vec<Vec<OnceLock<Ends>>>,
     /// The whole one that this is an addition to.
     base: Option<Box<Self>>,
 }
@@ -100,7 +105,8 @@ impl Checkpoint {
             shards.push(index);
         }
         let (files, xxh3) = (Arc::clone(files), Checksum::of(&bytes));
-        let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, base: None };
+        let listed = shards.iter().map(|shard| vec![OnceLock::new(); shard.pieces.len()]).collect();
+        let checkpoint = Self { files, path: path.to_owned(), manifest, xxh3, shards, listed, base: None };
         // Nothing is taken memory for that is not there.
         checkpoint.shards.iter().try_for_each(|shard| checkpoint.open_shard(shard).map(drop))?;
         Ok((checkpoint, at))
@@ -216,10 +222,10 @@ impl Checkpoint {
     }
 
     /// Lets `take` have each piece that `wanted` names, shard by shard: of the whole one first, and in each those last
-    /// that go before others.
+    /// that go before others. Of those it is told the first and the last row, once they are known.
     fn for_each_piece(
         &self,
-        wanted: &dyn Fn(&PieceOf) -> bool,
+        wanted: &dyn Fn(&PieceOf, Option<Ends>) -> bool,
         take: &mut dyn FnMut(Piece<'_>) -> Result<(), CheckpointError>,
     ) -> Result<(), CheckpointError> {
         if let Some(base) = &self.base {
@@ -227,17 +233,27 @@ impl Checkpoint {
         }
         let mut words = Vec::new();
         for listed in [false, true] {
-            for shard in &self.shards {
-                let chosen = |of: &PieceOf| of.is_listed() == listed && wanted(of);
-                if !shard.pieces.iter().any(|piece| chosen(&piece.of)) {
+            for (shard, ends) in self.shards.iter().zip(&self.listed) {
+                let pieces = shard.pieces.iter().zip(ends).enumerate();
+                let mut chosen = pieces
+                    .filter(|(_, (piece, ends))| {
+                        piece.of.is_listed() == listed && wanted(&piece.of, ends.get().copied())
+                    })
+                    .peekable();
+                if chosen.peek().is_none() {
                     continue;
                 }
                 let reader = self.open_shard(shard)?;
-                for (number, piece) in shard.pieces.iter().enumerate().filter(|(_, piece)| chosen(&piece.of))
-                {
+                for (number, (piece, ends)) in chosen {
                     reader.read(number, &mut words)?;
                     let read = piece::read(&piece.of, &self.manifest, &words);
-                    take(read.map_err(|what| CheckpointError::damaged(&reader.path, what))?)?;
+                    let read = read.map_err(|what| CheckpointError::damaged(&reader.path, what))?;
+                    if let Piece::Rows(PlacedRows { rows: RowSet::Listed(rows), .. }) = &read {
+                        ends.get_or_init(|| {
+                            rows.first().copied().zip(rows.last().copied()).unwrap_or((1, 0))
+                        });
+                    }
+                    take(read)?;
                 }
             }
         }
@@ -255,7 +271,7 @@ impl Checkpoint {
             parameters: vec![0.0; len],
             state: vec![vec![0.0; len]; self.manifest.dense.state.len()],
         };
-        let is_dense = |of: &PieceOf| matches!(of, PieceOf::Dense { .. });
+        let is_dense = |of: &PieceOf, _| matches!(of, PieceOf::Dense { .. });
         self.for_each_piece(&is_dense, &mut |piece| {
             if let Piece::Dense(first, numbers) = piece {
                 let kinds = std::iter::once(&mut dense.parameters).chain(&mut dense.state);
@@ -275,10 +291,10 @@ impl Checkpoint {
     /// reached; rows of tables are then partly set.
     pub fn load_rows(&self, rows: &mut dyn RowsMut) -> Result<(), CheckpointError> {
         let parts = rows.parts().to_vec();
-        let wanted = |of: &PieceOf| match of {
+        let wanted = |of: &PieceOf, ends| match of {
             PieceOf::Dense { .. } => false,
             &PieceOf::Rows { table, rows, .. } => {
-                parts.iter().any(|part| part.table == table && may_meet(rows, &part.rows))
+                parts.iter().any(|part| part.table == table && may_meet((rows, ends), &part.rows))
             }
         };
         self.for_each_piece(&wanted, &mut |piece| {
@@ -290,8 +306,12 @@ impl Checkpoint {
     }
 }
 
-/// Whether some rows of a piece may be among others, as far as that is easily told.
-fn may_meet(piece: SavedRows, rows: &RowSet) -> bool {
+/// Whether some rows of a piece may be among others, as far as that is easily told: of those that are listed, by the
+/// first and the last one.
+fn may_meet((piece, ends): (SavedRows, Option<Ends>), rows: &RowSet) -> bool {
+    if let (SavedRows::Listed { .. }, Some((first, last))) = (piece, ends) {
+        return first <= last && rows.before(first) < rows.before(last + 1);
+    }
     match (piece, rows) {
         (SavedRows::Every { count: 0, .. }, _) | (_, RowSet::Every { count: 0, .. }) => false,
         (

@@ -75,28 +75,41 @@ pub(super) fn of_rows(part: &RowPart, rows: &RowSet, learns: &RuleState) -> Piec
     }
 }
 
-/// Appends the bytes of a piece of rows, from their words as they lie in memory; `false` where some of them are no
+/// Sets the bytes of a piece of rows, from their words as they lie in memory; `false` where some of them are no
 /// numbers.
+///
+/// # Panics
+/// Where there is room for more or less than [`PieceOf::bytes`].
 pub(super) fn write_rows(
     part: &RowPart,
     (rows, words): (&RowSet, &[f32]),
     (dtype, states): (Dtype, usize),
-    bytes: &mut Vec<u8>,
+    bytes: &mut [u8],
 ) -> bool {
+    let mut rest = bytes;
+    let mut next = |count: usize, size: usize| {
+        let (section, behind) = std::mem::take(&mut rest).split_at_mut(count * size);
+        rest = behind;
+        section.chunks_exact_mut(size)
+    };
     if let RowSet::Listed(rows) = rows {
-        rows.iter().for_each(|row| bytes.extend_from_slice(&row.to_le_bytes()));
+        let numbers = next(rows.len(), 8);
+        numbers.zip(rows.iter()).for_each(|(to, row)| to.copy_from_slice(&row.to_le_bytes()));
     }
-    let (layout, rows) = (&part.layout, || words.chunks_exact(part.layout.words));
+    let (layout, count) = (&part.layout, rows.len() as usize);
+    let rows = || words.chunks_exact(layout.words);
     for &begin in &layout.state()[..states] {
-        for row in rows() {
-            bytes.extend_from_slice(bytemuck::cast_slice(&row[begin..begin + layout.state_words()]));
+        let width = layout.state_words();
+        for (to, row) in next(count, 4 * width).zip(rows()) {
+            to.copy_from_slice(bytemuck::cast_slice(&row[begin..begin + width]));
         }
     }
     let mut finite = true;
-    for row in rows() {
+    for (to, row) in next(count, dtype.bytes() * layout.dim).zip(rows()) {
         finite &= layout.is_finite(row);
-        layout.write_weights(row, dtype, bytes);
+        layout.write_weights(row, dtype, to);
     }
+    assert!(rest.is_empty(), "a piece has as many bytes as its index says");
     finite
 }
 

@@ -1,5 +1,6 @@
 //! A rank's shard: one file of tensors, piece by piece, and its index.
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use rankine_embedding::rows::Choice;
@@ -12,6 +13,7 @@ use super::error::Doing;
 use super::files::{Files, Output};
 use super::index::{self, PieceEntry, PieceOf, ShardIndex};
 use super::manifest::Manifest;
+use super::writer::Writer;
 use super::{CheckpointError, DenseState, RankState, piece};
 
 /// The name of a rank's shard; its index has the same with `.json`.
@@ -35,8 +37,8 @@ enum Source<'a> {
     Rows(&'a Choice, std::ops::Range<u64>),
 }
 
-/// Writes a rank's shard into a folder, durably: its part of the dense parameters, and the chosen ones of its rows.
-/// Besides its input, it takes the memory of a piece.
+/// Writes a rank's shard into a folder, durably: its parts of the dense parameters, and the chosen ones of its rows.
+/// Besides its input, it takes the memory of some pieces.
 ///
 /// # Errors
 /// See [`CheckpointError`].
@@ -47,38 +49,109 @@ pub fn write_shard(
     manifest: &Manifest,
     (state, chosen): (&RankState<'_>, &[Choice]),
 ) -> Result<ShardFiles, CheckpointError> {
-    let sources = plan(manifest, state, chosen);
-    let name = file_name(rank);
-    let path = dir.join(&name);
-    let header = header(manifest, &sources);
-    let mut file = files.create(&path).doing("create", &path)?;
-    let file: &mut dyn Output = &mut *file;
-    file.write_all(&header).doing("write", &path)?;
-    let (mut pieces, mut end) = (Vec::new(), header.len() as u64);
-    let (mut bytes, mut words) = (Vec::new(), Vec::new());
-    for (of, source) in sources {
-        bytes.clear();
-        fill(&of, &source, manifest, state, (&mut words, &mut bytes))?;
-        assert_eq!(
-            of.bytes(manifest),
-            Some(bytes.len() as u64),
-            "a piece has as many bytes as its index says"
-        );
-        file.write_all(&bytes).doing("write", &path)?;
-        end += bytes.len() as u64;
-        pieces.push(PieceEntry { of, bytes: bytes.len() as u64, xxh3: Checksum::of(&bytes) });
+    let mut shard = Making::begin((files, dir), rank, manifest, (state, chosen))?;
+    while shard.next().is_some() {
+        shard.write_piece()?;
     }
-    file.sync().doing("make durable", &path)?;
-    let index = ShardIndex {
-        name: name.clone(),
-        bytes: end,
-        header_bytes: header.len() as u64,
-        header_xxh3: Checksum::of(&header),
-        pieces,
-    };
-    let text = sealed::to_json(index::KIND, index::FORMAT, &index);
-    let index = write_file(files, dir, &name.replace(".safetensors", ".json"), text.as_bytes())?;
-    Ok(ShardFiles { bytes: end + index.bytes, index })
+    shard.finish()
+}
+
+/// Writes all that ranks speak for into a shard each, in the order of ranks: of each part first what all have at the
+/// same positions, then at the next ones. So where their rows take turns, those of a place in a table are asked for at
+/// the same time.
+///
+/// # Errors
+/// See [`CheckpointError`].
+pub fn write_shards(
+    files: &dyn Files,
+    dir: &Path,
+    manifest: &Manifest,
+    states: &[RankState<'_>],
+) -> Result<Vec<ShardFiles>, CheckpointError> {
+    let chosen: Vec<_> = states.iter().map(|state| Choice::all(state.rows)).collect();
+    let mut shards = Vec::new();
+    for (rank, (state, chosen)) in states.iter().zip(&chosen).enumerate() {
+        shards.push(Making::begin((files, dir), rank, manifest, (state, chosen))?);
+    }
+    while let Some(next) = shards.iter().filter_map(Making::next).min() {
+        for shard in shards.iter_mut().filter(|shard| shard.next() == Some(next)) {
+            shard.write_piece()?;
+        }
+    }
+    shards.into_iter().map(Making::finish).collect()
+}
+
+/// A shard that is being written.
+struct Making<'a> {
+    files: &'a dyn Files,
+    dir: &'a Path,
+    manifest: &'a Manifest,
+    state: &'a RankState<'a>,
+    file: Writer,
+    /// What is to be written.
+    sources: VecDeque<(PieceOf, Source<'a>)>,
+    /// What is.
+    index: ShardIndex,
+    /// Serves where rows do not lie together.
+    words: Vec<f32>,
+}
+
+impl<'a> Making<'a> {
+    fn begin(
+        (files, dir): (&'a dyn Files, &'a Path),
+        rank: usize,
+        manifest: &'a Manifest,
+        (state, chosen): (&'a RankState<'a>, &'a [Choice]),
+    ) -> Result<Self, CheckpointError> {
+        let sources = plan(manifest, state, chosen);
+        let name = file_name(rank);
+        let path = dir.join(&name);
+        let header = header(manifest, &sources);
+        let mut file = files.create(&path).and_then(Writer::new).doing("create", &path)?;
+        file.next(header.len()).doing("write", &path)?.copy_from_slice(&header);
+        let index = ShardIndex {
+            name,
+            bytes: header.len() as u64,
+            header_bytes: header.len() as u64,
+            header_xxh3: Checksum::of(&header),
+            pieces: Vec::new(),
+        };
+        Ok(Self { files, dir, manifest, state, file, sources: sources.into(), index, words: Vec::new() })
+    }
+
+    /// Where the next piece has its place: dense parameters first, then part by part; `None` after the last one.
+    fn next(&self) -> Option<(usize, u64)> {
+        self.sources.front().map(|(of, source)| match (of, source) {
+            (PieceOf::Dense { dense_first, .. }, _) => (0, *dense_first),
+            (_, Source::Rows(choice, numbers)) => (1 + choice.part, numbers.start),
+            _ => unreachable!("pieces are planned with their sources"),
+        })
+    }
+
+    /// Writes the next piece, if there is one.
+    fn write_piece(&mut self) -> Result<(), CheckpointError> {
+        let Some((of, source)) = self.sources.pop_front() else { return Ok(()) };
+        let len = of.bytes(self.manifest).expect("pieces are planned from the model");
+        let room = self.file.next(len as usize);
+        let bytes = room.map_err(|source| CheckpointError::Io {
+            doing: "write",
+            path: self.dir.join(&self.index.name),
+            source,
+        })?;
+        fill(&of, &source, self.manifest, self.state, (&mut self.words, bytes))?;
+        self.index.bytes += len;
+        self.index.pieces.push(PieceEntry { of, bytes: len, xxh3: Checksum::of(bytes) });
+        Ok(())
+    }
+
+    /// Makes it durable, with its index.
+    fn finish(self) -> Result<ShardFiles, CheckpointError> {
+        let Self { files, dir, file, index, .. } = self;
+        file.finish().doing("make durable", &dir.join(&index.name))?;
+        let text = sealed::to_json(index::KIND, index::FORMAT, &index);
+        let written = write_file(files, dir, &index.name.replace(".safetensors", ".json"), text.as_bytes())?;
+        Ok(ShardFiles { bytes: index.bytes + written.bytes, index: written })
+    }
 }
 
 /// Writes a whole file, durably.
@@ -102,11 +175,12 @@ fn plan<'a>(
     state: &'a RankState<'_>,
     chosen: &'a [Choice],
 ) -> Vec<(PieceOf, Source<'a>)> {
-    let dense = &state.dense;
-    let kinds = 1 + dense.state.len();
-    let of_dense = piece::cut(dense.parameters.len() as u64, 4 * kinds).map(|range| {
-        let (first, count) = (dense.first as u64 + range.start, range.end - range.start);
-        (PieceOf::Dense { dense_first: first, dense_count: count }, Source::Dense(dense))
+    let of_dense = state.dense.iter().flat_map(|dense| {
+        let kinds = 1 + dense.state.len();
+        piece::cut(dense.parameters.len() as u64, 4 * kinds).map(move |range| {
+            let (first, count) = (dense.first as u64 + range.start, range.end - range.start);
+            (PieceOf::Dense { dense_first: first, dense_count: count }, Source::Dense(dense))
+        })
     });
     let of_rows = chosen.iter().flat_map(|choice| {
         let part = &state.rows.parts()[choice.part];
@@ -138,24 +212,25 @@ fn header(manifest: &Manifest, sources: &[(PieceOf, Source<'_>)]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], &text].concat()
 }
 
-/// Makes the bytes of a piece.
+/// Sets the bytes of a piece.
 fn fill(
     of: &PieceOf,
     source: &Source<'_>,
     manifest: &Manifest,
     state: &RankState<'_>,
-    (words, bytes): (&mut Vec<f32>, &mut Vec<u8>),
+    (words, bytes): (&mut Vec<f32>, &mut [u8]),
 ) -> Result<(), CheckpointError> {
     match (of, source) {
         (&PieceOf::Dense { dense_first, dense_count }, Source::Dense(dense)) => {
             let range =
                 dense_first as usize - dense.first..(dense_first + dense_count) as usize - dense.first;
-            for numbers in std::iter::once(&dense.parameters).chain(&dense.state) {
+            let kinds = std::iter::once(&dense.parameters).chain(&dense.state);
+            for (numbers, bytes) in kinds.zip(bytes.chunks_exact_mut(4 * range.len())) {
                 let numbers = &numbers[range.clone()];
                 if numbers.iter().any(|number| !number.is_finite()) {
                     return Err(CheckpointError::NotFinite { tensor: "the dense parameters".into() });
                 }
-                bytes.extend_from_slice(bytemuck::cast_slice(numbers));
+                bytes.copy_from_slice(bytemuck::cast_slice(numbers));
             }
         }
         (&PieceOf::Rows { states, .. }, Source::Rows(choice, numbers)) => {

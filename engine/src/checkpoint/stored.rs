@@ -1,6 +1,8 @@
 //! The rows of a checkpoint as rows that can be read like a rank's, a window at a time.
 
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use rankine_embedding::cpu::{HostRows, Table};
 use rankine_embedding::rows::{RowPart, RowSet, Rows, RowsError, Touched};
@@ -10,20 +12,39 @@ use super::manifest::{RuleState, TableState};
 use super::{Checkpoint, CheckpointError};
 
 /// All tables of a checkpoint, as one of some ranks would have them whose rows take turns. What is read comes from disk
-/// each time.
+/// each time, but for what was read last of a table: that serves all of the ranks.
 #[derive(Debug)]
 pub struct StoredRows<'a> {
     checkpoint: &'a Checkpoint,
+    rank: u64,
+    ranks: u64,
     parts: Vec<RowPart>,
     rules: Vec<Optimizer>,
+    last: Rc<RefCell<Option<Window>>>,
+}
+
+/// Rows of a table as they were read.
+#[derive(Debug)]
+struct Window {
+    table: usize,
+    rows: Range<u64>,
+    words: Table,
 }
 
 impl<'a> StoredRows<'a> {
-    /// What rank `rank` of `ranks` would have.
+    /// What one rank would have: all rows.
     ///
     /// # Errors
     /// [`CheckpointError::Damaged`] where a rule is none of Rankine's.
-    pub fn new(checkpoint: &'a Checkpoint, rank: u64, ranks: u64) -> Result<Self, CheckpointError> {
+    pub fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
+        Ok(Self::of_ranks(checkpoint, 1)?.remove(0))
+    }
+
+    /// What each of so many ranks would have.
+    ///
+    /// # Errors
+    /// As [`StoredRows::new`].
+    pub fn of_ranks(checkpoint: &'a Checkpoint, ranks: u64) -> Result<Vec<Self>, CheckpointError> {
         let tables = &checkpoint.manifest().tables;
         let rules = tables.iter().map(|table| {
             let rule = rule(&table.learns).ok_or_else(|| {
@@ -33,7 +54,7 @@ impl<'a> StoredRows<'a> {
             Ok::<_, CheckpointError>(Optimizer { rule, ..Optimizer::sgd(0.0) })
         });
         let rules: Vec<_> = rules.collect::<Result<_, _>>()?;
-        let part = |(number, (table, &optimizer)): (usize, (&TableState, &Optimizer))| {
+        let part = |rank: u64, (number, (table, &optimizer)): (usize, (&TableState, &Optimizer))| {
             let rows = table.table.rows;
             let count = (rows + ranks - 1).saturating_sub(rank) / ranks;
             let one = Table::zeroed(TableSpec { rows: 1, ..table.table.clone() }, optimizer);
@@ -45,8 +66,24 @@ impl<'a> StoredRows<'a> {
                 layout: one.layout(),
             }
         };
-        let parts = tables.iter().zip(&rules).enumerate().map(part).collect();
-        Ok(Self { checkpoint, parts, rules })
+        let last = Rc::default();
+        let of_rank = |rank| {
+            let parts = tables.iter().zip(&rules).enumerate().map(|of| part(rank, of)).collect();
+            Self { checkpoint, rank, ranks, parts, rules: rules.clone(), last: Rc::clone(&last) }
+        };
+        Ok((0..ranks).map(of_rank).collect())
+    }
+
+    /// Reads some rows of a table.
+    fn window(&self, table: usize, rows: Range<u64>) -> Result<Window, RowsError> {
+        let count = rows.end - rows.start;
+        let spec = TableSpec { rows: count, ..self.checkpoint.manifest().tables[table].table.clone() };
+        let mut words = Table::zeroed(spec, self.rules[table]);
+        let of = RowSet::Every { first: rows.start, step: 1, count };
+        let part = RowPart { rows: of, own: 0..count, ..self.parts[table].clone() };
+        let read = self.checkpoint.load_rows(&mut HostRows::new([(part, &mut words)]));
+        read.map_err(|error| RowsError(error.to_string()))?;
+        Ok(Window { table, rows, words })
     }
 }
 
@@ -75,15 +112,18 @@ impl Rows for StoredRows<'_> {
         positions: Range<u64>,
         scratch: &'a mut Vec<f32>,
     ) -> Result<&'a [f32], RowsError> {
-        let of = &self.parts[part];
-        let count = positions.end - positions.start;
-        let spec = TableSpec { rows: count, ..self.checkpoint.manifest().tables[part].table.clone() };
-        let mut table = Table::zeroed(spec, self.rules[part]);
-        let window = RowPart { rows: of.rows.part(positions), own: 0..count, ..of.clone() };
-        let read = self.checkpoint.load_rows(&mut HostRows::new([(window, &mut table)]));
-        read.map_err(|error| RowsError(error.to_string()))?;
+        // What all ranks have at these positions lies together.
+        let most = self.checkpoint.manifest().tables[part].table.rows;
+        let rows = positions.start * self.ranks..most.min(positions.end * self.ranks);
+        let mut last = self.last.borrow_mut();
+        let window = match last.take() {
+            Some(window) if window.table == part && window.rows == rows => window,
+            _ => self.window(part, rows)?,
+        };
+        let own = positions.map(|position| position * self.ranks + self.rank - window.rows.start);
         scratch.clear();
-        scratch.extend_from_slice(table.words(0..count));
+        own.for_each(|row| scratch.extend_from_slice(window.words.words(row..row + 1)));
+        *last = Some(window);
         Ok(scratch)
     }
 

@@ -162,7 +162,7 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
 fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, json, .. } = args;
     let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
     let bench = training::bench_train(&job, &options, &processes, &mut ());
@@ -176,7 +176,7 @@ fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
 fn run_eval(args: Eval, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
     let bench = training::bench_eval(&job, &options, &processes, &mut ());
     let bench = launch::outcome(&processes, &file, bench)?;
@@ -211,8 +211,10 @@ impl fmt::Display for Iteration<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bench = self.0;
         let times = |times: &Times| {
-            let Times { ms_per_iteration, ms_p10, ms_p99 } = times;
-            format!("{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3})")
+            let Times { ms_per_iteration, ms_p10, ms_p99, ms_mean } = times;
+            format!(
+                "{ms_per_iteration:.3} (10% below {ms_p10:.3}, 1% from {ms_p99:.3}; {ms_mean:.3} on average)"
+            )
         };
         writeln!(f, "device              {}", bench.device)?;
         match &bench.input {

@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use rankine_cuda::blas::Tuning;
 use rankine_cuda::kernels::{Rate, Step};
 use rankine_cuda::{Budget, Moment};
-use rankine_embedding::EmbeddingPlan;
 use rankine_embedding::rows::RowsMut;
+use rankine_embedding::{EmbeddingPlan, Topology};
 use rankine_reader::schema;
 
 use super::batch::Batch;
@@ -14,6 +14,7 @@ use super::error::Result;
 use super::evaluation::Judgement;
 use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
+use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
@@ -28,8 +29,8 @@ pub(super) trait Rank: Debug + Send {
     /// Waits for all steps.
     fn finish(&mut self) -> Result<()>;
 
-    /// The losses of steps that are known to be done, and were not taken yet.
-    fn take_losses(&mut self) -> Vec<f64>;
+    /// What steps came to that are known to be done, and were not taken yet.
+    fn take_outcomes(&mut self) -> Vec<StepOutcome>;
 
     /// The logits of samples that fit a slot, one a sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
@@ -75,8 +76,9 @@ pub(super) trait Rank: Debug + Send {
     /// Its rows, once all steps are done.
     fn rows(&self) -> Box<dyn RowsMut + '_>;
 
-    /// The dense parameters with what their optimizer keeps, once all steps are done: as all ranks have them.
-    fn dense_state(&self) -> Result<DenseState>;
+    /// The dense parameters that it speaks for among all ranks, being this one of them, with what their optimizer
+    /// keeps; once all steps are done.
+    fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>>;
 
     /// What is kept beside parameters, once all steps are done.
     fn device_state(&self) -> Result<DeviceState>;

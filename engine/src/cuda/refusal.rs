@@ -4,7 +4,7 @@ use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
 
 use super::network::{Fp8Layers, Places};
-use crate::job::{Conflict, DenseUpdate, Exchange, Job, Optimizer, Placement, Precision};
+use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
 /// Everything about a job that GPUs do not do, each with what they do.
@@ -38,14 +38,6 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         }
     }
     if ranks > 1 {
-        let saves = job.checkpoint.every_steps.is_some() || job.checkpoint.every_minutes.is_some();
-        if saves && job.device.dense_update == DenseUpdate::Sharded {
-            let why = format!(
-                "checkpoints of several GPUs are not saved so far where each has the state of its share: use \
-                 \"replicated\", or {on_cpu}"
-            );
-            refuse("device.dense_update".into(), why);
-        }
         if job.device.tune {
             let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
                        with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";

@@ -20,6 +20,7 @@ impl Job {
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
         self.check_schedule(&mut found);
+        self.check_guard(&mut found);
         let counted = [self.device.ranks, self.device.nodes].iter().all(|ranks| ranks.count().is_some());
         if let (true, Err(error)) = (counted, self.topology()) {
             found.push(Conflict::new("device.nodes", error.to_string()));
@@ -184,6 +185,19 @@ impl Job {
                 format!(
                     "the model {} has no wide part, which this rule is for; deepfm and wide-deep have one",
                     self.model.kind()
+                ),
+            ));
+        }
+    }
+
+    fn check_guard(&self, found: &mut Vec<Conflict>) {
+        let (barrier, silence) = (self.guard.barrier_timeout_s.get(), self.guard.silence_timeout_s.get());
+        if silence <= barrier {
+            found.push(Conflict::new(
+                "guard.silence_timeout_s",
+                format!(
+                    "{silence} s is no more than guard.barrier_timeout_s, {barrier} s: a barrier that waits in vain \
+                     says which rank did not come, and must have the time for it"
                 ),
             ));
         }

@@ -210,7 +210,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, reader, device",
+   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, guard, reader, device",
         ),
         (
             "[64, 16]",
@@ -886,25 +886,27 @@ fn any_job() -> impl Strategy<Value = Job> {
         0..4,
     )
     .prop_map(|tables| {
-        let table = |(
-            number,
-            (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
-        ): (
-            usize,
-            (usize, Option<String>, _, _, Option<Placement>, Option<Exchange>, _, Option<Count>),
-        )| Table {
-            columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
-            name: name.map(|name| format!("{name}{number}")),
-            dim: None,
-            optimizer,
-            learning_rate_factor,
-            dtype,
-            placement,
-            exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
-            frequent_rows: frequent_rows
-                .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
-        };
-        tables.into_iter().enumerate().map(table).collect::<Vec<_>>()
+        let numbered = tables.into_iter().enumerate();
+        let of_tables = numbered.map(
+            |(
+                number,
+                (columns, name, optimizer, learning_rate_factor, placement, exchange, dtype, frequent_rows),
+            )| Table {
+                columns: (0..columns).map(|column| format!("{number} \"{column}\"")).collect(),
+                name: name.map(|name| format!("{name}{number}")),
+                dim: None,
+                optimizer,
+                learning_rate_factor,
+                dtype,
+                placement,
+                exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+                ids_out_of_range: placement.map(|_| IdPolicy::Oov),
+                oov_row: placement.map(|_| 7),
+                frequent_rows: frequent_rows
+                    .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
+            },
+        );
+        of_tables.collect::<Vec<_>>()
     });
     let heads = proptest::collection::vec(positive(), 0..3).prop_map(|weights| {
         let head = |(number, weight)| Head { label: format!("label {number}"), weight };
@@ -1003,7 +1005,17 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    let saving = (eval, checkpoint);
+    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
+        |(non_finite, skipped_in_a_row_max)| Guard {
+            non_finite,
+            skipped_in_a_row_max,
+            step_timeout_s: Seconds::new(0.5).filter(|_| non_finite == NonFinite::Skip),
+            barrier_timeout_s: Seconds::new(7.25).unwrap(),
+            silence_timeout_s: Seconds::new(8.0).unwrap(),
+            ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
+        },
+    );
+    let saving = (eval, checkpoint, guard);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -1012,7 +1024,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, tables, heads, optimizer),
             embedding,
             train,
-            (eval, checkpoint),
+            (eval, checkpoint, guard),
             reader,
             device,
         )| Job {
@@ -1027,6 +1039,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             train,
             eval,
             checkpoint,
+            guard,
             reader,
             device,
         },

@@ -83,6 +83,8 @@ struct Writing {
     step: u64,
     whole: bool,
     began: Instant,
+    /// For how long training waited.
+    waited: Duration,
     work: Work,
     /// What is left to do once all processes have written.
     rest: Option<Rest>,
@@ -127,7 +129,7 @@ struct Rest {
 }
 
 /// What a rank has, copied aside.
-type Copied = (usize, DenseState, Snapshot);
+type Copied = (usize, Vec<DenseState>, Snapshot);
 
 impl Checkpoints {
     /// Of a run that begins, or goes on after a checkpoint of some step.
@@ -229,7 +231,8 @@ impl Checkpoints {
         let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
         let manifest = Manifest { train, base, device: learner.device_state()?, ..self.frame.clone() };
         let (work, rest) = self.take(learner, manifest, beside, observer)?;
-        self.writing = Some(Writing { step, whole, began, work, rest });
+        let waited = began.elapsed();
+        self.writing = Some(Writing { step, whole, began, waited, work, rest });
         // What is written already, or has failed, is told at once where there is nobody to agree with.
         if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
             self.finish(observer)?;
@@ -353,7 +356,9 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::begin`].
     pub(super) fn finish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let Some(Writing { step, whole, began, work, rest }) = self.writing.take() else { return Ok(()) };
+        let Some(Writing { step, whole, began, waited, work, rest }) = self.writing.take() else {
+            return Ok(());
+        };
         let (written, spare) = match work {
             Work::Thread(thread) => {
                 let joined = alive(&self.processes, step, || thread.join());
@@ -369,7 +374,7 @@ impl Checkpoints {
             (Err(error), None) => Err(error),
         };
         match published {
-            Ok(published) => self.done(whole, published, began, observer),
+            Ok(published) => self.done(whole, published, (began, waited), observer),
             Err(error) => self.failed(step, error, observer)?,
         }
         Ok(())
@@ -410,7 +415,13 @@ impl Checkpoints {
         })
     }
 
-    fn done(&mut self, whole: bool, published: Published, began: Instant, observer: &mut dyn Observer) {
+    fn done(
+        &mut self,
+        whole: bool,
+        published: Published,
+        (began, waited): (Instant, Duration),
+        observer: &mut dyn Observer,
+    ) {
         let Published { step, bytes, xxh3, base, .. } = published;
         if whole {
             self.whole = Some((Base { step, xxh3 }, 0));
@@ -424,7 +435,8 @@ impl Checkpoints {
         {
             tracing::warn!("an older checkpoint was not removed: {error}");
         }
-        observer.observe(Event::Checkpointed { step, bytes, seconds: began.elapsed().as_secs_f64() });
+        let (seconds, waited_seconds) = (began.elapsed().as_secs_f64(), waited.as_secs_f64());
+        observer.observe(Event::Checkpointed { step, bytes, seconds, waited_seconds });
     }
 
     fn failed(

@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::checkpoint::files::DIRECT_ALIGN;
 use crate::checkpoint::{Files, Input, Output};
 
 #[derive(Debug, Clone)]
@@ -197,6 +198,13 @@ impl Output for Opened {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         locked(&self.0).now.extend_from_slice(bytes);
         Ok(bytes.len())
+    }
+
+    fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let is_aligned = |number: usize| number.is_multiple_of(DIRECT_ALIGN);
+        let (address, at) = (bytes.as_ptr().addr(), locked(&self.0).now.len());
+        assert!(is_aligned(address) && is_aligned(at), "a direct write of {address} to {at}");
+        self.write(bytes)
     }
 
     fn sync(&mut self) -> io::Result<()> {

@@ -85,7 +85,7 @@ impl Difference {
             of_dense.compare(&numbers(&dense), &numbers(&other_dense));
         }
         let mut tensors = vec![of_dense];
-        let (rows, other_rows) = (StoredRows::new(one, 0, 1)?, StoredRows::new(other, 0, 1)?);
+        let (rows, other_rows) = (StoredRows::new(one)?, StoredRows::new(other)?);
         let failed = |error: rankine_embedding::rows::RowsError| CheckpointError::from(error);
         for (number, (part, table)) in rows.parts().iter().zip(&a.tables).enumerate() {
             let mut difference = TensorDifference::new(&table.tensor, part.rows.len());

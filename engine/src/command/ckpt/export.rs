@@ -49,7 +49,7 @@ impl Weights for Stored<'_> {
     ) -> Result<(), SavedModelError> {
         let failed = |error: &dyn std::fmt::Display| SavedModelError::Source(error.to_string());
         tell(&self.checkpoint.dense().map_err(|error| failed(&error))?.parameters)?;
-        let rows = StoredRows::new(self.checkpoint, 0, 1).map_err(|error| failed(&error))?;
+        let rows = StoredRows::new(self.checkpoint).map_err(|error| failed(&error))?;
         for (number, table) in self.checkpoint.manifest().tables.iter().enumerate() {
             saved::for_each_run(&table.table, |window, weights| {
                 let gathered = gather(&rows, number, window, false, (table.table.dim, weights));

@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use rankine::checkpoint::{Checkpoint, DenseState, Draft, Manifest, RankState, StoredRows, write_shard};
+use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine::training::RunDir;
 use rankine_embedding::Topology;
-use rankine_embedding::rows::Choice;
+use rankine_embedding::rows::Rows;
 
 use super::{disk, open};
 use crate::command::{CommandError, output};
@@ -47,23 +47,19 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
     let draft = Draft::begin(disk(), &dir, step)?;
     let dense = checkpoint.dense()?;
-    let mut shards = Vec::new();
-    for rank in 0..ranks {
-        let own = topology.part(dense.parameters.len(), rank);
-        let state = dense.state.iter().map(|kind| kind[own.clone()].to_vec());
-        let part = DenseState {
-            first: own.start,
-            parameters: dense.parameters[own.clone()].to_vec(),
-            state: state.collect(),
-        };
-        match shard(&checkpoint, (&draft, rank, ranks), &manifest, part) {
-            Ok(written) => shards.push(written),
-            Err(error) => {
-                draft.abandon();
-                return Err(error);
-            }
+    let rows = StoredRows::of_ranks(&checkpoint, ranks as u64)?;
+    let state = |(rank, rows)| {
+        let own = dense.part(topology.part(dense.parameters.len(), rank));
+        RankState { dense: vec![own], rows }
+    };
+    let states: Vec<_> = rows.iter().map(|rows| rows as &dyn Rows).enumerate().map(state).collect();
+    let shards = match write_shards(&*disk(), draft.path(), &manifest, &states) {
+        Ok(shards) => shards,
+        Err(error) => {
+            draft.abandon();
+            return Err(error.into());
         }
-    }
+    };
     let mut beside = Vec::new();
     for file in &checkpoint.manifest().files {
         beside.extend(checkpoint.text(&file.name)?.map(|text| (file.name.as_str(), text)));
@@ -84,16 +80,4 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         }
     }
     output::text(format_args!("{}: {} bytes in {ranks} shards\n", published.path.display(), published.bytes))
-}
-
-fn shard(
-    checkpoint: &Checkpoint,
-    (draft, rank, ranks): (&Draft, usize, usize),
-    manifest: &Manifest,
-    dense: DenseState,
-) -> Result<rankine::checkpoint::ShardFiles, CommandError> {
-    let rows = StoredRows::new(checkpoint, rank as u64, ranks as u64)?;
-    let state = RankState { dense, rows: &rows };
-    let chosen = Choice::all(&rows);
-    Ok(write_shard(&*disk(), draft.path(), rank, manifest, (&state, &chosen))?)
 }

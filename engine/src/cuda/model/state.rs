@@ -19,12 +19,8 @@ impl CudaModel {
         let question = |number: usize| {
             let visit = visit.clone();
             move |rank: &dyn Rank| {
-                let dense = rank.dense_state()?;
-                let own = topology.part(dense.parameters.len(), number);
-                let state = dense.state.iter().map(|kind| kind[own.clone()].to_vec()).collect();
-                let parameters = dense.parameters[own.clone()].to_vec();
+                let dense = rank.dense_state(topology, number)?;
                 let rows = rank.rows();
-                let dense = DenseState { first: own.start, parameters, state };
                 Ok(visit(number, RankState { dense, rows: &*rows }))
             }
         };

@@ -15,6 +15,7 @@ use rankine_embedding::{Optimizer, UpdateRule};
 use super::super::together::{Gradients, Member};
 use super::layers::Layers;
 use super::squares::Squares;
+use crate::checkpoint::DenseState;
 
 /// Dense parameters on a GPU.
 #[derive(Debug)]
@@ -106,16 +107,33 @@ impl<T: Element> Dense<T> {
         matches!(self.parameters, Parameters::Sharded(_))
     }
 
-    /// The model's parameters, and what is kept of them: of each kind one number a parameter; once the lane has done
-    /// all that was enqueued on it. The state must be all of it.
-    pub(super) fn read(&self, lane: &Lane) -> Result<(Vec<f32>, Vec<Vec<f32>>)> {
+    /// The model's parameters that are updated here, with what is kept of them, once the lane has done all that was
+    /// enqueued on it: all as one, or those of each slice.
+    pub(super) fn read(&self, lane: &Lane) -> Result<Vec<DenseState>> {
         let (parameters, state) = (self.parameters.read(lane)?, self.state.read(lane)?);
-        let kinds = state.chunks_exact(parameters.len()).map(|kind| self.layers.cut_out(kind));
-        Ok((self.layers.cut_out(&parameters), kinds.collect()))
+        // Counted from 1; what fills them up has number 0.
+        let numbers = self.layers.fill_up(&(1..=self.layers.parameters()).collect::<Vec<_>>());
+        let learns: usize = self.own.iter().map(Range::len).sum();
+        let (mut held, mut before) = (Vec::new(), 0);
+        for range in &self.own {
+            let ours: Vec<_> = range.clone().filter(|&place| numbers[place] > 0).collect();
+            let begin = before;
+            before += range.len();
+            let Some(&first) = ours.first() else { continue };
+            let of =
+                |numbers: &[f32], begin: usize| ours.iter().map(|place| numbers[place - begin]).collect();
+            let kinds = state.chunks_exact(learns);
+            held.push(DenseState {
+                first: numbers[first] - 1,
+                parameters: of(&parameters, 0),
+                state: kinds.map(|kind| of(&kind[begin..before], range.start)).collect(),
+            });
+        }
+        Ok(held)
     }
 
-    /// Sets them, as [`Dense::read`] has them. What fills them up is as it begins. Of the state this takes what is
-    /// updated here.
+    /// Sets the model's parameters, and of each kind of state one number a parameter. What fills them up is as it
+    /// begins. Of the state this takes what is updated here.
     pub(super) fn write(&self, lane: &Lane, parameters: &[f32], kinds: &[Vec<f32>]) -> Result<()> {
         let layers = &self.layers;
         let (filled, ours) = (layers.fill_up(parameters), layers.fill_up(&vec![1.0; parameters.len()]));

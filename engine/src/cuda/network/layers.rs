@@ -77,9 +77,10 @@ impl Layers {
         [bottom, self.cross.iter().flatten().last().map_or(bottom, |layer| layer.end()), self.len]
     }
 
-    /// The model's parameters as they lie on the GPU.
-    pub(super) fn fill_up(&self, parameters: &[f32]) -> Vec<f32> {
-        let mut filled = vec![0.0; self.len];
+    /// The model's parameters, or whatever there is of each, as they lie on the GPU: in the same order, and what is of
+    /// none between them.
+    pub(super) fn fill_up<V: Copy + Default>(&self, parameters: &[V]) -> Vec<V> {
+        let mut filled = vec![V::default(); self.len];
         for Pair { ours, theirs, inputs, outputs } in &self.pairs {
             let rows = parameters[ours.weight()].chunks_exact(ours.inputs);
             for (row, place) in rows.zip(outputs.places()) {
@@ -92,9 +93,14 @@ impl Layers {
         filled
     }
 
+    /// How many parameters the model has.
+    pub(super) fn parameters(&self) -> usize {
+        self.pairs.last().map_or(0, |pair| pair.ours.end())
+    }
+
     /// The model's parameters, from those of the GPU.
     pub(in crate::cuda) fn cut_out(&self, filled: &[f32]) -> Vec<f32> {
-        let mut parameters = vec![0.0; self.pairs.last().map_or(0, |pair| pair.ours.end())];
+        let mut parameters = vec![0.0; self.parameters()];
         for Pair { ours, theirs, inputs, outputs } in &self.pairs {
             let rows = parameters[ours.weight()].chunks_exact_mut(ours.inputs);
             for (row, place) in rows.zip(outputs.places()) {
@@ -159,6 +165,7 @@ mod tests {
             let parameters: Vec<_> = (1..=spec.dense_parameters()).map(|number| number as f32).collect();
             let filled = layers.fill_up(&parameters);
             assert_eq!(layers.cut_out(&filled), parameters);
+            assert!(filled.iter().filter(|&&number| number > 0.0).is_sorted(), "they lie in another order");
             let kept: f64 = filled.iter().map(|&value| f64::from(value)).sum();
             assert_eq!(kept, parameters.iter().map(|&value| f64::from(value)).sum::<f64>());
             for layer in layers.bottom.iter().chain(layers.cross.iter().flatten()).chain(&layers.hidden) {

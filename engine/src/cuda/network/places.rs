@@ -49,7 +49,7 @@ impl Filled {
         self.parts.iter().flat_map(|&(_, theirs, elements)| theirs..theirs + elements)
     }
 
-    pub(super) fn put(&self, from: &[f32], to: &mut [f32]) {
+    pub(super) fn put<V: Copy>(&self, from: &[V], to: &mut [V]) {
         for &(ours, theirs, elements) in &self.parts {
             to[theirs..theirs + elements].copy_from_slice(&from[ours..ours + elements]);
         }

@@ -13,10 +13,10 @@ impl<T: Element> Network<T> {
         self.shared.dense.is_sharded()
     }
 
-    /// The dense parameters with their optimizer's state, once the lane has done all that was enqueued on it.
-    pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<DenseState> {
-        let (parameters, state) = self.shared.dense.read(lane)?;
-        Ok(DenseState { first: 0, parameters, state })
+    /// The dense parameters whose optimizer's state is here, with that, once the lane has done all that was enqueued on
+    /// it.
+    pub(in crate::cuda) fn dense_state(&self, lane: &Lane) -> Result<Vec<DenseState>> {
+        self.shared.dense.read(lane)
     }
 
     /// What is kept beside parameters, once the lane has done all that was enqueued on it.
