@@ -176,9 +176,7 @@ fn without_a_policy_they_are_errors_that_name_it() {
     run(["check", &plain, "--set", "guard.ids_out_of_range=oov"]).with(USAGE).says(&words);
     let beyond =
         raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\noov_row = 3\nids_out_of_range = \"oov\"\n");
-    train(place, &beyond, "beyond", &[])
-        .with(USAGE)
-        .says(&["table.0.oov_row", "row 3 is not below the 3 rows"]);
+    train(place, &beyond, "beyond", &[]).with(USAGE).says(&["oov_row = 3", "row 3 is not below the 3 rows"]);
     // What is said of one table holds for that alone.
     let one = raw_job(place, "wild", "[[table]]\ncolumns = [\"C6\"]\nids_out_of_range = \"skip\"\n");
     train(place, &one, "one", &[]).with(BAD_DATA).says(&["record 31 (byte 1320), column C2"]);
@@ -239,8 +237,7 @@ fn what_is_left_out_leaves_its_bag_empty() {
     let place = &files.place;
     let (all, schema) = (place.file("train.csv", csv(&files.train)), place.file("schema.toml", csv_schema()));
     let (eval, data) = (place.file("eval.csv", csv(&files.eval)), place.word("data"));
-    let args =
-        ["--schema", &schema, "--eval", &eval, "--split", "none", "--dense-dtype", "f32", "--out", &data];
+    let args = ["--schema", &schema, "--eval", &eval, "--dense-dtype", "f32", "--out", &data];
     run(["convert", "csv", &all].into_iter().chain(args)).with(SUCCESS);
     let empty = job(place, "empty.toml", &format!("data.dir = {data:?}"), "");
     let wild = raw_job(place, "wild", "guard.ids_out_of_range = \"skip\"\n");

@@ -1,7 +1,7 @@
 //! What a step of training came to: its loss, and whether it was written.
 //!
-//! A step is judged before its first weight is written. One whose loss or gradients are no finite numbers is left out as
-//! a whole, on all ranks: no weight, no row and no optimizer state changes. What becomes of the training then is the
+//! A step is judged before its first weight is written. One whose loss or gradients are no finite numbers is left out
+//! as a whole, on all ranks: no weight, no row and no optimizer state changes. What becomes of the training then is the
 //! job's policy, which back ends do not know.
 
 use std::fmt;

@@ -121,7 +121,10 @@ mod tests {
         fn rules_do_to_ids_what_they_say(
             (schema, mut samples) in testing::any_samples(300),
             choices in prop::collection::vec(0..3usize, 20),
-            wild in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u64>()), 0..60),
+            wild in prop::collection::vec(
+                (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u64>()),
+                0..60,
+            ),
         ) {
             let rules: Vec<_> = schema.categorical.iter().zip(choices.iter().cycle()).map(|(column, choice)| {
                 [OutOfRange::Fail, OutOfRange::Row(column.rows / 2), OutOfRange::Leave][*choice]

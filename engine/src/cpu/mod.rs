@@ -2,8 +2,8 @@
 //!
 //! A batch is cut into tiles of samples. Each tile goes forward and back through the whole model on one thread, so its
 //! activations stay in cache; then the weight gradients are summed over tiles, in order, a piece of a layer a task;
-//! then parameters and tables are updated, unless the verdict is that something is no finite number. Tiles and pieces depend on the batch alone: any number of threads gives the
-//! same bits.
+//! then parameters and tables are updated, unless the verdict is that something is no finite number. Tiles and pieces
+//! depend on the batch alone: any number of threads gives the same bits.
 
 mod dense;
 mod interaction;

@@ -21,8 +21,8 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// What a rank finds by itself. `vector_gradients` are `[sample, vector elements]`, and `hold` where all of them are
-    /// finite.
+    /// What a rank finds by itself. `vector_gradients` are `[sample, vector elements]`, and `hold` where all of them
+    /// are finite.
     pub(super) fn new(
         spec: &ModelSpec,
         (rank, ranks): (usize, usize),

@@ -142,7 +142,8 @@ impl Job {
                 conflict(
                     "frequent_rows",
                     format!(
-                        "a {} table has no frequent rows apart: leave frequent_rows out, or choose the placement hybrid",
+                        "a {} table has no frequent rows apart: leave frequent_rows out, or choose the placement \
+                         hybrid",
                         placement.name()
                     ),
                 );

@@ -70,8 +70,7 @@ pub enum IdPolicy {
     /// It ends the training, with an error that names it and its place.
     #[default]
     Fail,
-    /// It stands for the row of all that is out of vocabulary: row 0 of a table whose columns have vocabularies, and of
-    /// others the `oov_row` of their `[[table]]`.
+    /// It stands for row 0 where columns have vocabularies, and for a table's `oov_row` elsewhere.
     Oov,
     /// It is left out of its bag; the vector of a bag that is empty then is 0.
     Skip,
