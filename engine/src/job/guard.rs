@@ -15,8 +15,7 @@ pub struct Guard {
     /// Steps in a row that are skipped at most: one more ends the training.
     pub skipped_in_a_row_max: Count,
     /// Seconds within which each step must come to its end, reading its batch included, and so must each batch of an
-    /// evaluation and each piece of a model or checkpoint that is saved; what does not ends the job. Without it, 45
-    /// over several processes, and 300 in one.
+    /// evaluation; what does not ends the job. Without it, 45 over several processes, and 300 in one.
     pub step_timeout_s: Option<Seconds>,
     /// Seconds that GPUs wait for each other at a barrier or a sum.
     pub barrier_timeout_s: Seconds,
