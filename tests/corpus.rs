@@ -7,14 +7,17 @@
 //! `RANKINE_BLESS=1`, and what fuzzing has found.
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+#![allow(
+    clippy::duplicate_mod,
+    reason = "the memory that reading takes is counted for fuzz targets and for this test"
+)]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use fuzz::{CSV_SCHEMAS, Reader as _, lenient, read_checkpoint, read_dataset, said, stream_dataset};
-use hostile::{ALONE, read, read_variants, read_within, variants};
+use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
 use rankine::training::{TrainOptions, train};
@@ -35,7 +38,7 @@ mod support;
 
 /// Reads the corpus of a fuzz target.
 fn replay<R: fuzz::Reader>() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let reader = R::new(fuzz::Place::new());
     let folder = root().join("fuzz/corpus").join(R::NAME);
     for (name, bytes) in reader.seeds() {
@@ -175,6 +178,7 @@ fn dataset(place: &Place) -> PathBuf {
 
 #[test]
 fn datasets() {
+    let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
     for file in
@@ -186,11 +190,11 @@ fn datasets() {
 
 #[test]
 fn manifests_with_right_checksums() {
+    let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
     let path = dir.join("dataset.json");
     let (content, seal) = unseal(&path);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bytes = files_below(&dir).iter().map(|file| fs::metadata(file).unwrap().len() as usize).sum();
     for (case, content) in json_variants(&content) {
         fs::write(&path, seal(&content)).unwrap();
@@ -201,11 +205,11 @@ fn manifests_with_right_checksums() {
 /// Whoever writes a wrong file may well write its checksum.
 #[test]
 fn files_with_right_checksums() {
+    let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
     let manifest = dir.join("dataset.json");
     let (content, seal) = unseal(&manifest);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for name in ["statistics.bin", "vocabulary/C1.tsv"] {
         let whole = fs::read(dir.join(name)).unwrap();
         for (case, bytes) in variants(&whole, name.ends_with(".tsv")) {
@@ -252,6 +256,7 @@ fn files_with_right_checksums() {
 
 #[test]
 fn logs() {
+    let _alone = alone();
     let place = Place::new();
     let columns = CriteoColumns { vocabulary: "hash:50".parse().unwrap(), ..CriteoColumns::default() };
     let columns = CriteoColumns { columns: vec!["C1=exact".parse().unwrap()], ..columns };
@@ -273,6 +278,7 @@ fn logs() {
 
 #[test]
 fn raw_records() {
+    let _alone = alone();
     let place = Place::new();
     let shape =
         Shape { dense: 2, rows: vec![5, 7, 300], hotness: vec![1, 3, 1], ..Shape::load("dlrm").unwrap() };
@@ -295,6 +301,7 @@ fn raw_records() {
 
 #[test]
 fn shapes_schemas_and_jobs() {
+    let _alone = alone();
     let place = Place::new();
     let shape = place.file("shape.toml", fs::read(root().join("reader/shapes/dlrm-dcnv2.toml")).unwrap());
     read_variants("a shape", &place.path("shape.toml"), true, || {
@@ -314,6 +321,7 @@ fn shapes_schemas_and_jobs() {
 
 #[test]
 fn models() {
+    let _alone = alone();
     let place = Place::new();
     dataset(&place);
     let job = Job::load(support::job(&place).as_ref(), &["train.max_steps=1", "device.threads=1"]).unwrap();
@@ -331,7 +339,6 @@ fn models() {
     let manifest = dir.join("model.json");
     let weights = fs::read(dir.join("model.safetensors")).unwrap();
     let (content, seal) = unseal(&manifest);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (case, content) in json_variants(&content) {
         fs::write(&manifest, seal(&content)).unwrap();
         read("model.json with a right checksum", &case, weights.len(), load);
@@ -347,6 +354,7 @@ fn models() {
 
 #[test]
 fn checkpoints() {
+    let _alone = alone();
     let place = Place::new();
     dataset(&place);
     let sets =
@@ -368,7 +376,6 @@ fn checkpoints() {
         }
         let (of_manifest, seal) = unseal(&manifest);
         let (of_index, seal_index) = unseal(&index);
-        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = [&manifest, &index].map(|path| (path, fs::read(path).unwrap()));
         for (case, content) in json_variants(&of_manifest) {
             fs::write(&manifest, seal(&content)).unwrap();
@@ -407,8 +414,9 @@ fn checkpoints() {
 /// Long inputs of many small things: beside them, what readers take whatever they read is nothing.
 #[test]
 fn many_small_things() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let numbered = |count: usize, line: fn(usize) -> String| (0..count).map(line).collect::<String>();
+    let quickstart = fs::read_to_string(root().join("configs/quickstart.toml")).unwrap();
     let texts = [
         format!("a = [{}]", "0,".repeat(1 << 20)),
         format!("a = [{}]", "[],".repeat(1 << 19)),
@@ -417,6 +425,9 @@ fn many_small_things() {
         numbered(1 << 15, |number| format!("[a.b{number}]\n")),
         format!("a = {{{}}}", numbered(1 << 16, |number| format!("b{number}=0,"))),
         format!("a{} = 0", ".b".repeat(1 << 12)),
+        format!("head = [{}]\n{quickstart}", "{label=\"a\"},".repeat(1 << 13)),
+        format!("{quickstart}\n{}", "[[head]]\nlabel=\"a\"\n".repeat(1 << 13)),
+        format!("label={{column=\"a\"}}\n{}", numbered(1 << 15, |n| format!("[[dense]]\ncolumn=\"b{n}\"\n"))),
         format!("\\*\t0\n{}", numbered(1 << 17, |number| format!("{number}\t1\n"))),
     ];
     for text in &texts {
@@ -437,10 +448,10 @@ fn many_small_things() {
 /// The same in manifests, at places where readers have to look at all of a value before they know what it is.
 #[test]
 fn manifests_of_many_small_things() {
+    let _alone = alone();
     let place = Place::new();
     let dir = dataset(&place);
     let many = Value::from(vec![0; 1 << 20]);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let path = dir.join("dataset.json");
     let (content, seal) = unseal(&path);
     for at in ["/origin/converted/format", "/schema/categorical/0/vocabulary", "/schema/labels", "/files"] {

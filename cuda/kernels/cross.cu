@@ -177,7 +177,7 @@ __device__ inline void cross_first(const CrossFirst& p) {
         wrong |= !holds4(by_first, total);
         store4(by_first, total);
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 template <class T>

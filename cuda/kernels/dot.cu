@@ -115,7 +115,7 @@ __device__ inline void dot_backward_by_blocks(const Dot& p, float4* memory) {
         }
         __syncthreads();
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 extern "C" __global__ void __launch_bounds__(DOT_THREADS) dot_forward_by_blocks_f32(const __grid_constant__ Dot p) {
@@ -282,11 +282,11 @@ __device__ inline __nv_bfloat162 larger(__nv_bfloat162 most, __nv_bfloat162 valu
     return __hmax2_nan(most, __habs2(values));
 }
 __device__ inline __half2 larger(__half2 most, __half2 values) { return __hmax2_nan(most, __habs2(values)); }
-__device__ inline bool finite(__nv_bfloat162 most) {
+__device__ inline bool hold(__nv_bfloat162 most) {
     const float2 values = __bfloat1622float2(most);
-    return isfinite(values.x) && isfinite(values.y);
+    return values.x <= VECTOR_GRADIENT_MAX && values.y <= VECTOR_GRADIENT_MAX;
 }
-__device__ inline bool finite(__half2 most) {
+__device__ inline bool hold(__half2 most) {
     const float2 values = __half22float2(most);
     return isfinite(values.x) && isfinite(values.y);
 }
@@ -405,7 +405,7 @@ __device__ inline void dot_backward(const Dot& p, float4* memory) {
         }
         __syncwarp();
     }
-    if (!finite(most)) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (!hold(most)) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 // Vectors of a sample by sixteens: as many tiles.

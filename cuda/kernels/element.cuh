@@ -73,9 +73,13 @@ struct Rate {
 };
 static_assert(sizeof(Rate) == 8);
 
-// Whether elements of a type hold a number: neither is it none, nor is it rounded to infinity.
-__device__ inline bool holds(const float*, float value) { return fabsf(value) <= 3.402823466e38f; }
-__device__ inline bool holds(const bf16*, float value) { return fabsf(value) <= 3.389531389e38f; }
+// The largest magnitude of a gradient by a vector with which a step is written: 2^36, so that neither sums of such, nor
+// squares of those, are infinite. `engine/src/guard.rs` has the same number, and the reason.
+constexpr float VECTOR_GRADIENT_MAX = 68719476736.0f;
+
+// Whether elements of a type hold such a gradient: it is a number, it is not too large, and not rounded to infinity.
+__device__ inline bool holds(const float*, float value) { return fabsf(value) <= VECTOR_GRADIENT_MAX; }
+__device__ inline bool holds(const bf16*, float value) { return fabsf(value) <= VECTOR_GRADIENT_MAX; }
 __device__ inline bool holds(const f16*, float value) { return fabsf(value) <= 65504.0f; }
 
 template <class T>

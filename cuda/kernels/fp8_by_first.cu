@@ -185,7 +185,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                 arrive(places.finished + 8 * place);
             }
         }
-        if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+        if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
     }
     __syncthreads();
     cluster_meet();

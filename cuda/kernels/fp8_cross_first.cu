@@ -90,7 +90,7 @@ __device__ inline void fp8_cross_first(const Fp8CrossFirst& p) {
         store4(by_first, first);
         store4(by_first + 4, last);
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 extern "C" __global__ void __launch_bounds__(ROWS * WARP) fp8_cross_first(const __grid_constant__ Fp8CrossFirst p) {

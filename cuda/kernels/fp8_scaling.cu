@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(256) fp8_check(const __grid_constan
             largest = max(largest, __float_as_uint(float(p.of_ranks[rank * p.count + i])) & 0x7fffffff);
         }
         p.tensors[i].largest = largest;
-        if (!isfinite(__uint_as_float(largest))) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+        if (!isfinite(__uint_as_float(largest))) atomicOr(&p.guard->found, WRONG_VECTORS);
     }
 }
 

@@ -1,4 +1,5 @@
-// Whether a step may be written: its loss and the dense gradients, summed up; and how gradients and loss are scaled.
+// Whether a step may be written: its loss and the dense gradients, summed up; how gradients and loss are scaled; and
+// what the host is told of it.
 //
 // Reads each dense gradient once. All sums are in f64 and in a fixed order.
 #include "guard.cuh"
@@ -60,28 +61,49 @@ struct Tally {
     // [piece][head]: sums of the samples' losses.
     const double* losses;
     const Guard* guard;
-    // One a head: the sum of its losses. Behind them whether a gradient, and whether the loss was found to be wrong.
+    // One a head: the sum of its losses. Behind them this rank's mark where a gradient by a vector, and where the loss
+    // was found to be wrong.
     double* numbers;
     u32 pieces;
     u32 heads;
+    u32 rank;
+    u32 reserved;
 };
-static_assert(sizeof(Tally) == 32);
+static_assert(sizeof(Tally) == 40);
+
+// What a rank adds to a sum over ranks in which it has found something: from the sum follow how many have, and the sum
+// of their numbers, as long as there are fewer than 2^20.
+__device__ inline double mark(u32 rank) { return 1.0 + double(rank) * 1048576.0; }
 
 // What a rank has come to by itself: added up over the ranks, it is what `verdict` reads. One block.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) tally(const __grid_constant__ Tally p) {
+    bool finite = true;
     for (u32 head = 0; head < p.heads; head++) {
         double sum = 0;
         for (u32 piece = threadIdx.x; piece < p.pieces; piece += GUARD_THREADS) {
             sum += p.losses[u64(piece) * p.heads + head];
         }
         sum = sum_of_block(sum);
+        finite &= bool(isfinite(sum));
         if (threadIdx.x == 0) p.numbers[head] = sum;
     }
     if (threadIdx.x != 0) return;
-    const u32 stop = p.guard->stop;
-    p.numbers[p.heads] = (stop & WRONG_GRADIENT) != 0 ? 1 : 0;
-    p.numbers[p.heads + 1] = (stop & WRONG_LOSS) != 0 ? 1 : 0;
+    p.numbers[p.heads] = (p.guard->found & WRONG_VECTORS) != 0 ? mark(p.rank) : 0;
+    p.numbers[p.heads + 1] = finite ? 0 : mark(p.rank);
 }
+
+// What a step came to, in the host's memory.
+struct Outcome {
+    double loss;
+    // The sums of the marks of ranks that found something wrong: with gradients by vectors, and with the loss.
+    double vector_marks;
+    double loss_marks;
+    // WRONG_VECTORS, WRONG_LOSS, WRONG_DENSE; 0 where the step was written.
+    u32 wrong;
+    // Whether it was left out for the loss's scale alone.
+    u32 by_scale;
+};
+static_assert(sizeof(Outcome) == 32);
 
 struct Verdict {
     // [piece][head]: sums of the samples' losses; or of `tally`, added up over the ranks.
@@ -92,22 +114,27 @@ struct Verdict {
     // Of `squares`.
     const double* parts;
     const Step* step;
-    // The losses of steps, in the host's memory.
-    double* sums;
+    // Of the steps under way.
+    Outcome* outcomes;
     Guard* guard;
     u32 pieces;
     u32 heads;
     u32 parts_count;
     // The longest norm of the dense gradients; infinity where they are not clipped.
     float norm_max;
-    // Whether steps with gradients beyond the elements' range are left out, instead of ending the training.
-    u32 scaled;
-    // Whether there are several ranks: then the losses are one piece, and behind them is what was wrong.
+    // Where gradients may be beyond the elements' range though nothing is wrong: the steps after which the loss's scale
+    // is doubled. Else 0.
+    u32 scale_interval;
+    // Whether there are several ranks: then the losses are one piece, and behind them are the marks of what is wrong.
     u32 together;
 };
 static_assert(sizeof(Verdict) == 80);
 
-// One block.
+// The largest sum of squares of the dense gradients, but for the loss's scale: 2^126, so that each can be squared in
+// f32. `engine/src/guard.rs` has the same number.
+constexpr double DENSE_SQUARES_MAX = 8.507059173023462e37;
+
+// One block. What it leaves in the guard holds until the next one.
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid_constant__ Verdict p) {
     double loss = 0;
     for (u32 head = 0; head < p.heads; head++) {
@@ -123,38 +150,36 @@ extern "C" __global__ void __launch_bounds__(GUARD_THREADS) verdict(const __grid
     for (u32 part = threadIdx.x; part < p.parts_count; part += GUARD_THREADS) squares += p.parts[part];
     squares = sum_of_block(squares);
     if (threadIdx.x != 0) return;
-    u32 stop = p.guard->stop;
-    if (p.together != 0 && p.losses[p.heads] != 0) stop |= WRONG_GRADIENT;
-    if (p.together != 0 && p.losses[p.heads + 1] != 0) stop |= WRONG_LOSS;
-    if (!isfinite(squares)) stop |= WRONG_GRADIENT;
-    if (!isfinite(loss)) stop |= WRONG_LOSS;
-    // Whoever reads losses learns that training has come to its end.
-    if (stop != 0 && p.scaled == 0 && isfinite(loss)) loss = nan("");
-    p.guard->stop = stop;
-    p.sums[p.step->loss_place] = loss;
-    const double unscaled = 1 / double(p.guard->loss_scale);
-    const double clip = double(p.norm_max) / (sqrt(squares) * unscaled + 1e-6);
-    p.guard->table_scale = float(unscaled);
-    p.guard->dense_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
-}
-
-struct Rescale {
-    Guard* guard;
-    // Steps after which the scale is doubled.
-    u32 interval;
-    u32 reserved;
-};
-static_assert(sizeof(Rescale) == 16);
-
-// One thread, behind all updates of a step.
-extern "C" __global__ void rescale(const __grid_constant__ Rescale p) {
     Guard& guard = *p.guard;
-    if (guard.stop == WRONG_GRADIENT) {
-        guard.stop = 0;
+    const double unscaled = 1 / double(guard.loss_scale);
+    Outcome outcome = {};
+    outcome.loss = loss;
+    outcome.wrong = guard.found;
+    if (p.together != 0) {
+        outcome.vector_marks = p.losses[p.heads];
+        outcome.loss_marks = p.losses[p.heads + 1];
+        if (outcome.vector_marks != 0) outcome.wrong |= WRONG_VECTORS;
+    } else {
+        if ((guard.found & WRONG_VECTORS) != 0) outcome.vector_marks = mark(0);
+        if (!isfinite(loss)) outcome.loss_marks = mark(0);
+    }
+    // Of what is no number none of these is true.
+    if (!isfinite(loss)) outcome.wrong |= WRONG_LOSS;
+    if (!(squares * unscaled * unscaled <= DENSE_SQUARES_MAX)) outcome.wrong |= WRONG_DENSE;
+    // A scale of 1 is no reason for gradients to be too large.
+    const bool scaled = p.scale_interval != 0;
+    outcome.by_scale = scaled && outcome.wrong != 0 && (outcome.wrong & WRONG_LOSS) == 0 && guard.loss_scale > 1;
+    p.outcomes[p.step->loss_place] = outcome;
+    guard.stop = outcome.wrong | guard.held;
+    guard.found = 0;
+    const double clip = double(p.norm_max) / (sqrt(squares) * unscaled + 1e-6);
+    guard.table_scale = float(unscaled);
+    guard.dense_scale = (clip >= 1 ? 1.0f : float(clip)) * float(unscaled);
+    if (outcome.by_scale) {
         guard.steady = 0;
         guard.skipped++;
         guard.loss_scale = fmaxf(guard.loss_scale / 2, 1.0f);
-    } else if (guard.stop == 0 && ++guard.steady == p.interval) {
+    } else if (scaled && outcome.wrong == 0 && ++guard.steady == p.scale_interval) {
         guard.steady = 0;
         guard.loss_scale = fminf(guard.loss_scale * 2, 16777216.0f);
     }
@@ -184,7 +209,7 @@ __device__ inline void finite(const Finite<T>& p) {
             wrong |= !holds4(row, load4(row + column));
         }
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 extern "C" __global__ void __launch_bounds__(GUARD_THREADS) finite_f32(const __grid_constant__ Finite<float> p) {

@@ -135,7 +135,7 @@ __device__ inline void head(const Head& p) {
         for (u32 i = lane; i < p.wide_features * p.wide_step; i += WARP) {
             const u32 head = i % p.wide_step;
             const float gradient = head < p.heads ? of_sample[head * HEAD_SAMPLES] : 0.0f;
-            if (!holds(by_wide, gradient)) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+            if (!holds(by_wide, gradient)) atomicOr(&p.guard->found, WRONG_VECTORS);
             store(by_wide + i, gradient);
         }
         if (p.terms != nullptr && lane == 0) {

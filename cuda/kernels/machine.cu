@@ -67,7 +67,7 @@ __device__ inline void machine_backward(const Machine& p) {
             }
         }
     }
-    if (wrong) atomicOr(&p.guard->stop, WRONG_GRADIENT);
+    if (wrong) atomicOr(&p.guard->found, WRONG_VECTORS);
 }
 
 extern "C" __global__ void __launch_bounds__(256) machine_forward_f32(const __grid_constant__ Machine p) {

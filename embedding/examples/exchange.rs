@@ -373,7 +373,7 @@ impl Bench {
     fn update(&self, lane: &Lane, batch: usize) -> cuda::Result<()> {
         let told = (Pointer::NULL, self.stop.pointer());
         // SAFETY: as for sending.
-        unsafe { self.tables.update(lane, batch, self.rates.pointer(), self.step.pointer(), told) }
+        unsafe { self.tables.update(lane, (batch, 0), self.rates.pointer(), self.step.pointer(), told) }
     }
 
     /// All that is done with a batch that has a route.

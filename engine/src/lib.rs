@@ -10,6 +10,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod doctor;
 pub mod evaluation;
+pub mod guard;
 pub mod job;
 pub mod launch;
 pub mod model;

@@ -28,11 +28,15 @@ impl Reader for Frames {
         let hello = |rank: u32, line: u32| {
             [&b"rankine2"[..], &rank.to_le_bytes(), &2u32.to_le_bytes(), &line.to_le_bytes()].concat()
         };
-        let member = br#"{"rank":1,"host":"a","boot":"b","process":7,"local":null,"gpus":0,"gpu_ids":[],"version":"0.1.0"}"#;
+        let member = concat!(
+            r#"{"rank":1,"host":"a","boot":"b","process":7,"local":null,"#,
+            r#""gpus":0,"gpu_ids":[],"version":"0.1.0"}"#
+        );
         let activity = br#"{"phase":"training","step":7,"waits_for":null,"signs":3}"#;
         let failure = br#"{"rank":1,"words":"it failed","follows":false}"#;
         let joined = [&3u32.to_le_bytes()[..], b"abc", &0u32.to_le_bytes()].concat();
-        let values = [hello(1, 0), frame(1, member), frame(1, &joined), frame(2, &[1, 0, 0, 0])].concat();
+        let values =
+            [hello(1, 0), frame(1, member.as_bytes()), frame(1, &joined), frame(2, &[1, 0, 0, 0])].concat();
         let watch = [hello(1, 1), frame(5, activity), frame(6, failure), frame(7, b"null")].concat();
         let others = [hello(1, 0), frame(3, &[1, 0, 0, 0]), frame(4, b"stray")].concat();
         vec![("values", values), ("watch", watch), ("others", others)]

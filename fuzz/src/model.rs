@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rankine::prediction::{OnUnknown, Predictions, RowOptions, predict_rows};
 use rankine::saved::SavedModel;
+use rankine_reader::IdRules;
 use serde_json::Value;
 
 use super::checkpoint::train_small;
@@ -67,7 +68,8 @@ pub fn read_model(dir: &Path, rows: &Path, out: &Path) -> Result<(), String> {
     let encoder = saved.encoder(dir).map_err(said)?;
     let model = saved.load(dir).map_err(said)?;
     let Some(format) = &saved.format else { return Ok(()) };
-    let mut predictions = Predictions::create(model, &saved.schema, OnUnknown::Oov, out).map_err(said)?;
+    let on_unknown = (OnUnknown::Oov, IdRules::default());
+    let mut predictions = Predictions::create(model, &saved.schema, on_unknown, out).map_err(said)?;
     let options = RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, skip_bad: true };
     let silent = |_: &'static str, _: u64, _: u64| ();
     predict_rows(&mut predictions, &[rows.to_owned()], format, &encoder, &options, &silent).map_err(said)?;

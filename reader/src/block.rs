@@ -10,6 +10,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bits;
 use crate::dataset::Part;
+use crate::ids::{IdRules, OutOfRange};
 use crate::samples::{Bags, Samples};
 use crate::schema::{Categorical, DenseDtype, Schema};
 
@@ -388,6 +389,14 @@ impl<'a> Block<'a> {
     /// What is wrong: an id that is not below its table's rows, a bag of a size that its column does not admit, bag
     /// sizes that do not sum to the number of ids. `out` then holds parts of samples and must be cleared.
     pub fn decode_into(&self, schema: &Schema, out: &mut Samples) -> Result<(), String> {
+        self.decode_under(&IdRules::default(), schema, out)
+    }
+
+    /// The same, but ids out of range of columns that have a rule for them come as they are: see [`IdRules::apply`].
+    ///
+    /// # Errors
+    /// As [`Block::decode_into`].
+    pub fn decode_under(&self, ids: &IdRules, schema: &Schema, out: &mut Samples) -> Result<(), String> {
         let mut streams = self.layout.streams.iter();
         let mut next = || streams.next().expect("as many streams as the schema has, checked at parse");
         for labels in &mut out.labels {
@@ -426,8 +435,9 @@ impl<'a> Block<'a> {
             let rows = out.dense[first..].chunks_exact_mut(columns);
             rows.zip(&floats).for_each(|(row, &value)| row[column] = value);
         }
-        for (column, bags) in schema.categorical.iter().zip(&mut out.categorical) {
-            self.decode_bags(column, [next(), next(), next()], bags)
+        for (number, (column, bags)) in schema.categorical.iter().zip(&mut out.categorical).enumerate() {
+            let checks = ids.of(number) == OutOfRange::Fail;
+            self.decode_bags((column, checks), [next(), next(), next()], bags)
                 .map_err(|what| format!("column {}: {what}", column.name))?;
         }
         out.len += self.layout.samples;
@@ -436,7 +446,7 @@ impl<'a> Block<'a> {
 
     fn decode_bags(
         &self,
-        column: &Categorical,
+        (column, checks_ids): (&Categorical, bool),
         [sizes, starts, ids]: [&Stream; 3],
         bags: &mut Bags,
     ) -> Result<(), String> {
@@ -474,7 +484,7 @@ impl<'a> Block<'a> {
             highest = highest.max(id);
             bags.ids.push(id);
         });
-        if highest >= column.rows {
+        if checks_ids && highest >= column.rows {
             return Err(format!("id {highest} is not below the table's {} rows", column.rows));
         }
         Ok(())

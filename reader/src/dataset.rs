@@ -12,6 +12,7 @@ use crate::block::BLOCK_ALIGN;
 use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
 use crate::generate::Generation;
+use crate::ids::{IdRules, OutOfRange};
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
@@ -175,6 +176,7 @@ fn is_below(name: &str) -> bool {
 pub struct Dataset {
     dir: PathBuf,
     source: Source,
+    ids: std::sync::Arc<IdRules>,
 }
 
 #[derive(Debug, Clone)]
@@ -243,6 +245,8 @@ pub struct DatasetPart {
     pub schema: std::sync::Arc<Schema>,
     /// How blocks are stored.
     pub coding: BlockCoding,
+    /// What becomes of ids that are no rows of their tables.
+    pub ids: std::sync::Arc<IdRules>,
 }
 
 impl Dataset {
@@ -269,7 +273,7 @@ impl Dataset {
         }
         let text = fs::read(&path).context("read", &path)?;
         let manifest = Manifest::from_json(&text).map_err(|what| Error::damaged(&path, None, what))?;
-        Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)) })
+        Ok(Self { dir: dir.to_owned(), source: Source::Folder(Box::new(manifest)), ids: Default::default() })
     }
 
     /// Takes raw files for a dataset: looks at their lengths alone. Each record is checked when it is read, and one
@@ -305,7 +309,21 @@ impl Dataset {
         let first = train.iter().chain(eval).next();
         let dir = first.and_then(|path| path.parent()).unwrap_or(Path::new("")).to_owned();
         let raw = RawDataset { decoder: decoder.into(), schema, block_samples, parts };
-        Ok(Self { dir, source: Source::Raw(Box::new(raw)) })
+        Ok(Self { dir, source: Source::Raw(Box::new(raw)), ids: Default::default() })
+    }
+
+    /// The same, with rules for ids that are no rows of their tables; without, all of them are errors.
+    ///
+    /// # Errors
+    /// As [`IdRules::new`].
+    pub fn with_ids(self, rules: &[OutOfRange]) -> Result<Self> {
+        let ids = std::sync::Arc::new(IdRules::new(self.schema(), rules)?);
+        Ok(Self { ids, ..self })
+    }
+
+    /// What becomes of ids that are no rows of their tables.
+    pub fn ids(&self) -> &IdRules {
+        &self.ids
     }
 
     /// The dataset's folder; of raw files, that of the first.
@@ -379,6 +397,7 @@ impl Dataset {
             }
             Source::Raw(raw) => raw.parts.get(&part).map(|files| raw.part(part, files)).transpose()?,
         };
+        let found = found.map(|found| DatasetPart { ids: std::sync::Arc::clone(&self.ids), ..found });
         found.ok_or_else(|| {
             let hint = match &self.source {
                 Source::Folder(_) => "",
@@ -447,6 +466,7 @@ impl Dataset {
             block_samples,
             schema: std::sync::Arc::new(dataset.schema.clone()),
             coding: BlockCoding::Packed { tag: Manifest::tag(&dataset.schema) },
+            ids: Default::default(),
         })
     }
 
@@ -518,6 +538,7 @@ impl RawDataset {
             block_samples: self.block_samples,
             schema: std::sync::Arc::new(self.schema.clone()),
             coding: BlockCoding::Records(std::sync::Arc::clone(&self.decoder)),
+            ids: Default::default(),
         })
     }
 }

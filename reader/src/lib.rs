@@ -10,6 +10,7 @@ pub mod convert;
 pub mod dataset;
 pub mod error;
 pub mod generate;
+pub mod ids;
 pub mod io;
 pub mod raw;
 pub mod samples;
@@ -33,6 +34,7 @@ mod testing;
 
 pub use dataset::{Dataset, Part};
 pub use error::{Error, Result};
+pub use ids::{IdRules, OutOfRange};
 pub use nearest::nearest;
 pub use samples::{Bags, Samples};
 pub use schema::Schema;

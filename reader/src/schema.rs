@@ -1,5 +1,7 @@
 //! What the columns of a dataset are: labels, weight, dense features and categorical features.
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -233,8 +235,10 @@ impl Schema {
                 )));
             }
         }
+        let numbers: HashMap<&str, usize> =
+            (0..).zip(&self.categorical).map(|(number, column)| (column.name.as_str(), number)).collect();
         for (number, column) in self.categorical.iter().enumerate() {
-            self.vocabulary_owner(number)?;
+            self.owner_among(number, |name| numbers.get(name).copied())?;
             if column.rows == 0 {
                 return Err(Error::invalid(format!("column {} has a table without rows", column.name)));
             }
@@ -267,9 +271,16 @@ impl Schema {
     /// [`Error::Invalid`] where it shares with a column that is not there, comes later, has other rows or another kind,
     /// or shares itself.
     pub fn vocabulary_owner(&self, number: usize) -> Result<usize> {
+        self.owner_among(number, |name| {
+            self.categorical[..number].iter().position(|other| other.name == name)
+        })
+    }
+
+    /// The same, where `number_of` knows the number of a categorical column by its name.
+    fn owner_among(&self, number: usize, number_of: impl Fn(&str) -> Option<usize>) -> Result<usize> {
         let column = &self.categorical[number];
         let Some(with) = &column.shares else { return Ok(number) };
-        let owner = self.categorical[..number].iter().position(|other| other.name == *with);
+        let owner = number_of(with).filter(|&owner| owner < number);
         let refuse = |why: &str| {
             Error::invalid(format!("column {} cannot share the vocabulary of {with}: {why}", column.name))
         };

@@ -202,7 +202,13 @@ fn verify_block(
     samples.clear();
     match &part.coding {
         BlockCoding::Records(decoder) => {
-            decode_records(decoder, path, &location, &bytes[bytes_before(&location)..], &mut samples)?;
+            decode_records(
+                (decoder, &part.ids),
+                path,
+                &location,
+                &bytes[bytes_before(&location)..],
+                &mut samples,
+            )?;
         }
         BlockCoding::Packed { .. } => check_block(part, index as u64, bytes)
             .and_then(|layout| layout.with_bytes(bytes).decode_into(&part.schema, &mut samples))

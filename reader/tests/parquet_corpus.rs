@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use hostile::read_variants;
+use hostile::{alone, read_variants};
 use parquet::basic::Compression;
 use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int32Type};
 use parquet::file::properties::WriterProperties;
@@ -61,6 +61,7 @@ fn write(path: &Path, compression: Compression) {
 
 #[test]
 fn parquet_files() {
+    let _alone = alone();
     let place = tempfile::tempdir().unwrap();
     let (path, out) = (place.path().join("rows.parquet"), place.path().join("out"));
     let schema = SchemaFile::parse("schema.toml", SCHEMA).unwrap();

@@ -79,7 +79,7 @@ fn dots_are_the_sums<T: Element>(bench: &Bench, words: &mut Words) -> Outcome {
         back.enqueue_backward(&bench.lane)?;
     }
     let (products, gradients) = (products.read(&bench.lane)?, gradients.read(&bench.lane)?);
-    if guard.read(&bench.lane)?[0].stop != 0 {
+    if guard.read(&bench.lane)?[0].found != 0 {
         return Err("the guard stops finite gradients".into());
     }
     let value = |elements: &[T], i: usize| f64::from(elements[i].value());

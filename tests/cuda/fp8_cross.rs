@@ -237,8 +237,8 @@ fn gradients_by_x0_are_those_of_all_layers(bench: &Bench, words: &mut Words) -> 
     // SAFETY: the buffers have these lengths.
     unsafe { bench.lane.launch(&first, first.grid()) }?;
     let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
-    if (guard.stop != 0) != wrong {
-        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.stop).into());
+    if (guard.found != 0) != wrong {
+        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.found).into());
     }
     for place in 0..samples * columns {
         let (sample, column) = (place / columns, place % columns);
@@ -297,8 +297,8 @@ fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcom
     // SAFETY: all buffers live until the lane has been waited for by reading.
     unsafe { product_of_all.enqueue(&blas, &bench.lane) }?;
     let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
-    if (guard.stop != 0) != wrong.is_some() {
-        return Err(format!("the guard has {}, and what was wrong is {wrong:?}", guard.stop).into());
+    if (guard.found != 0) != wrong.is_some() {
+        return Err(format!("the guard has {}, and what was wrong is {wrong:?}", guard.found).into());
     }
     let turned: Vec<Vec<f64>> =
         (0..n).map(|column| (0..k).map(|row| weights.row(row)[column]).collect()).collect();

@@ -114,6 +114,7 @@ impl Dataset {
             block_samples,
             schema: Arc::new(schema),
             coding: BlockCoding::Packed { tag },
+            ids: Arc::default(),
         };
         Ok(Self { _home: home, part, bits })
     }
@@ -323,7 +324,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
         let mut losses = Vec::new();
-        model.take_losses(true, |loss| losses.push(loss))?;
+        model.take_outcomes(true, |outcome| losses.push(outcome.loss))?;
         Ok((losses, super::training::weights(model)?))
     };
     // Where ranks share a GPU, memory is best locked and unlocked while none of them waits for another.

@@ -20,6 +20,7 @@ mod calibration;
 mod dense;
 mod fp8;
 mod fp8_cross;
+mod guard;
 mod input;
 mod memory;
 mod network;
@@ -60,6 +61,7 @@ fn main() -> ExitCode {
         dense::BODIES,
         fp8::BODIES,
         fp8_cross::BODIES,
+        guard::BODIES,
         input::BODIES,
         memory::BODIES,
         network::BODIES,

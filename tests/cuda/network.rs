@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use rankine_cuda::kernels::{
     CROSS_LAYERS, Cross, CrossFirst, CrossGradient, Element, Finite, Guard, Head, Machine, MachineBackward,
-    MachineForward, Rescale, Squares, Step, Total, Verdict,
+    MachineForward, Outcome as StepOutcome, Squares, Step, Total, Verdict,
 };
 use rankine_cuda::{Buffer, Pointer};
 
@@ -294,8 +294,8 @@ fn gradients_by_x0_are_those_of_all_layers<T: Element>(bench: &Bench, words: &mu
     // SAFETY: the buffers have these lengths.
     unsafe { bench.lane.launch(&first, first.grid()) }?;
     let (by_x0, guard) = (by_x0.read(&bench.lane)?, guard.read(&bench.lane)?[0]);
-    if (guard.stop != 0) != wrong {
-        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.stop).into());
+    if (guard.found != 0) != wrong {
+        return Err(format!("the guard has {}, and something was wrong: {wrong}", guard.found).into());
     }
     // Values up to four of each layer, a few operations each.
     let tolerance = (layers + 1) as f64 * (16.0 * F32_ROUNDING + 4.0 * rounding::<T>());
@@ -376,15 +376,16 @@ fn judged(
     bench: &Bench,
     (losses, totals, weights): (&[f64], &[f64], &[f64]),
     gradients: &[f32],
-    (guard, norm_max, scaled): (Guard, f32, bool),
-) -> Result<(Guard, f64), libtest_mimic::Failed> {
+    (guard, norm_max, scale_interval): (Guard, f32, u32),
+) -> Result<(Guard, StepOutcome), libtest_mimic::Failed> {
     let heads = totals.len();
     let [losses_at, totals_at, weights_at] =
         [losses, totals, weights].map(|values| Buffer::of(&bench.device, values));
     let (losses_at, totals_at, weights_at) = (losses_at?, totals_at?, weights_at?);
     let step = Buffer::of(&bench.device, &[Step { loss_place: 1, ..Step::default() }])?;
-    let (sums, parts) =
-        (Buffer::of(&bench.device, &[5.0f64; 3])?, Buffer::<f64>::filled(&bench.device, 36, 0xff)?);
+    let others = StepOutcome { loss: 5.0, ..StepOutcome::default() };
+    let (outcomes, parts) =
+        (Buffer::of(&bench.device, &[others; 3])?, Buffer::<f64>::filled(&bench.device, 36, 0xff)?);
     let (guard, gradients_at) = (Buffer::of(&bench.device, &[guard])?, bench.buffer(gradients)?);
     // In three ranges, and one that another rank sums.
     let (len, middle) = (gradients.len() as u32, (gradients.len() / 8 * 4) as u32);
@@ -402,13 +403,13 @@ fn judged(
         head_weights: weights_at.pointer(),
         parts: parts.pointer(),
         step: step.pointer(),
-        sums: sums.pointer(),
+        outcomes: outcomes.pointer(),
         guard: guard.pointer(),
         pieces: (losses.len() / heads) as u32,
         heads: heads as u32,
         parts_count: parts.len() as u32,
         norm_max,
-        scaled: u32::from(scaled),
+        scale_interval,
         together: 0,
     };
     // SAFETY: the buffers have these lengths.
@@ -416,11 +417,11 @@ fn judged(
         bench.lane.launch(&squares, (9, 4))?;
         bench.lane.launch(&verdict, (1, 1))?;
     }
-    let sums = sums.read(&bench.lane)?;
-    if (sums[0], sums[2]) != (5.0, 5.0) {
-        return Err("a loss went to another step's place".into());
+    let outcomes = outcomes.read(&bench.lane)?;
+    if (outcomes[0], outcomes[2]) != (others, others) {
+        return Err("an outcome went to another step's place".into());
     }
-    Ok((guard.read(&bench.lane)?[0], sums[1]))
+    Ok((guard.read(&bench.lane)?[0], outcomes[1]))
 }
 
 fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> Outcome {
@@ -438,14 +439,14 @@ fn a_verdict_says_how_gradients_are_scaled(bench: &Bench, words: &mut Words) -> 
         expected += if totals[head] == 0.0 { 0.0 } else { weights[head] * sum / totals[head] };
     }
     let guard = Guard::new(loss_scale);
-    let (found, loss) = judged(bench, (&losses, &totals, &weights), &gradients, (guard, norm_max, false))?;
-    close("loss", 0, loss, expected, expected * (heads * pieces) as f64 * f64::EPSILON)?;
+    let (found, outcome) = judged(bench, (&losses, &totals, &weights), &gradients, (guard, norm_max, 0))?;
+    close("loss", 0, outcome.loss, expected, expected * (heads * pieces) as f64 * f64::EPSILON)?;
     let norm = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum::<f64>().sqrt();
     let clip = f64::from(norm_max) / (norm / f64::from(loss_scale) + 1e-6);
     let scale = clip.min(1.0) / f64::from(loss_scale);
     close("scale", 0, f64::from(found.dense_scale), scale, scale * 2.0 * F32_ROUNDING)?;
-    if (Guard { dense_scale: guard.dense_scale, ..found }) != guard {
-        return Err(format!("the guard became {found:?}").into());
+    if (Guard { dense_scale: guard.dense_scale, ..found }) != guard || outcome.wrong != 0 {
+        return Err(format!("the guard became {found:?}, with {outcome:?}").into());
     }
     Ok(())
 }
@@ -455,21 +456,39 @@ fn what_is_no_finite_number_stops_the_step(bench: &Bench, words: &mut Words) -> 
     let mut gradients = words.numbers::<f32>(count);
     let wrong = words.one_of(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY]);
     let guard = Guard::new(1.0);
-    let judged = |losses: &[f64], gradients: &[f32], guard, scaled| {
-        judged(bench, (losses, &[1.0], &[1.0]), gradients, (guard, f32::INFINITY, scaled))
+    let judged = |losses: &[f64], gradients: &[f32], guard, interval| {
+        judged(bench, (losses, &[1.0], &[1.0]), gradients, (guard, f32::INFINITY, interval))
     };
-    let (found, _) = judged(&[f64::from(wrong)], &gradients, guard, false)?;
-    let (again, later) = judged(&[1.0], &gradients, found, false)?;
-    if (found.stop, again.stop) != (2, 2) || !later.is_nan() {
-        return Err(
-            format!("a loss of {wrong} leaves {found:?}, then {again:?} with a loss of {later}").into()
-        );
+    let (found, outcome) = judged(&[f64::from(wrong)], &gradients, guard, 0)?;
+    let expected = StepOutcome { loss: outcome.loss, loss_marks: 1.0, wrong: 2, ..StepOutcome::default() };
+    if found.stop != 2 || outcome.loss.is_finite() || outcome != expected && !outcome.loss.is_nan() {
+        return Err(format!("a loss of {wrong} leaves {found:?} and {outcome:?}").into());
     }
-    gradients[words.below(count as u64) as usize] = wrong;
-    for scaled in [false, true] {
-        let (found, loss) = judged(&[1.0], &gradients, guard, scaled)?;
-        if found.stop != 1 || loss.is_nan() == scaled {
-            return Err(format!("a gradient of {wrong} leaves {found:?}, and a loss of {loss}").into());
+    // The next one is judged by itself.
+    let (again, later) = judged(&[1.0], &gradients, found, 0)?;
+    if again.stop != 0 || later != (StepOutcome { loss: 1.0, ..StepOutcome::default() }) {
+        return Err(format!("a step after a loss of {wrong} leaves {again:?} and {later:?}").into());
+    }
+    // What kernels have found, and whether nothing is to be written at all.
+    let told = Guard { found: StepOutcome::VECTORS, ..guard };
+    let (found, outcome) = judged(&[1.0], &gradients, told, 0)?;
+    if (found.stop, found.found, outcome.wrong, outcome.vector_marks) != (1, 0, 1, 1.0) {
+        return Err(format!("wrong gradients by vectors leave {found:?} and {outcome:?}").into());
+    }
+    let (found, outcome) = judged(&[1.0], &gradients, Guard { held: 1, ..guard }, 0)?;
+    if found.stop == 0 || outcome.wrong != 0 {
+        return Err(format!("a guard that is held leaves {found:?} and {outcome:?}").into());
+    }
+    let place = words.below(count as u64) as usize;
+    // Its square is more than f32 holds.
+    for wrong in [wrong, 3e19] {
+        gradients[place] = wrong;
+        for (interval, by_scale) in [(0, 0), (5, 1)] {
+            let guard = Guard::new(if interval == 0 { 1.0 } else { 2.0 });
+            let (found, outcome) = judged(&[1.0], &gradients, guard, interval)?;
+            if (found.stop, outcome.wrong, outcome.by_scale, outcome.loss) != (4, 4, by_scale, 1.0) {
+                return Err(format!("a gradient of {wrong} leaves {found:?}, and {outcome:?}").into());
+            }
         }
     }
     // The same in a matrix, but for what lies behind its columns.
@@ -488,36 +507,43 @@ fn what_is_no_finite_number_stops_the_step(bench: &Bench, words: &mut Words) -> 
     };
     // SAFETY: the buffers have these lengths.
     unsafe { bench.lane.launch(&finite, (3, 1)) }?;
-    let stop = guard.read(&bench.lane)?[0].stop;
-    if stop != u32::from(column < columns) {
-        return Err(format!("{wrong} in column {column} of {columns} leaves {stop}").into());
+    let found = guard.read(&bench.lane)?[0].found;
+    if found != u32::from(column < columns) {
+        return Err(format!("{wrong} in column {column} of {columns} leaves {found}").into());
     }
     Ok(())
 }
 
 fn scales_follow_the_steps(bench: &Bench, _: &mut Words) -> Outcome {
-    let guard = Buffer::of(&bench.device, &[Guard::new(64.0)])?;
-    let rescale = Rescale { guard: guard.pointer(), interval: 3, reserved: 0 };
-    // Whether a step's gradients are wrong, and what the scale is behind it.
-    let steps = [(0, 64.0), (0, 64.0), (0, 128.0), (0, 128.0), (1, 64.0), (0, 64.0), (0, 64.0), (0, 128.0)];
+    let mut guard = Guard::new(4.0);
+    let mut step = |losses: &[f64], found| {
+        let told = (Guard { found, ..guard }, f32::INFINITY, 3);
+        let (after, outcome) = judged(bench, (losses, &[1.0], &[1.0]), &[0.5], told)?;
+        if after.table_scale != 1.0 / guard.loss_scale {
+            return Err("gradients have another scale than the loss had".into());
+        }
+        guard = after;
+        Ok::<_, libtest_mimic::Failed>((after, outcome))
+    };
+    // Whether a step's gradients are wrong, and what the scale is behind it, down to 1.
+    let steps = [(0, 4.0), (0, 4.0), (0, 8.0), (0, 8.0), (1, 4.0), (0, 4.0), (0, 4.0), (0, 8.0)];
     let mut skipped = 0;
-    for (step, (stop, scale)) in steps.into_iter().enumerate() {
-        let before = guard.read(&bench.lane)?[0];
-        guard.write(&bench.lane, &[Guard { stop, ..before }])?;
-        // SAFETY: there is a guard.
-        unsafe { bench.lane.launch(&rescale, (1, 1)) }?;
-        let found = guard.read(&bench.lane)?[0];
-        skipped += u64::from(stop);
-        if (found.stop, found.loss_scale, found.skipped) != (0, scale, skipped) {
-            return Err(format!("step {step} leaves {found:?}, and a scale of {scale} is expected").into());
+    for (number, (wrong, scale)) in steps.into_iter().chain([(1, 4.0), (1, 2.0), (1, 1.0)]).enumerate() {
+        let (found, outcome) = step(&[1.0], wrong)?;
+        skipped += u64::from(wrong);
+        if (outcome.by_scale, found.stop) != (wrong, wrong) {
+            return Err(format!("step {number} leaves {found:?} and {outcome:?}").into());
+        }
+        if (found.loss_scale, found.skipped) != (scale, skipped) {
+            return Err(format!("step {number} leaves {found:?}, and a scale of {scale} is expected").into());
         }
     }
-    // A wrong loss is no matter of scale.
-    guard.write(&bench.lane, &[Guard { stop: 2, ..Guard::new(64.0) }])?;
-    // SAFETY: there is a guard.
-    unsafe { bench.lane.launch(&rescale, (1, 1)) }?;
-    if guard.read(&bench.lane)?[0].stop != 2 {
-        return Err("a wrong loss is forgotten".into());
+    // Neither a scale of 1 is to blame, nor is any scale for a loss that is no number.
+    for (loss, found) in [(1.0, 1), (f64::NAN, 0), (f64::NAN, 1)] {
+        let (found, outcome) = step(&[loss], found)?;
+        if (outcome.by_scale, found.loss_scale, found.skipped) != (0, 1.0, skipped) || found.stop == 0 {
+            return Err(format!("a loss of {loss} leaves {found:?} and {outcome:?}").into());
+        }
     }
     Ok(())
 }

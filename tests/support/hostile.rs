@@ -6,7 +6,7 @@
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[path = "../../fuzz/src/memory.rs"]
 #[allow(unreachable_pub, reason = "fuzz targets take it from a crate of their own")]
@@ -20,8 +20,11 @@ const BASE_BYTES: usize = 64 << 20;
 /// And so many for each byte that it reads.
 const FACTOR: usize = 16;
 
-/// One reader at a time: memory is counted for the process.
-pub(crate) static ALONE: Mutex<()> = Mutex::new(());
+/// One test at a time, from its beginning: memory is counted for the process.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Reads a case, and judges how: an error is as good as a result.
 pub(crate) fn read(reader: &str, case: &str, bytes: usize, work: impl FnOnce() -> Result<(), String>) {
@@ -46,9 +49,8 @@ pub(crate) fn read_within(
     assert!(most <= limit, "{reader}, {case}: {most} bytes of memory for {bytes} of input");
 }
 
-/// Replaces one file of a place by each of its variants, and reads.
+/// Replaces one file of a place by each of its variants, and reads. The test is [`alone`].
 pub(crate) fn read_variants(reader: &str, path: &Path, text: bool, work: impl Fn() -> Result<(), String>) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let whole = fs::read(path).expect("the file is there");
     work().unwrap_or_else(|error| panic!("{reader}: the whole file is read: {error}"));
     for (case, bytes) in variants(&whole, text) {

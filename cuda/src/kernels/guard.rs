@@ -9,7 +9,7 @@ use crate::buffer::Pointer;
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 pub struct Guard {
-    /// Nothing is updated where this is not 0: 1 where a gradient, 2 where the loss is no finite number.
+    /// The last verdict: nothing is updated where this is not 0.
     pub stop: u32,
     /// What the loss is multiplied by on the way back.
     pub loss_scale: f32,
@@ -19,27 +19,57 @@ pub struct Guard {
     pub dense_scale: f32,
     /// Steps since the loss's scale changed last.
     pub steady: u32,
-    /// 0.
-    pub reserved: u32,
+    /// What this rank has found in the step at hand, as [`Outcome::wrong`] has it, until the verdict takes it.
+    pub found: u32,
     /// Steps that were left out since their gradients were beyond the elements' range.
     pub skipped: u64,
+    /// 1 where nothing is to be written, whatever is found; else 0.
+    pub held: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Guard>() == 32);
+const _: () = assert!(size_of::<Guard>() == 40);
 
 impl Guard {
     /// Before the first step.
     pub fn new(loss_scale: f32) -> Self {
         let scale = 1.0 / loss_scale;
-        Self {
-            stop: 0,
-            loss_scale,
-            table_scale: scale,
-            dense_scale: scale,
-            steady: 0,
-            reserved: 0,
-            skipped: 0,
-        }
+        Self { loss_scale, table_scale: scale, dense_scale: scale, ..Self::zeroed() }
+    }
+}
+
+/// What a step came to, as a [`Verdict`] leaves it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
+pub struct Outcome {
+    /// Its loss.
+    pub loss: f64,
+    /// The sum of the marks of ranks that found gradients by vectors to be wrong; [`Outcome::ranks`] reads it.
+    pub vector_marks: f64,
+    /// The same of losses.
+    pub loss_marks: f64,
+    /// [`Outcome::VECTORS`], [`Outcome::LOSS`] and [`Outcome::DENSE`], as far as they are no finite numbers; 0 where
+    /// the step was written.
+    pub wrong: u32,
+    /// 1 where it was left out for the loss's scale alone, else 0.
+    pub by_scale: u32,
+}
+
+const _: () = assert!(size_of::<Outcome>() == 32);
+
+impl Outcome {
+    /// Gradients by vectors.
+    pub const VECTORS: u32 = 1;
+    /// The loss.
+    pub const LOSS: u32 = 2;
+    /// Gradients of dense parameters.
+    pub const DENSE: u32 = 4;
+
+    /// How many ranks a sum of marks is of, and the sum of their numbers.
+    pub fn ranks(marks: f64) -> (usize, usize) {
+        let (marks, each) = (marks as u64, 1 << 20);
+        ((marks % each) as usize, (marks / each) as usize)
     }
 }
 
@@ -97,15 +127,20 @@ pub struct Tally {
     pub losses: Pointer<f64>,
     /// Says what was found to be wrong.
     pub guard: Pointer<Guard>,
-    /// One a head: the sum of its losses; then 1 where a gradient, and 1 where the loss was found to be wrong.
+    /// One a head: the sum of its losses; then the rank's mark where a gradient by a vector, and where the loss is
+    /// wrong.
     pub numbers: Pointer<f64>,
     /// Pieces.
     pub pieces: u32,
     /// Heads.
     pub heads: u32,
+    /// The rank.
+    pub rank: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Tally>() == 32);
+const _: () = assert!(size_of::<Tally>() == 40);
 
 impl Tally {
     /// Numbers of so many heads.
@@ -121,8 +156,8 @@ unsafe impl Kernel for Tally {
     const THREADS: u32 = 256;
 }
 
-/// Sums up the loss and the gradients' squares: from them follow whether the step is written, and how gradients are
-/// scaled. Grid: one block.
+/// Sums up the loss and the gradients' squares: from them follow whether the step is written, how its gradients are
+/// scaled, and how the loss is in the next one. Grid: one block.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Verdict {
@@ -134,10 +169,10 @@ pub struct Verdict {
     pub head_weights: Pointer<f64>,
     /// As [`Squares`] leaves them.
     pub parts: Pointer<f64>,
-    /// Says where the loss goes.
+    /// Says where the outcome goes.
     pub step: Pointer<Step>,
-    /// Losses of steps. Where training has come to its end, they are no numbers.
-    pub sums: Pointer<f64>,
+    /// Of steps.
+    pub outcomes: Pointer<Outcome>,
     /// The verdict.
     pub guard: Pointer<Guard>,
     /// Pieces.
@@ -148,8 +183,9 @@ pub struct Verdict {
     pub parts_count: u32,
     /// The longest norm of the gradients whose squares were summed; infinity where they are not clipped.
     pub norm_max: f32,
-    /// 1 where steps with gradients beyond the elements' range are left out, 0 where the first one ends the training.
-    pub scaled: u32,
+    /// Where gradients may be beyond the elements' range though nothing is wrong: the steps without such a one after
+    /// which the loss's scale is doubled. Else 0.
+    pub scale_interval: u32,
     /// 1 where there are several ranks, whose losses are one piece; else 0.
     pub together: u32,
 }
@@ -161,28 +197,6 @@ unsafe impl Kernel for Verdict {
     const ID: Id = Id::Verdict;
     const NAME: &'static str = "verdict";
     const THREADS: u32 = 256;
-}
-
-/// Behind all updates of a step: halves the loss's scale where the step was left out, and doubles it after an interval
-/// without. Grid: one block.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Rescale {
-    /// The scale.
-    pub guard: Pointer<Guard>,
-    /// Steps of an interval.
-    pub interval: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-const _: () = assert!(size_of::<Rescale>() == 16);
-
-// SAFETY: `guard.cu` has the same struct.
-unsafe impl Kernel for Rescale {
-    const ID: Id = Id::Rescale;
-    const NAME: &'static str = "rescale";
-    const THREADS: u32 = 1;
 }
 
 /// Looks for elements that are no finite numbers. Grid: any; it loops over the samples.

@@ -69,7 +69,7 @@ pub use fp8_quantize::{
     FP8_MULTIPLE, Fp8Quantize, Fp8QuantizeWeights, Fp8Weights, paired_place, turned_place,
 };
 pub use fp8_scaling::{Fp8Check, Fp8OfRanks, Fp8Rescale, Fp8Scaling, Fp8Tell};
-pub use guard::{Finite, Guard, Rescale, Squares, Tally, Verdict};
+pub use guard::{Finite, Guard, Outcome, Squares, Tally, Verdict};
 pub use head::Head;
 pub use initialize::Initialize;
 pub use judge::{Judge, JudgeParts, JudgeSums, JudgeTotal};
@@ -282,7 +282,7 @@ kernels! {
         Fp8ToBf16 = c"fp8_to_bf16";
     "fp8_quantize": Fp8Quantize = c"fp8_quantize", Fp8QuantizeWeights = c"fp8_quantize_weights";
     "fp8_scaling": Fp8Tell = c"fp8_tell", Fp8Check = c"fp8_check", Fp8Rescale = c"fp8_rescale";
-    "guard": Squares = c"squares", Tally = c"tally", Verdict = c"verdict", Rescale = c"rescale",
+    "guard": Squares = c"squares", Tally = c"tally", Verdict = c"verdict",
         FiniteF32 = c"finite_f32", FiniteBf16 = c"finite_bf16", FiniteF16 = c"finite_f16";
     "head": HeadF32 = c"head_f32", HeadBf16 = c"head_bf16", HeadF16 = c"head_f16";
     "initialize": Initialize = c"initialize";

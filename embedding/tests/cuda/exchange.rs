@@ -763,8 +763,8 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
             let row_bytes = spec.dim * spec.dtype.bytes();
             let mut weights = vec![0; spec.rows as usize * row_bytes];
             let mut state = vec![Vec::new(); layout.state().len()];
-            let words = table.words(0..spec.rows).chunks_exact(layout.words);
-            for (row, weights) in words.zip(weights.chunks_exact_mut(row_bytes)) {
+            let all = table.words(0..spec.rows).chunks_exact(layout.words);
+            for (row, weights) in all.zip(weights.chunks_exact_mut(row_bytes)) {
                 layout.write_weights(row, spec.dtype, weights);
                 for (state, &begin) in state.iter_mut().zip(layout.state()) {
                     state.extend_from_slice(&row[begin..begin + layout.state_words()]);

@@ -1,5 +1,7 @@
 //! What `manifest.json` of a checkpoint says.
 
+use std::collections::BTreeMap;
+
 use rankine_embedding::{Optimizer, TableSpec};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::sealed::Checksum;
@@ -68,9 +70,31 @@ pub struct TrainState {
     pub losses: LossState,
     /// The last loss that was told.
     pub loss: f64,
+    /// Steps that were skipped; absent where none was.
+    #[serde(default, skip_serializing_if = "GuardState::is_empty")]
+    pub guard: GuardState,
+    /// Ids that were no rows of their tables so far, by column; absent where there were none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ids_out_of_range: BTreeMap<String, u64>,
     /// The evaluation of this very step, where there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<EvalSummary>,
+}
+
+/// Steps that were skipped since something was no finite number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuardState {
+    /// All of them so far.
+    pub skipped_steps: u64,
+    /// Those since the last step that was written.
+    pub in_a_row: u64,
+}
+
+impl GuardState {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The losses of some steps, weighted by their samples.

@@ -34,8 +34,8 @@ pub(crate) use folder::set_aside;
 pub use folder::{Skipped, latest, list, prune, step_name};
 pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
 pub use manifest::{
-    Base, DataIdentity, DeviceState, Fp8State, LossScale, LossState, Manifest, OrderState, RuleState,
-    TableState, TrainState,
+    Base, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest, OrderState,
+    RuleState, TableState, TrainState,
 };
 pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, Published, draft_path};

@@ -162,7 +162,7 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
 fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let Train { warm_up, steps, resident, trace, without, json, .. } = args;
     let options = TrainBenchOptions { warm_up, steps, resident, trace, without };
     let bench = training::bench_train(&job, &options, &processes, &mut ());
@@ -176,7 +176,7 @@ fn run_train(args: Train, seat: &Seat) -> Result<(), CommandError> {
 fn run_eval(args: Eval, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let options = EvalBenchOptions { passes: args.passes };
     let bench = training::bench_eval(&job, &options, &processes, &mut ());
     let bench = launch::outcome(&processes, &file, bench)?;

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::saved::SavedModel;
-use rankine::training::{self, EvaluationOptions, Event, Observer, RunDir};
+use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer, RunDir};
 use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
-use super::metrics::MetricsText;
+use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::{CommandError, Exit, output};
 
@@ -56,6 +56,8 @@ struct Outcome {
     metrics: EvalMetrics,
     #[serde(skip_serializing_if = "Option::is_none")]
     auc_achievable: Option<f64>,
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    ids_out_of_range: IdCounts,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -64,11 +66,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
     let dataset = dataset(&args, &job, &saved)?;
     saved.check_dataset(&dataset)?;
+    let dataset = training::with_ids(&job, dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
     let (pool, _) = training::thread_pool(&job)?;
     let mut watcher = Watcher(None);
-    let heads = pool.install(|| {
+    let (heads, ids) = pool.install(|| {
         let mut model = saved.load(&model_dir)?;
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
@@ -77,9 +80,10 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let judged_part = args.part == Part::Eval;
     let auc_achievable = dataset.auc_achievable().filter(|_| judged_part);
     if args.json {
-        output::json(&Outcome { metrics, auc_achievable })
+        output::json(&Outcome { metrics, auc_achievable, ids_out_of_range: ids })
     } else {
-        output::text(MetricsText { metrics: &metrics, auc_achievable })
+        output::text(MetricsText { metrics: &metrics, auc_achievable })?;
+        ids_out_of_range(&ids)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rankine::job::JobFile;
+use rankine::job::{Guard, JobFile, Seconds};
 use rankine::launch::{
-    Activity, Address, Failure, LaunchError, Launcher, MeetError, Meeting, Member, Node, ProcessGroup, Seat,
-    Wanted, nodes,
+    Activity, Address, Failure, LaunchError, Launcher, MeetError, Meeting, Member, Node, Patience,
+    ProcessGroup, Seat, Wanted, nodes,
 };
 use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
@@ -58,18 +58,23 @@ impl Args {
         Duration::from_secs_f64(self.meet_timeout)
     }
 
-    /// Meets the other processes. Where one of them is lost while this one cannot say so, this one ends.
-    pub(crate) fn form(&self, seat: &Seat) -> Result<ProcessGroup, CommandError> {
+    /// Meets the other processes. Where one of them is lost while this one cannot say so, or where this one hangs, it
+    /// ends.
+    pub(crate) fn form(&self, seat: &Seat, guard: &Guard) -> Result<ProcessGroup, CommandError> {
+        let seconds = |seconds: Seconds| Duration::from_secs_f64(seconds.get());
+        let usual = if seat.ranks == 1 { Patience::ALONE } else { Patience::USUAL };
+        let standstill = guard.step_timeout_s.map_or(usual.standstill, seconds);
+        let patience = Patience { silence: seconds(guard.silence_timeout_s), standstill, ..usual };
         if seat.ranks == 1 {
             if seat.launcher != Launcher::None {
                 tracing::info!("{seat}");
             }
-            return Ok(ProcessGroup::alone());
+            return Ok(ProcessGroup::watched_alone(patience, |failure, _| hangs(failure))?);
         }
         let rank = seat.rank;
         let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
         let here = Member::here(seat, gpu_ids());
-        let processes = ProcessGroup::form(seat, here, self.timeout(), end)?;
+        let processes = ProcessGroup::form(seat, here, (self.timeout(), patience), end)?;
         let nodes = nodes(processes.members());
         let hosts: Vec<_> = nodes.iter().map(|node| node.host.as_str()).collect();
         tracing::info!("{seat}; {} processes are on {}", processes.size(), hosts.join(", "));
@@ -116,6 +121,16 @@ pub(crate) fn outcome<V>(
         }
         _ => Err(error),
     }
+}
+
+/// Ends this process, which makes no progress.
+fn hangs(failure: &Failure) {
+    super::print_error(
+        &format_args!("{failure}; guard.step_timeout_s is how long that may take. The model was not saved"),
+        None,
+    );
+    // SAFETY: as for `lost`.
+    unsafe { libc::_exit(i32::from(Exit::Lost as u8)) }
 }
 
 /// Ends this process, whose other threads may wait for what will never come.

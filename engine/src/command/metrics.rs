@@ -3,6 +3,16 @@
 use std::fmt;
 
 use rankine::evaluation::{EvalMetrics, Metrics};
+use rankine::training::IdCounts;
+
+use super::{CommandError, output};
+
+/// Prints how many ids were no rows of their tables, a line a column that had any.
+pub(crate) fn ids_out_of_range(counts: &IdCounts) -> Result<(), CommandError> {
+    counts.iter().try_for_each(|(column, count)| {
+        output::text(format_args!("ids out of range    {count} of column {column}\n"))
+    })
+}
 
 /// Metrics as a short table a head, beside the best AUC that there can be, where that is known.
 #[derive(Debug)]

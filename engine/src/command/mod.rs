@@ -58,7 +58,7 @@ Exit codes:
   2   bad usage, or a bad job file
   3   bad input data: a damaged dataset, or too many bad rows
   4   the model does not fit into the memory of the ranks it was planned for
-  5   of a job over several processes or GPUs, another rank failed, ended, hung or did not come
+  5   another rank of the job failed, ended or did not come, or one hung, this one included
   75   a signal stopped training, and a checkpoint is there: with --resume it goes on";
 
 #[derive(Debug, Subcommand)]
@@ -91,7 +91,7 @@ pub(crate) enum Exit {
     BadData = 3,
     /// The model does not fit into memory.
     DoesNotFit = 4,
-    /// Another rank is lost.
+    /// Another rank is lost, or one hangs.
     Lost = 5,
     /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
     /// repeat.

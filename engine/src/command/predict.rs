@@ -80,7 +80,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let began = Instant::now();
     let counts = pool.install(|| {
         let model = saved.load(&model_dir)?;
-        let mut predictions = Predictions::create(model, &saved.schema, args.unknown, &args.out)?;
+        let ids = training::ids_of(&job, &saved.schema)?;
+        let mut predictions = Predictions::create(model, &saved.schema, (args.unknown, ids), &args.out)?;
         predict(&args, &job, &saved, &mut predictions)?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;
@@ -110,6 +111,7 @@ fn predict(
     if let Some(data) = &args.data {
         let dataset = Dataset::open(data)?;
         saved.check_dataset(&dataset)?;
+        let dataset = training::with_ids(job, dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), false);
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
@@ -136,6 +138,9 @@ fn tell(counts: &PredictionCounts, seconds: f64) {
     let progress = Progress::new("predicting", "rows", counts.read, false);
     let rate = counts.read as f64 / seconds;
     progress.tell(&format!("predicted {} rows in {seconds:.1} s, {rate:.0} rows/s", counts.predicted));
+    for (column, count) in &counts.ids_out_of_range {
+        progress.tell(&format!("column {column}: {count} ids are no rows of its table"));
+    }
     for (column, count) in counts.unknown.iter().filter(|(_, count)| *count > 0) {
         progress.tell(&format!("column {column}: {count} categories have no row of their own in the model"));
     }

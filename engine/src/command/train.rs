@@ -9,7 +9,7 @@ use rankine::launch::Seat;
 use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
 
 use super::job::JobArgs;
-use super::metrics::MetricsText;
+use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
 use super::{CommandError, Exit, launch, output, signals};
 
@@ -53,7 +53,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let processes = args.launch.form(seat)?;
+    let processes = args.launch.form(seat, &job.guard)?;
     let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
     let stop = signals::stop()?;
     let files =
@@ -91,6 +91,13 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
             train.steps
         ))?;
     }
+    if train.non_finite_steps > 0 {
+        output::text(format_args!(
+            "skipped             {} of {} steps, whose loss or gradients were no finite numbers\n",
+            train.non_finite_steps, train.steps
+        ))?;
+    }
+    ids_out_of_range(&train.ids_out_of_range)?;
     output::text(format_args!(
         "trained             {} samples in {:.1} s, {:.0} samples/s\nrun                 {}\n",
         train.samples,
@@ -165,9 +172,17 @@ impl Observer for Watcher {
                     training.message(format!("loss {:.4}", progress.loss));
                 }
             }
-            Event::Report(progress) => {
+            Event::Report(progress, ids) => {
                 if let Some(training) = &mut self.training {
-                    let words = format!("step {}  loss {:.4}", progress.step, progress.loss);
+                    let skipped = match progress.non_finite_steps {
+                        0 => String::new(),
+                        steps => format!("  {steps} steps skipped"),
+                    };
+                    let ids = match ids.values().sum() {
+                        0 => String::new(),
+                        ids => format!("  {ids} ids out of range"),
+                    };
+                    let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
                     training.line(progress.samples, &words);
                 }
             }

@@ -86,7 +86,6 @@ vectorized! {
 /// `torch.nn.utils.clip_grad_norm_`.
 pub(super) fn clip_scale(squared_norm: f64, longest: f32) -> f32 {
     let scale = f64::from(longest) / (squared_norm.sqrt() + 1e-6);
-    // Where the norm is not a number, the gradients become that too, and the weights: it is noticed.
     if scale >= 1.0 { 1.0 } else { scale as f32 }
 }
 

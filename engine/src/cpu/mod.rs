@@ -2,7 +2,7 @@
 //!
 //! A batch is cut into tiles of samples. Each tile goes forward and back through the whole model on one thread, so its
 //! activations stay in cache; then the weight gradients are summed over tiles, in order, a piece of a layer a task;
-//! then parameters and tables are updated. Tiles and pieces depend on the batch alone: any number of threads gives the
+//! then parameters and tables are updated, unless the verdict is that something is no finite number. Tiles and pieces depend on the batch alone: any number of threads gives the
 //! same bits.
 
 mod dense;
@@ -18,6 +18,7 @@ mod ranks;
 mod replica;
 mod tables;
 mod tile;
+mod verdict;
 
 pub(crate) use loss::{bce, sigmoid};
 pub use model::CpuModel;

@@ -12,7 +12,9 @@ use super::loss::HeadLabels;
 use super::ranks::{RankTraffic, Ranks, Sharding};
 use super::replica::{Replica, initial_parameters};
 use super::tables::ModelTables;
+use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
+use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
 /// A model, its optimizers' state, and the buffers of a step: on one rank, or spread over several.
@@ -187,13 +189,14 @@ impl CpuModel {
         }
     }
 
-    /// One step of training on a global batch; returns its loss before the update: over the heads, the sum of each
-    /// one's weighted mean over the samples whose label is there, times the head's weight. `rate_factor` is what the
-    /// schedule multiplies every learning rate by.
+    /// One step of training on a global batch; returns what it came to, with its loss before the update: over the
+    /// heads, the sum of each one's weighted mean over the samples whose label is there, times the head's weight.
+    /// `rate_factor` is what the schedule multiplies every learning rate by. Nothing but the number of steps changes
+    /// where loss or gradients are no finite numbers.
     ///
     /// # Panics
     /// Where the batch is empty or its columns are not the model's.
-    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> f64 {
+    pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> StepOutcome {
         assert!(batch.len > 0, "a batch has at least one sample");
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
@@ -213,22 +216,30 @@ impl CpuModel {
 }
 
 impl OneRank {
-    fn train_step(&mut self, batch: &Samples, step: Step) -> f64 {
+    fn train_step(&mut self, batch: &Samples, step: Step) -> StepOutcome {
         let Self { replica, tables, dense_optimizer, clip_norm } = self;
         let heads = &replica.parts.spec.heads;
         let heads: Vec<_> = heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
         let backward = replica.forward_backward(batch, &heads, tables);
         let mut dense = backward.dense;
-        // Neither needs the other: side by side, one barrier waits for both.
+        // Neither needs the other: side by side, one barrier waits for both. So it is with the updates.
+        let (squares, ()) = rayon::join(|| squared_norm(dense.sum()), || tables.route(batch));
+        let loss = heads.iter().zip(&backward.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
+        let vectors = (backward.vector_gradients, backward.vectors_hold);
+        let findings = Findings::new(dense.spec(), (0, 1), backward.loss_sums, vectors);
+        let outcome = findings.verdict(dense.spec(), loss, squares);
+        if outcome.left_out.is_some() {
+            return outcome;
+        }
         rayon::join(
             || {
-                let (parameters, gradients) = dense.sum();
-                let scale = clip_norm.map_or(1.0, |longest| clip_scale(squared_norm(gradients), longest));
+                let (parameters, gradients) = dense.both();
+                let scale = clip_norm.map_or(1.0, |longest| clip_scale(squares, longest));
                 dense_optimizer.update(parameters, gradients, scale, step);
                 dense.finish();
             },
             || tables.update(batch, backward.vector_gradients, backward.logit_gradients, step),
         );
-        heads.iter().zip(backward.loss_sums).map(|(head, sum)| head.loss(sum)).sum()
+        outcome
     }
 }

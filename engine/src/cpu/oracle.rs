@@ -333,7 +333,7 @@ proptest! {
             prop_assert!((f64::from(*logit) - exact).abs() <= 3e-5 * scale, "logit {logit} {exact}");
         }
         let before = Oracle::of(&model);
-        let loss = model.train_step(&batch, 1.0);
+        let loss = model.train_step(&batch, 1.0).loss;
         let after = Oracle::of(&model);
         prop_assert!((loss - oracle.loss(&batch)).abs() <= 3e-5 * scale, "loss {loss}");
 
@@ -426,7 +426,7 @@ fn any_number_of_threads_gives_the_same_bits() {
                 // Ten tiles: two rounds of them on one thread, one round on more.
                 let shape = BatchShape { samples: 2500, one_hot: false, weighted: true, missing: false };
                 let batch = random_batch(&spec, shape, 1);
-                let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0)).collect();
+                let losses: Vec<f64> = (0..10).map(|_| model.train_step(&batch, 1.0).loss).collect();
                 let rows: Vec<u32> =
                     rows_of(&model).iter().flatten().map(|weight| weight.to_bits()).collect();
                 (losses, model.parameters().to_vec(), rows)

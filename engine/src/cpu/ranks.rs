@@ -22,7 +22,9 @@ use super::dense::{DenseOptimizer, clip_scale, squared_norm};
 use super::loss::HeadLabels;
 use super::replica::{Replica, initial_parameters};
 use super::tables::LookUp;
+use super::verdict::Findings;
 use crate::checkpoint::{DenseState, RankState};
+use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
 /// How a model is spread over ranks.
@@ -201,17 +203,17 @@ impl Ranks {
         self.ranks.iter_mut().try_for_each(|rank| rank.tables.rows_mut().begin_tracking())
     }
 
-    pub(super) fn train_step(&mut self, batch: &Samples, step: Step) -> f64 {
-        let of_ranks = self.on_all(|rank, communicator| {
-            let loss = rank.train_step(communicator, batch, step);
-            (loss, communicator.exchange_traffic(), communicator.reduction_traffic())
+    pub(super) fn train_step(&mut self, batch: &Samples, step: Step) -> StepOutcome {
+        let mut of_ranks = self.on_all(|rank, communicator| {
+            let outcome = rank.train_step(communicator, batch, step);
+            (outcome, communicator.exchange_traffic(), communicator.reduction_traffic())
         });
-        for &(_, exchange, reduction) in &of_ranks {
-            self.traffic.exchange += exchange;
-            self.traffic.reduction += reduction;
+        for (_, exchange, reduction) in &of_ranks {
+            self.traffic.exchange += *exchange;
+            self.traffic.reduction += *reduction;
         }
         // All have the same one.
-        of_ranks[0].0
+        of_ranks.swap_remove(0).0
     }
 
     pub(super) fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
@@ -239,7 +241,7 @@ impl Ranks {
 }
 
 impl Rank {
-    fn train_step(&mut self, communicator: &mut Communicator, batch: &Samples, step: Step) -> f64 {
+    fn train_step(&mut self, communicator: &mut Communicator, batch: &Samples, step: Step) -> StepOutcome {
         let batch = &self.share(communicator, batch);
         self.look_up(communicator, batch);
         let Self { replica, tables, look_ups, vectors, .. } = self;
@@ -251,35 +253,47 @@ impl Rank {
 
         let looked_up = LookedUp { vectors, look_ups };
         let backward = replica.forward_backward(batch, &heads, &looked_up);
-        let mut loss_sums = backward.loss_sums;
-        communicator.sum(&mut loss_sums);
         let mut dense = backward.dense;
-        let (parameters, summed) = dense.sum();
+        let here = (communicator.rank(), communicator.topology().ranks());
+        let vectors = (backward.vector_gradients, backward.vectors_hold);
+        let mut findings = Findings::new(dense.spec(), here, backward.loss_sums, vectors);
+        findings.add_up(communicator);
+        dense.sum();
+        let (parameters, summed) = dense.both();
         let of_tables = look_ups.gradients(backward.vector_gradients, backward.logit_gradients);
         tables.backward(communicator, &of_tables, &mut summed[parameters.len()..]);
 
         let own = communicator.topology().part(parameters.len(), communicator.rank());
-        if self.shard_dense_update {
+        let squares = if self.shard_dense_update {
             let (gradients, frequent) = summed.split_at_mut(parameters.len());
             communicator.reduce_scatter(gradients);
             communicator.all_reduce(frequent);
-            let gradients = &mut gradients[own.clone()];
-            let scale = self.clip_norm.map_or(1.0, |longest| {
-                let mut norm = [squared_norm(gradients)];
-                communicator.sum(&mut norm);
-                clip_scale(norm[0], longest)
-            });
-            self.dense_optimizer.update(&mut parameters[own], gradients, scale, step);
-            communicator.all_gather(parameters);
+            let mut squares = [squared_norm(&gradients[own.clone()])];
+            communicator.sum(&mut squares);
+            squares[0]
         } else {
             communicator.all_reduce(summed);
-            let gradients = &mut summed[..parameters.len()];
-            let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(squared_norm(gradients), longest));
+            squared_norm(&summed[..parameters.len()])
+        };
+        let loss = heads.iter().zip(&findings.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
+        // Made of what all ranks have added up: all come to the same one.
+        let outcome = findings.verdict(dense.spec(), loss, squares);
+        if outcome.left_out.is_some() {
+            tables.forget();
+            return outcome;
+        }
+        let (parameters, summed) = dense.both();
+        let (gradients, frequent) = summed.split_at_mut(parameters.len());
+        let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(squares, longest));
+        if self.shard_dense_update {
+            self.dense_optimizer.update(&mut parameters[own.clone()], &mut gradients[own], scale, step);
+            communicator.all_gather(parameters);
+        } else {
             self.dense_optimizer.update(parameters, gradients, scale, step);
         }
-        tables.update(communicator, &summed[parameters.len()..], step);
+        tables.update(communicator, frequent, step);
         dense.finish();
-        heads.iter().zip(loss_sums).map(|(head, sum)| head.loss(sum)).sum()
+        outcome
     }
 
     /// The dense parameters whose optimizer's state is here.

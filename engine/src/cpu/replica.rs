@@ -34,6 +34,8 @@ pub(super) struct Backward<'a> {
     pub(super) loss_sums: Vec<f64>,
     /// `[sample, vector elements]`
     pub(super) vector_gradients: &'a [f32],
+    /// Whether all of these are finite.
+    pub(super) vectors_hold: bool,
     /// `[sample, heads]`
     pub(super) logit_gradients: &'a [f32],
     /// What becomes of the dense parameters.
@@ -110,7 +112,7 @@ impl Replica {
         }
         let tile_samples = tile_samples(batch.len);
         let mut loss_sums = vec![0.0; heads.len()];
-        let mut sum = Sum::Begin;
+        let (mut sum, mut vectors_hold) = (Sum::Begin, true);
         for round in rounds(batch.len) {
             if round.start > 0 {
                 sum_weight_gradients(&self.parts, &self.tiles, sum, &mut self.gradients);
@@ -128,11 +130,12 @@ impl Replica {
             });
             for tile in tiles {
                 loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);
+                vectors_hold &= tile.vectors_hold;
             }
         }
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
-        Backward { loss_sums, vector_gradients, logit_gradients, dense }
+        Backward { loss_sums, vector_gradients, vectors_hold, logit_gradients, dense }
     }
 
     /// Appends the logits of each sample, one a head.
@@ -157,13 +160,23 @@ impl Replica {
 }
 
 impl DenseStep<'_> {
-    /// Completes the sums over the samples; returns the parameters, and their gradients with the room behind them.
-    pub(super) fn sum(&mut self) -> (&mut [f32], &mut [f32]) {
+    /// Completes the sums over the samples; returns the gradients with the room behind them.
+    pub(super) fn sum(&mut self) -> &mut [f32] {
         if self.tiles.is_empty() {
             self.gradients.fill(0.0);
         } else {
             sum_weight_gradients(self.parts, self.tiles, self.sum, self.gradients);
         }
+        self.gradients
+    }
+
+    /// What the model is.
+    pub(super) fn spec(&self) -> &ModelSpec {
+        &self.parts.spec
+    }
+
+    /// The parameters, and their gradients with the room behind them, after [`DenseStep::sum`].
+    pub(super) fn both(&mut self) -> (&mut [f32], &mut [f32]) {
         (&mut self.parts.parameters, self.gradients)
     }
 

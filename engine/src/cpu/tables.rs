@@ -115,7 +115,24 @@ impl ModelTables {
         self.shared.iter().flat_map(|shared| &shared.features)
     }
 
-    /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits.
+    /// Sorts a batch's ids by row.
+    pub(super) fn route(&mut self, batch: &Samples) {
+        let logit_slot = self.logit_slot();
+        self.shared.par_iter_mut().for_each(|SharedTable { table, features, route }| {
+            let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
+            route.build(&of_batch, table.spec().rows);
+            // A column that has the table to itself has its rows sorted already.
+            if features.len() > 1 {
+                features.par_iter_mut().for_each(|feature| {
+                    let Some(wide) = &feature.wide else { return };
+                    feature.wide_route.build(&[feature.of(batch, logit_slot)], wide.spec().rows);
+                });
+            }
+        });
+    }
+
+    /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits,
+    /// after [`ModelTables::route`].
     pub(super) fn update(
         &mut self,
         batch: &Samples,
@@ -127,19 +144,12 @@ impl ModelTables {
         self.shared.par_iter_mut().for_each(|shared| {
             let SharedTable { table, features, route } = shared;
             let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
-            route.build(&of_batch, table.spec().rows);
             table.update(route, &of_batch, vector_gradients, step);
             let alone = features.len() == 1;
             features.par_iter_mut().for_each(|feature| {
                 let of_batch = [feature.of(batch, logit_slot)];
                 let Some(wide) = &mut feature.wide else { return };
-                // Where the column has the table to itself, it has its rows sorted already.
-                let route = if alone {
-                    &*route
-                } else {
-                    feature.wide_route.build(&of_batch, wide.spec().rows);
-                    &feature.wide_route
-                };
+                let route = if alone { &*route } else { &feature.wide_route };
                 wide.update(route, &of_batch, logit_gradients, step);
             });
         });

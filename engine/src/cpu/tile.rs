@@ -10,6 +10,7 @@ use super::loss::HeadLabels;
 use super::matmul::Matrix;
 use super::mlp::{Mlp, MlpTile};
 use super::tables::LookUp;
+use super::verdict;
 use crate::model::ModelSpec;
 
 /// The layers of a model that a tile goes through.
@@ -39,6 +40,8 @@ pub(super) struct Tile {
     scratch: Vec<f32>,
     /// The weighted sum of the samples' losses, one a head.
     pub(super) loss_sums: Vec<f64>,
+    /// Whether the gradients by the samples' vectors are finite.
+    pub(super) vectors_hold: bool,
 }
 
 impl Parts {
@@ -114,7 +117,7 @@ impl Parts {
         vector_gradients: &mut [f32],
         logit_gradients: &mut [f32],
     ) {
-        let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, .. } = tile;
+        let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, vectors_hold, .. } = tile;
         let len = samples.len();
         let logits = top.outputs().expect("the top MLP has a layer");
         loss_sums.clear();
@@ -130,6 +133,8 @@ impl Parts {
         let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
         top.backward(&self.top, len, Some(top_input_gradients));
         self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
+        // While they are in this core's cache.
+        *vectors_hold = verdict::hold(vector_gradients);
         if let Some((_, output_gradients)) = bottom.output_gradients_mut() {
             let dim = self.spec.bottom_outputs();
             let rows = vector_gradients.chunks_exact(self.spec.vector_elements());

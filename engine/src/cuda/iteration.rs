@@ -1,6 +1,6 @@
 //! An iteration: its phases, and how lanes share them.
 
-use rankine_cuda::kernels::Element;
+use rankine_cuda::kernels::{Element, Outcome};
 use rankine_cuda::{Lane, Moment, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -111,8 +111,8 @@ pub(super) struct Iteration<'a, T> {
     pub(super) place: usize,
     /// The size of messages between nodes; 0 with one node.
     pub(super) size: usize,
-    /// Where the step's loss goes to its place.
-    pub(super) losses: Pointer<f64>,
+    /// Where what the step came to goes to its place.
+    pub(super) outcomes: Pointer<Outcome>,
 }
 
 /// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
@@ -201,10 +201,10 @@ impl<T: Element> Iteration<'_, T> {
     /// Enqueues a phase.
     ///
     /// # Safety
-    /// Network, tables, input and losses must live and be of the same model and batch size, and what comes before the
+    /// Network, tables, input and outcomes must live and be of the same model and batch size, and what comes before the
     /// phase must be done before; see [`Lane::launch`].
     pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
-        let &Self { network, tables, forward, backward, input, place, size, losses, .. } = self;
+        let &Self { network, tables, forward, backward, input, place, size, outcomes, .. } = self;
         let batch = Routed { ids: input.ids, place, size };
         let samples = tables.layout().samples();
         // SAFETY: the caller vouches for it.
@@ -230,7 +230,7 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::SumTop => network.sum_top(lane),
                 Phase::SumInteraction => network.sum_interaction(lane),
                 Phase::SumBottom => network.sum_bottom(lane),
-                Phase::Verdict => network.verdict(lane, input, losses),
+                Phase::Verdict => network.verdict(lane, input, outcomes),
                 Phase::Route => self.route(lane),
                 Phase::UpdateTables => network.update_tables(lane, tables, (batch, input)),
                 Phase::UpdateDense => network.update(lane, input),
@@ -294,7 +294,6 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::UpdateDense, dense)?;
             dense.record(updated)?;
             main.wait(updated)?;
-            self.network.end(main)?;
         }
         Ok(())
     }

@@ -27,14 +27,12 @@ use super::rank::{Rank, SLOTS, Shape};
 use super::trainer::Trainer;
 use super::work::PhaseTimes;
 use super::workers::Workers;
+use crate::guard::StepOutcome;
 use crate::job::Precision;
 use crate::launch::{Phase, ProcessGroup};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlaps;
 use crate::saved::{self, SavedModelError, Weights};
-
-/// How long a rank waits for another one before it gives up.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 /// How a model is computed.
 #[derive(Debug, Clone)]
@@ -47,11 +45,14 @@ pub struct Execution {
     pub overlaps: Overlaps,
     /// Whether, over ranks, each updates a part of the dense parameters for all.
     pub shard_dense_update: bool,
+    /// How long a rank waits for another one before it gives up.
+    pub deadline: Duration,
 }
 
 impl From<(Precision, Algorithms)> for Execution {
     fn from((precision, algorithms): (Precision, Algorithms)) -> Self {
-        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false }
+        let deadline = Duration::from_secs(30);
+        Self { precision, algorithms, overlaps: Overlaps::ALL, shard_dense_update: false, deadline }
     }
 }
 
@@ -105,7 +106,7 @@ enum Ranks {
     Several {
         workers: Workers,
         /// Of the first rank here: all have the same.
-        losses: (Sender<f64>, Mutex<Receiver<f64>>),
+        outcomes: (Sender<StepOutcome>, Mutex<Receiver<StepOutcome>>),
     },
 }
 
@@ -148,7 +149,7 @@ impl CudaModel {
         let (rank, count) = (processes.rank(), processes.size());
         let shape = shape_of(batches, count);
         let topology = Topology::new(count, nodes).expect("as many processes a node");
-        let clusters = of_processes(std::slice::from_ref(device), nodes, processes)?;
+        let clusters = of_processes(std::slice::from_ref(device), nodes, processes, execution.deadline)?;
         let cluster = Arc::new(clusters.into_iter().next().expect("a GPU has a rank"));
         let make = || {
             let of = (device, Some(Arc::clone(&cluster)));
@@ -178,6 +179,7 @@ impl CudaModel {
         batches: BatchShape<'_>,
     ) -> Result<Self> {
         let execution = execution.into();
+        let deadline = execution.deadline;
         let (process, count) = processes.map_or((0, 1), |processes| (processes.rank(), processes.size()));
         if let ([device], 1) = (devices, count) {
             let make = || Self::initialized(device, spec.clone(), rules, execution.clone(), seed, batches);
@@ -200,12 +202,12 @@ impl CudaModel {
             make()
         };
         let clusters = match processes {
-            None => Cluster::in_process(devices, nodes, DEADLINE)?,
-            Some(processes) => of_processes(devices, nodes, processes)?,
+            None => Cluster::in_process(devices, nodes, deadline)?,
+            Some(processes) => of_processes(devices, nodes, processes, deadline)?,
         };
         let workers = Workers::start(clusters, make)?;
-        let (sender, losses) = channel();
-        let ranks = Ranks::Several { workers, losses: (sender, Mutex::new(losses)) };
+        let (sender, outcomes) = channel();
+        let ranks = Ranks::Several { workers, outcomes: (sender, Mutex::new(outcomes)) };
         let topology = Topology::new(count * devices.len(), nodes).expect("as many GPUs a node");
         let ranks = (topology, process * devices.len(), processes.cloned(), ranks);
         Ok(Self::over((spec, rules), devices, batches, ranks))
@@ -266,7 +268,7 @@ impl CudaModel {
     }
 
     /// Begins a step of training on a batch; `rate_factor` is what the schedule multiplies every learning rate by.
-    /// Waits only where several steps are under way. Losses come by [`CudaModel::take_losses`].
+    /// Waits only where several steps are under way. What they come to is told by [`CudaModel::take_outcomes`].
     ///
     /// # Panics
     /// Where the batch is empty or longer than the model was made for, or its columns are not the model's.
@@ -300,14 +302,14 @@ impl CudaModel {
         let step = Step { number, dense: rules.dense.at(step).into(), ..Step::default() };
         match ranks {
             Ranks::One(rank) => rank.step(batch.only(*topology, here.start), step, &rates)?,
-            Ranks::Several { workers, losses: (losses, _) } => {
+            Ranks::Several { workers, outcomes: (outcomes, _) } => {
                 for (rank, batch) in batch.shares(*topology, here.clone()).into_iter().enumerate() {
-                    let (rates, losses) = (rates.clone(), (rank == 0).then(|| losses.clone()));
+                    let (rates, outcomes) = (rates.clone(), (rank == 0).then(|| outcomes.clone()));
                     workers.tell(rank, move |rank| {
                         rank.step(batch, step, &rates)?;
-                        for loss in rank.take_losses() {
-                            // Where nobody takes losses any more, nobody misses it.
-                            let _ = losses.as_ref().map(|losses| losses.send(loss));
+                        for outcome in rank.take_outcomes() {
+                            // Where nobody takes them any more, nobody misses it.
+                            let _ = outcomes.as_ref().map(|outcomes| outcomes.send(outcome));
                         }
                         Ok(())
                     })?;
@@ -318,29 +320,28 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Takes the losses of steps whose losses were not taken yet, in their order: what
-    /// [`crate::cpu::CpuModel::train_step`] returns for each. Where `all` is set it waits for the last step, and else
-    /// tells those alone that are known.
+    /// Takes what steps came to that was not taken yet, in their order: what [`crate::cpu::CpuModel::train_step`]
+    /// returns for each. Where `all` is set it waits for the last step, and else tells what is known.
     ///
     /// # Errors
     /// Where something of a GPU's failed, and where ids of the batches were out of range.
-    pub fn take_losses(&mut self, all: bool, mut tell: impl FnMut(f64)) -> Result<()> {
+    pub fn take_outcomes(&mut self, all: bool, mut tell: impl FnMut(StepOutcome)) -> Result<()> {
         let ranks = self.here.len();
         match &mut self.ranks {
             Ranks::One(rank) => {
                 if all {
                     rank.finish()?;
                 }
-                rank.take_losses().into_iter().for_each(tell);
+                rank.take_outcomes().into_iter().for_each(tell);
             }
-            Ranks::Several { workers, losses: (_, losses) } => {
+            Ranks::Several { workers, outcomes: (_, outcomes) } => {
                 let finish = |rank: &mut dyn Rank| {
                     rank.finish()?;
-                    Ok(rank.take_losses())
+                    Ok(rank.take_outcomes())
                 };
                 let last =
                     if all { workers.ask_each(vec![finish; ranks])?.swap_remove(0) } else { Vec::new() };
-                losses.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut tell);
+                outcomes.get_mut().unwrap_or_else(PoisonError::into_inner).try_iter().for_each(&mut tell);
                 last.into_iter().for_each(tell);
             }
         }
@@ -348,7 +349,7 @@ impl CudaModel {
     }
 
     /// Steps that were left out so far since gradients were beyond the range of f16, once all steps are done; none in
-    /// other precisions, in which such a step is the last one.
+    /// other precisions.
     ///
     /// # Errors
     /// Where something of a GPU's failed.
@@ -415,7 +416,7 @@ impl CudaModel {
             self.train_step(batch, rate_factor)?;
         }
         self.on_all(|rank| rank.begin_anew())?;
-        self.take_losses(false, drop)?;
+        self.take_outcomes(false, drop)?;
         let slots = batches.len();
         let of_ranks = self.on_all(move |rank| rank.time_steps(slots, count))?;
         let of_processes =
@@ -458,7 +459,7 @@ impl CudaModel {
     /// Where there are more samples than [`super::CudaEvaluation::fits`] allows, or none.
     ///
     /// # Errors
-    /// As [`CudaModel::take_losses`], and where memory does not suffice.
+    /// As [`CudaModel::take_outcomes`], and where memory does not suffice.
     pub fn begin_judging(&mut self, samples: usize, batch_size: usize) -> Result<()> {
         // Of each batch a rank has its share, which may be rounded up.
         let own = samples.div_ceil(batch_size) * batch_size.div_ceil(self.topology.ranks());
@@ -563,7 +564,12 @@ fn give_up_with(processes: &ProcessGroup, peers: &[Peers]) {
 }
 
 /// The ranks of this process, on its GPUs, among those of all processes on so many nodes.
-fn of_processes(devices: &[Arc<Device>], nodes: usize, processes: &ProcessGroup) -> Result<Vec<Cluster>> {
+fn of_processes(
+    devices: &[Arc<Device>],
+    nodes: usize,
+    processes: &ProcessGroup,
+    deadline: Duration,
+) -> Result<Vec<Cluster>> {
     let topology = Topology::new(processes.size(), nodes).expect("as many processes a node");
     let process = processes.rank();
     let of_node = topology.node_group(process);
@@ -576,10 +582,10 @@ fn of_processes(devices: &[Arc<Device>], nodes: usize, processes: &ProcessGroup)
     };
     let peers = match of_node.len() {
         // Threads alone.
-        1 => Peers::in_process(devices, DEADLINE)?,
+        1 => Peers::in_process(devices, deadline)?,
         each => {
             let (first, ranks) = (topology.place_of(process) * devices.len(), each * devices.len());
-            Peers::of_processes(devices, first, ranks, DEADLINE, &mut gather)?
+            Peers::of_processes(devices, first, ranks, deadline, &mut gather)?
         }
     };
     give_up_with(processes, &peers);
@@ -597,7 +603,7 @@ fn between(processes: &ProcessGroup) -> GatherNodes {
 /// A rank of a precision.
 fn make(
     of: (&Arc<Device>, Option<Arc<Cluster>>),
-    Execution { precision, algorithms, overlaps, shard_dense_update }: Execution,
+    Execution { precision, algorithms, overlaps, shard_dense_update, .. }: Execution,
     parts: (&ModelSpec, &TrainingRules),
     seed: u64,
     shape: Shape<'_>,

@@ -14,6 +14,7 @@ use super::error::Result;
 use super::evaluation::Judgement;
 use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
+use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
 /// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
@@ -28,8 +29,8 @@ pub(super) trait Rank: Debug + Send {
     /// Waits for all steps.
     fn finish(&mut self) -> Result<()>;
 
-    /// The losses of steps that are known to be done, and were not taken yet.
-    fn take_losses(&mut self) -> Vec<f64>;
+    /// What steps came to that are known to be done, and were not taken yet.
+    fn take_outcomes(&mut self) -> Vec<StepOutcome>;
 
     /// The logits of samples that fit a slot, one a sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;

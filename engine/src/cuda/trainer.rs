@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Compute, Tuning};
-use rankine_cuda::kernels::{Element, Rate, Step};
+use rankine_cuda::kernels::{Element, Outcome, Rate, Step};
 use rankine_cuda::{Budget, Cluster, Device, Graph, Lane, Moment, Pinned};
 use rankine_embedding::Topology;
 use rankine_embedding::rows::RowsMut;
@@ -24,6 +24,7 @@ use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::cpu::initial_parameters;
+use crate::guard::{FoundOn, LeftOut, NonFinite, StepOutcome};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::{Overlap, Overlaps};
 
@@ -45,7 +46,7 @@ pub(super) struct Trainer<T> {
     /// Samples that are scored at a time.
     score_samples: usize,
     /// One a slot.
-    losses: Pinned<f64>,
+    outcomes: Pinned<Outcome>,
     /// One a slot: not 0 where the batch there has values that its schema does not admit.
     faults: Pinned<u32>,
     /// From the first batch on that is unpacked on the GPU.
@@ -58,7 +59,7 @@ pub(super) struct Trainer<T> {
     place: usize,
     /// The steps that were begun and are not known to be done.
     under_way: VecDeque<UnderWay>,
-    finished: Vec<f64>,
+    finished: Vec<StepOutcome>,
 }
 
 /// A batch's place, and the iteration over what lies there.
@@ -135,7 +136,7 @@ impl<T: Element> Trainer<T> {
             overlaps,
             slots: Vec::new(),
             score_samples,
-            losses: Pinned::zeroed(device, SLOTS)?,
+            outcomes: Pinned::zeroed(device, SLOTS)?,
             faults: Pinned::zeroed(device, SLOTS)?,
             unpacker: None,
             evaluation: None,
@@ -156,7 +157,7 @@ impl<T: Element> Trainer<T> {
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
         let scoring = network.plan_forward(self.score_samples, false)?;
         let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
-        let losses = self.losses.device_pointer()?;
+        let outcomes = self.outcomes.device_pointer()?;
         let iteration_of = |place: usize, size: usize, input: &InputSlot| Iteration {
             network,
             tables,
@@ -166,7 +167,7 @@ impl<T: Element> Trainer<T> {
             input: input.input(),
             place,
             size,
-            losses,
+            outcomes,
         };
         let pass_of = |place: usize, size: usize, input: &InputSlot| {
             let batch = Routed { ids: input.input().ids, place, size };
@@ -328,7 +329,7 @@ impl<T: Element> Trainer<T> {
             return Err(batch.what_is_wrong().into());
         }
         if trains {
-            self.finished.push(self.losses.elements()[place]);
+            self.finished.push(outcome(self.outcomes.elements()[place]));
         }
         Ok(())
     }
@@ -377,7 +378,7 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(self.tables.check(&self.main)?)
     }
 
-    fn take_losses(&mut self) -> Vec<f64> {
+    fn take_outcomes(&mut self) -> Vec<StepOutcome> {
         std::mem::take(&mut self.finished)
     }
 
@@ -462,7 +463,7 @@ impl<T: Element> Rank for Trainer<T> {
             input: self.slots[0].input.input(),
             place: 0,
             size: 0,
-            losses: self.losses.device_pointer()?,
+            outcomes: self.outcomes.device_pointer()?,
         };
         // The first slot's batch need not be the last one that was routed.
         // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
@@ -543,6 +544,27 @@ impl<T: Element> Rank for Trainer<T> {
         self.finish()?;
         Ok(self.network.restore(&self.main, dense, device)?)
     }
+}
+
+/// What a step came to, of what the GPU says.
+fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome) -> StepOutcome {
+    let is_wrong = |what| wrong & what != 0;
+    let left_out = (wrong != 0).then(|| {
+        if by_scale != 0 {
+            return LeftOut::LossScale;
+        }
+        // Who has a wrong loss has wrong gradients, as a rule.
+        let of_ranks = [loss_marks, vector_marks].map(Outcome::ranks);
+        let (ranks, sum) = of_ranks.into_iter().max_by_key(|&(ranks, _)| ranks).unwrap_or_default();
+        LeftOut::NonFinite(NonFinite {
+            loss: is_wrong(Outcome::LOSS),
+            dense_gradients: is_wrong(Outcome::DENSE),
+            vector_gradients: is_wrong(Outcome::VECTORS),
+            tables: Vec::new(),
+            found_on: FoundOn::of(ranks, sum),
+        })
+    });
+    StepOutcome { loss, left_out }
 }
 
 /// Enqueues scoring the samples of a slot.

@@ -1,6 +1,6 @@
 //! What no field can say alone: the checks across the fields of a job.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rankine_embedding::{Topology, TopologyError};
 
@@ -20,6 +20,7 @@ impl Job {
         self.check_heads(&mut found);
         self.check_optimizers(&mut found);
         self.check_schedule(&mut found);
+        self.check_guard(&mut found);
         let counted = [self.device.ranks, self.device.nodes].iter().all(|ranks| ranks.count().is_some());
         if let (true, Err(error)) = (counted, self.topology()) {
             found.push(Conflict::new("device.nodes", error.to_string()));
@@ -159,8 +160,9 @@ impl Job {
     }
 
     fn check_heads(&self, found: &mut Vec<Conflict>) {
+        let mut seen = HashSet::new();
         for (number, head) in self.heads.iter().enumerate() {
-            if self.heads[..number].iter().any(|before| before.label == head.label) {
+            if !seen.insert(&head.label) {
                 found.push(Conflict::new(
                     format!("head.{number}.label"),
                     format!("the label {} has a head already", head.label),
@@ -183,6 +185,19 @@ impl Job {
                 format!(
                     "the model {} has no wide part, which this rule is for; deepfm and wide-deep have one",
                     self.model.kind()
+                ),
+            ));
+        }
+    }
+
+    fn check_guard(&self, found: &mut Vec<Conflict>) {
+        let (barrier, silence) = (self.guard.barrier_timeout_s.get(), self.guard.silence_timeout_s.get());
+        if silence <= barrier {
+            found.push(Conflict::new(
+                "guard.silence_timeout_s",
+                format!(
+                    "{silence} s is no more than guard.barrier_timeout_s, {barrier} s: a barrier that waits in vain \
+                     says which rank did not come, and must have the time for it"
                 ),
             ));
         }

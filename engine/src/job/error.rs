@@ -156,6 +156,10 @@ struct Excerpt {
     carets: usize,
 }
 
+/// What is shown of a line, before and behind the place.
+const BYTES_BEFORE: usize = 120;
+const BYTES_BEHIND: usize = 240;
+
 impl Excerpt {
     /// The excerpt, unless the place is the text as a whole.
     fn of(text: &str, origin: &Origin) -> Option<Self> {
@@ -167,14 +171,20 @@ impl Excerpt {
         let start = floor_char_boundary(text, start);
         let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
         let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let line = text[line_start..line_end].trim_end_matches('\r');
-        let before = &text[line_start..start];
-        let end = floor_char_boundary(text, end).clamp(start, line_start + line.len().max(before.len()));
+        let line_end = line_start + text[line_start..line_end].trim_end_matches('\r').len();
+        // Of a long line what is around the place.
+        let from = floor_char_boundary(text, start.saturating_sub(BYTES_BEFORE)).max(line_start);
+        let to = floor_char_boundary(text, start + BYTES_BEHIND).min(line_end).max(start);
+        let (cut_before, cut_behind) =
+            (if from > line_start { "..." } else { "" }, if to < line_end { "..." } else { "" });
+        let before = &text[from..start];
+        let blank = |c| if c == '\t' { '\t' } else { ' ' };
+        let end = floor_char_boundary(text, end).clamp(start, to);
         Some(Self {
             line_number: text[..start].matches('\n').count() + 1,
-            column: before.chars().count() + 1,
-            line: printable(line),
-            indent: before.chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect(),
+            column: text[line_start..start].chars().count() + 1,
+            line: format!("{cut_before}{}{cut_behind}", printable(&text[from..to])),
+            indent: cut_before.chars().map(|_| ' ').chain(before.chars().map(blank)).collect(),
             carets: text[start..end].chars().count().max(1),
         })
     }

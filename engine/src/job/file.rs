@@ -9,6 +9,9 @@ use super::tree::{Node, Origin, SyntaxError, Value};
 use super::typed::{self, KIND, Misfit, Reason};
 use super::{Job, read_text};
 
+/// So many contradictions are shown; more of them have one cause.
+const CONFLICTS_SHOWN: usize = 100;
+
 /// A job file with its `--set`s applied, that still knows where every key stands.
 ///
 /// [`Job::load`] is enough where only the job is wanted. Who goes on to check the job against a dataset or a machine
@@ -69,7 +72,12 @@ impl JobFile {
             let origin = self.root.place_of(&conflict.key);
             self.problem(origin, conflict.message.clone(), Vec::new())
         };
-        JobError::Invalid(conflicts.iter().map(problem).collect())
+        let mut problems: Vec<_> = conflicts.iter().take(CONFLICTS_SHOWN).map(problem).collect();
+        if let Some(more @ 1..) = conflicts.len().checked_sub(CONFLICTS_SHOWN) {
+            let message = format!("{more} more contradictions are not shown");
+            problems.push(self.problem(&self.root.origin, message, Vec::new()));
+        }
+        JobError::Invalid(problems)
     }
 
     fn problem(&self, origin: &Origin, message: String, help: Vec<String>) -> Problem {

@@ -35,6 +35,7 @@ mod data;
 mod embedding;
 mod error;
 mod file;
+mod guard;
 mod model;
 mod optimizer;
 #[cfg(test)]
@@ -53,13 +54,14 @@ pub use data::{Data, Generate, Raw, Reader};
 pub use embedding::{Dtype, Embedding, Exchange, Placement};
 pub use error::{Conflict, JobError, Problem};
 pub use file::JobFile;
+pub use guard::{Guard, IdPolicy, NonFinite};
 pub use model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 pub use optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 pub use schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 pub use train::{DenseUpdate, Device, DeviceKind, Eval, Precision, Train};
 pub use values::{
     AucTarget, BatchSize, Count, Decay, Fraction, JobName, NonNegative, Positive, QueueDepth, RankCount,
-    Ranks, Shape, ThreadCount, Width, WindowBlocks,
+    Ranks, Seconds, Shape, ThreadCount, Width, WindowBlocks,
 };
 
 /// A training job.
@@ -95,6 +97,9 @@ pub struct Job {
     /// When the state of the training is saved.
     #[serde(default)]
     pub checkpoint: Checkpoint,
+    /// What becomes of steps that cannot be learnt from.
+    #[serde(default)]
+    pub guard: Guard,
     /// How blocks are read.
     #[serde(default)]
     pub reader: Reader,

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::embedding::{Dtype, Exchange, Placement};
+use super::guard::IdPolicy;
 use super::optimizer::Optimizer;
 use super::values::{Count, NonNegative, Positive, Width};
 
@@ -175,6 +176,10 @@ pub struct Table {
     pub placement: Option<Placement>,
     /// What crosses between ranks for it. Without it, `embedding.exchange`.
     pub exchange: Option<Exchange>,
+    /// What becomes of an id that is no row of it. Without it, `guard.ids_out_of_range`.
+    pub ids_out_of_range: Option<IdPolicy>,
+    /// The row that such ids stand for under `oov`. Without it, row 0 where columns have vocabularies.
+    pub oov_row: Option<u64>,
     /// How many of its rows every rank has where it is hybrid. Without it, `embedding.frequent_rows`.
     pub frequent_rows: Option<Count>,
 }

@@ -210,7 +210,7 @@ job.toml:22:2: unknown key `traim`
 22 | [traim]
    |  ^^^^^
    = did you mean `train`?
-   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, reader, device",
+   = known keys: name, seed, data, model, table, head, embedding, optimizer, train, eval, checkpoint, guard, reader, device",
         ),
         (
             "[64, 16]",
@@ -900,6 +900,8 @@ fn any_job() -> impl Strategy<Value = Job> {
                 dtype,
                 placement,
                 exchange: exchange.filter(|_| placement != Some(Placement::Replicated)),
+                ids_out_of_range: placement.map(|_| IdPolicy::Oov),
+                oov_row: placement.map(|_| 7),
                 frequent_rows: frequent_rows
                     .filter(|_| matches!(placement, None | Some(Placement::Auto | Placement::Hybrid))),
             },
@@ -1003,7 +1005,17 @@ fn any_job() -> impl Strategy<Value = Job> {
         }
         (model, tables, heads, optimizer)
     });
-    let saving = (eval, checkpoint);
+    let guard = (prop_oneof![Just(NonFinite::Stop), Just(NonFinite::Skip)], count()).prop_map(
+        |(non_finite, skipped_in_a_row_max)| Guard {
+            non_finite,
+            skipped_in_a_row_max,
+            step_timeout_s: Seconds::new(0.5).filter(|_| non_finite == NonFinite::Skip),
+            barrier_timeout_s: Seconds::new(7.25).unwrap(),
+            silence_timeout_s: Seconds::new(8.0).unwrap(),
+            ids_out_of_range: if non_finite == NonFinite::Stop { IdPolicy::Fail } else { IdPolicy::Skip },
+        },
+    );
+    let saving = (eval, checkpoint, guard);
     (name, any::<u64>(), data, model, embedding, train, saving, reader, device).prop_map(
         |(
             name,
@@ -1012,7 +1024,7 @@ fn any_job() -> impl Strategy<Value = Job> {
             (model, tables, heads, optimizer),
             embedding,
             train,
-            (eval, checkpoint),
+            (eval, checkpoint, guard),
             reader,
             device,
         )| Job {
@@ -1027,8 +1039,22 @@ fn any_job() -> impl Strategy<Value = Job> {
             train,
             eval,
             checkpoint,
+            guard,
             reader,
             device,
         },
     )
+}
+
+/// What is shown of a job is bounded, however many contradictions a line of any length has.
+#[test]
+fn not_every_contradiction_and_not_all_of_a_line_are_shown() {
+    let text = format!("head = [{}]\n{SOUND}", "{ label = \"click\" }, ".repeat(301));
+    let error = Job::from_toml("job.toml", &text, &NO_SETS).unwrap_err();
+    assert_eq!(error.problems().len(), 101);
+    let told = error.to_string();
+    assert!(told.contains("200 more contradictions are not shown"), "{told}");
+    assert!(told.contains("the label click has a head already"), "{told}");
+    assert!(told.lines().all(|line| line.chars().count() < 500), "{told}");
+    assert!(told.contains("1 | ...") && told.contains("label = \"click\" }, "), "{told}");
 }

@@ -120,6 +120,8 @@ whole_numbers! {
 }
 
 real_numbers! {
+    /// A time in seconds, up to a day.
+    Seconds(|x| x >= 0.1 && x <= 86_400.0): "a number from 0.1 to 86400", { "type": "number", "minimum": 0.1, "maximum": 86400 };
     /// A number of 0 or more, finite in single precision too, in which weights are updated.
     NonNegative(|x| x >= 0.0 && x <= f32::MAX as f64): "a number of 0 or more, within single precision",
         { "type": "number", "minimum": 0 };

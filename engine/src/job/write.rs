@@ -7,7 +7,7 @@ use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Job, Raw, Reader, Train};
+use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Guard, Job, Raw, Reader, Train};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -36,6 +36,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
         train,
         eval,
         checkpoint,
+        guard,
         reader,
         device,
     } = job;
@@ -51,6 +52,7 @@ fn write_job(out: &mut String, job: &Job) -> fmt::Result {
     write_train(out, train)?;
     write_eval(out, eval)?;
     write_checkpoint(out, checkpoint)?;
+    write_guard(out, guard)?;
     let Reader { mode, queue_depth } = reader;
     writeln!(out, "\n[reader]\nmode = \"{}\"\nqueue_depth = {queue_depth}", mode.name())?;
     let Device { kind, precision, tune, tuning, machine, threads, ranks, nodes, dense_update } = device;
@@ -114,6 +116,8 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
         dtype,
         placement,
         exchange,
+        ids_out_of_range,
+        oov_row,
         frequent_rows,
     } = table;
     let columns: Vec<_> = columns.iter().map(|column| quoted(column).to_string()).collect();
@@ -132,6 +136,9 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
     let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
     write_option(out, "exchange", exchange.as_ref(), "embedding.exchange")?;
+    let ids_out_of_range = ids_out_of_range.map(|policy| format!("\"{}\"", policy.name()));
+    write_option(out, "ids_out_of_range", ids_out_of_range.as_ref(), "guard.ids_out_of_range")?;
+    write_option(out, "oov_row", oov_row.as_ref(), "row 0 where columns have vocabularies")?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
         Some(optimizer) => write_optimizer(out, "table.optimizer", optimizer),
@@ -255,6 +262,25 @@ fn write_checkpoint(out: &mut String, checkpoint: &Checkpoint) -> fmt::Result {
     write_option(out, "every_minutes", every_minutes.as_ref(), "not by time")?;
     writeln!(out, "keep = {keep}\nincremental = {incremental}\nfull_every = {full_every}")?;
     writeln!(out, "on_failure = \"{}\"", on_failure.name())
+}
+
+fn write_guard(out: &mut String, guard: &Guard) -> fmt::Result {
+    let Guard {
+        non_finite,
+        skipped_in_a_row_max,
+        step_timeout_s,
+        barrier_timeout_s,
+        silence_timeout_s,
+        ids_out_of_range,
+    } = guard;
+    writeln!(out, "\n[guard]\nnon_finite = \"{}\"", non_finite.name())?;
+    writeln!(out, "skipped_in_a_row_max = {skipped_in_a_row_max}")?;
+    let step_timeout_s = step_timeout_s.map(|seconds| format!("{:?}", seconds.get()));
+    let absent = "45 over several processes, 300 in one";
+    write_option(out, "step_timeout_s", step_timeout_s.as_ref(), absent)?;
+    writeln!(out, "barrier_timeout_s = {:?}", barrier_timeout_s.get())?;
+    writeln!(out, "silence_timeout_s = {:?}", silence_timeout_s.get())?;
+    writeln!(out, "ids_out_of_range = \"{}\"", ids_out_of_range.name())
 }
 
 /// A setting that may be absent; TOML has no null, so absence is a comment that says what it means.

@@ -28,6 +28,21 @@ impl Phase {
     }
 }
 
+/// What a process is at within a step.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stage {
+    /// Nothing that is waited for.
+    #[default]
+    Working,
+    /// It takes the next batch from the reader.
+    Reading,
+    /// It computes a step, or hands it to the GPUs, which may have to come to the end of an earlier one before.
+    Computing,
+    /// It waits until the GPUs have done all steps that were begun.
+    Awaiting,
+}
+
 /// What a process does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity {
@@ -35,6 +50,8 @@ pub struct Activity {
     pub phase: Phase,
     /// Steps of training that it has begun.
     pub step: u64,
+    /// What it does there, where that may take long by itself.
+    pub stage: Stage,
     /// What it waits for, where it waits for other processes.
     pub waits_for: Option<String>,
     /// How often it has told what it does.
@@ -54,9 +71,14 @@ impl fmt::Display for Activity {
         if self.step > 0 {
             write!(f, ", at step {}", self.step)?;
         }
-        match &self.waits_for {
-            Some(what) => write!(f, ", waiting for {what}"),
-            None => Ok(()),
+        match (&self.waits_for, self.stage) {
+            (Some(what), _) => write!(f, ", waiting for {what}"),
+            (None, Stage::Working) => Ok(()),
+            (None, Stage::Reading) => f.write_str(", waiting for the reader's next batch"),
+            (None, Stage::Computing) => f.write_str(", computing it"),
+            (None, Stage::Awaiting) => {
+                f.write_str(", waiting for the device to end the steps that were begun")
+            }
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::activity::{Activity, Phase};
+use super::activity::{Activity, Phase, Stage};
 use super::error::MeetError;
-use super::meeting::Meeting;
+use super::meeting::{Meeting, WatchLines};
 use super::member::Member;
 use super::seat::Seat;
 use super::watch::{Failure, Patience, Watch};
@@ -22,13 +22,28 @@ struct Inner {
     rank: usize,
     members: Vec<Member>,
     /// None where there is but one.
-    together: Option<(Mutex<Meeting>, Watch)>,
+    meeting: Option<Mutex<Meeting>>,
+    /// None where nobody watches over the only one.
+    watch: Option<Watch>,
 }
 
 impl ProcessGroup {
-    /// One process, which waits for nobody.
+    /// One process, which waits for nobody, and over which nobody watches.
     pub fn alone() -> Self {
-        Self(Arc::new(Inner { rank: 0, members: Vec::new(), together: None }))
+        Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: None }))
+    }
+
+    /// One process with a watch over it: where it makes no progress for as long as the patience for a standstill, the
+    /// watch calls `end` on a thread of its own, which is to end the process.
+    ///
+    /// # Errors
+    /// Where there is no thread for the watch.
+    pub fn watched_alone(
+        patience: Patience,
+        end: impl FnOnce(&Failure, &Activity) + Send + 'static,
+    ) -> Result<Self, MeetError> {
+        let watch = watch(0, Vec::new(), patience, end)?;
+        Ok(Self(Arc::new(Inner { rank: 0, members: Vec::new(), meeting: None, watch: Some(watch) })))
     }
 
     /// Meets the other processes, and watches over them from then on. Where one of them is lost, and this one does not
@@ -40,28 +55,18 @@ impl ProcessGroup {
     pub fn form(
         seat: &Seat,
         here: Member,
-        deadline: Duration,
-        end: impl FnOnce(&Failure, &Activity) + Send + 'static,
-    ) -> Result<Self, MeetError> {
-        Self::form_with(seat, here, (deadline, Patience::USUAL), end)
-    }
-
-    pub(super) fn form_with(
-        seat: &Seat,
-        here: Member,
         (deadline, patience): (Duration, Patience),
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
     ) -> Result<Self, MeetError> {
         let mut meeting = Meeting::join(seat, deadline)?;
         let members = here.introduce(&mut meeting)?;
         if seat.ranks == 1 {
-            return Ok(Self(Arc::new(Inner { rank: 0, members, together: None })));
+            return Ok(Self(Arc::new(Inner { rank: 0, members, meeting: None, watch: None })));
         }
-        let watch = Watch::start(seat.rank, meeting.take_watch_lines(), patience, Box::new(end));
-        let watch =
-            watch.map_err(|error| MeetError::Stray(format!("the processes cannot be watched: {error}")))?;
+        let watch = watch(seat.rank, meeting.take_watch_lines(), patience, end)?;
         meeting.wait_without_end();
-        Ok(Self(Arc::new(Inner { rank: seat.rank, members, together: Some((Mutex::new(meeting), watch)) })))
+        let meeting = Some(Mutex::new(meeting));
+        Ok(Self(Arc::new(Inner { rank: seat.rank, members, meeting, watch: Some(watch) })))
     }
 
     /// This process.
@@ -123,26 +128,40 @@ impl ProcessGroup {
         what: &str,
         run: impl FnOnce(&mut Meeting) -> Result<V, MeetError>,
     ) -> Option<Result<V, MeetError>> {
-        let (meeting, watch) = self.0.together.as_ref()?;
-        watch.does(|activity| activity.waits_for = Some(what.to_owned()));
+        let meeting = self.0.meeting.as_ref()?;
+        self.tell(|activity| activity.waits_for = Some(what.to_owned()));
         let outcome = run(&mut meeting.lock().unwrap_or_else(PoisonError::into_inner));
         if outcome.is_ok() {
-            watch.does(|activity| activity.waits_for = None);
+            self.tell(|activity| activity.waits_for = None);
         }
         Some(outcome)
     }
 
     /// Says what this process does, and that it does something.
     pub fn does(&self, phase: Phase, step: u64) {
-        if let Some((_, watch)) = &self.0.together {
-            watch.does(|activity| (activity.phase, activity.step) = (phase, step));
+        self.is_at(phase, step, Stage::Working);
+    }
+
+    /// The same, with what it is at there.
+    pub fn is_at(&self, phase: Phase, step: u64, stage: Stage) {
+        self.tell(|activity| (activity.phase, activity.step, activity.stage) = (phase, step, stage));
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Activity)) {
+        if let Some(watch) = &self.0.watch {
+            watch.does(change);
         }
+    }
+
+    /// Whether a watch ends what makes no progress.
+    pub fn is_watched(&self) -> bool {
+        self.0.watch.is_some()
     }
 
     /// What is called, on another thread, when a rank is lost: it has those come back who wait for that rank, if they
     /// wait for anything but a value.
     pub fn when_lost(&self, release: impl Fn() + Send + 'static) {
-        if let Some((_, watch)) = &self.0.together {
+        if let Some(watch) = &self.0.watch {
             watch.when_lost(release);
         }
     }
@@ -150,15 +169,26 @@ impl ProcessGroup {
     /// Tells the others that this process ends, and why; `follows` where it only missed another one. Returns what
     /// happened to another rank, where that is what all end for.
     pub fn fail(&self, words: &str, follows: bool) -> Option<Failure> {
-        let (_, watch) = self.0.together.as_ref()?;
+        self.0.meeting.as_ref()?;
+        let watch = self.0.watch.as_ref()?;
         let verdict = watch.fail(self.rank(), words, follows);
         (verdict.rank != self.rank()).then_some(verdict)
     }
 
     /// Tells the others that there is nothing more to do here.
     pub fn finish(&self) {
-        if let Some((_, watch)) = &self.0.together {
+        if let Some(watch) = &self.0.watch {
             watch.finish();
         }
     }
+}
+
+fn watch(
+    rank: usize,
+    lines: WatchLines,
+    patience: Patience,
+    end: impl FnOnce(&Failure, &Activity) + Send + 'static,
+) -> Result<Watch, MeetError> {
+    let watch = Watch::start(rank, lines, patience, Box::new(end));
+    watch.map_err(|error| MeetError::Stray(format!("the processes cannot be watched: {error}")))
 }

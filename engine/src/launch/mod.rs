@@ -21,7 +21,7 @@ mod source;
 mod tests;
 mod watch;
 
-pub use activity::{Activity, Phase};
+pub use activity::{Activity, Phase, Stage};
 pub use address::Address;
 pub use error::{LaunchError, MeetError};
 #[cfg(feature = "cuda")]
@@ -33,4 +33,4 @@ pub use member::{Member, Node, nodes};
 pub use outside::read_stream;
 pub use seat::{Seat, Wanted};
 pub use source::Launcher;
-pub use watch::Failure;
+pub use watch::{Failure, Patience};

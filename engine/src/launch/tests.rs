@@ -7,7 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::watch::Patience;
-use super::{Activity, Address, Failure, Launcher, MeetError, Meeting, Member, Phase, ProcessGroup, Seat};
+use super::{
+    Activity, Address, Failure, Launcher, MeetError, Meeting, Member, Phase, ProcessGroup, Seat, Stage,
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -146,7 +148,7 @@ fn on_a_group(act: impl Fn(&Seat, &ProcessGroup) -> bool + Sync) -> Vec<Option<S
         let (said, words) = channel();
         let here = Member::here(&seat, Vec::new());
         let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
-        let group = ProcessGroup::form_with(&seat, here, (DEADLINE, SHORT), end).unwrap();
+        let group = ProcessGroup::form(&seat, here, (DEADLINE, SHORT), end).unwrap();
         act(&seat, &group).then(|| words.recv_timeout(DEADLINE).unwrap())
     })
 }
@@ -156,7 +158,9 @@ fn a_group_hands_values_around_and_ends_in_peace() {
     let address = address();
     on_ranks(3, &address, |seat| {
         let end = |failure: &Failure, _: &Activity| panic!("{failure}");
-        let group = ProcessGroup::form(&seat, Member::here(&seat, Vec::new()), DEADLINE, end).unwrap();
+        let group =
+            ProcessGroup::form(&seat, Member::here(&seat, Vec::new()), (DEADLINE, Patience::USUAL), end)
+                .unwrap();
         let own = [seat.rank as u8; 3];
         assert_eq!(group.gather("values", &own).unwrap(), [[0; 3], [1; 3], [2; 3]]);
         assert_eq!(group.of_first("a value", &own).unwrap(), [0; 3]);
@@ -227,11 +231,44 @@ fn one_who_is_gone_or_silent_is_named_to_all() {
             }
             let (said, words) = channel();
             let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
-            let _group = ProcessGroup::form_with(&seat, here, (DEADLINE, patience), end).unwrap();
+            let _group = ProcessGroup::form(&seat, here, (DEADLINE, patience), end).unwrap();
             Some(words.recv_timeout(DEADLINE).unwrap())
         });
         for words in found.into_iter().flatten() {
             assert!(words.starts_with(&format!("rank 1 {what}")), "{words}");
         }
     }
+}
+
+#[test]
+fn one_alone_that_hangs_says_where() {
+    for (stage, words) in [
+        (Stage::Reading, "at step 12, waiting for the reader's next batch: it hangs"),
+        (Stage::Computing, "at step 12, computing it: it hangs"),
+        (Stage::Awaiting, "at step 12, waiting for the device to end the steps"),
+    ] {
+        let (said, told) = channel();
+        let end = move |failure: &Failure, _: &Activity| said.send(failure.to_string()).unwrap();
+        let group = ProcessGroup::watched_alone(SHORT, end).unwrap();
+        assert!(group.is_watched() && group.size() == 1);
+        // Whoever goes on is left alone.
+        for step in 0..12 {
+            group.does(Phase::Training, step);
+            thread::sleep(SHORT.standstill / 8);
+        }
+        assert!(told.try_recv().is_err());
+        group.is_at(Phase::Training, 12, stage);
+        let told = told.recv_timeout(DEADLINE).unwrap();
+        assert!(
+            told.starts_with("rank 0 has made no progress for 1 s in training, ") && told.contains(words),
+            "{told}"
+        );
+    }
+    // What has come to its end is not missed, and neither is what fails by itself.
+    let group = ProcessGroup::watched_alone(SHORT, |failure, _| panic!("{failure}")).unwrap();
+    group.does(Phase::Training, 1);
+    assert_eq!(group.fail("the disk is full", false), None);
+    assert_eq!(group.gather("values", &[7]).unwrap(), [[7]]);
+    group.finish();
+    thread::sleep(2 * SHORT.standstill);
 }

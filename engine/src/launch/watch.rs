@@ -24,23 +24,25 @@ const BEAT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long what is waited for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub struct Patience {
     /// For a sign of life.
-    pub(super) silence: Duration,
+    pub silence: Duration,
     /// For a process that goes by small steps to make one.
-    pub(super) standstill: Duration,
+    pub standstill: Duration,
     /// Where one only misses another one: for what has happened to that one.
-    pub(super) grace: Duration,
+    pub grace: Duration,
 }
 
 impl Patience {
     /// Barriers on the GPUs give up after 30 s, and say more than silence does: so that is longer; and a job still ends
     /// within a minute.
-    pub(super) const USUAL: Self = Self {
+    pub const USUAL: Self = Self {
         silence: Duration::from_secs(40),
         standstill: Duration::from_secs(45),
         grace: Duration::from_secs(3),
     };
+    /// Of one process, which nobody waits for.
+    pub const ALONE: Self = Self { standstill: Duration::from_secs(300), ..Self::USUAL };
 }
 
 /// How long a process has that ends by itself.
@@ -125,7 +127,7 @@ impl Watch {
         Ok(Self { patience, shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Says what this process does.
+    /// Says what this process does, and that it does something.
     pub(super) fn does(&self, change: impl FnOnce(&mut Activity)) {
         let activity = &mut self.shared.state().activity;
         change(activity);

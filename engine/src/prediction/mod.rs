@@ -13,12 +13,12 @@ use std::str::FromStr;
 
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples, Schema, vocabulary};
+use rankine_reader::{Dataset, IdRules, Part, Samples, Schema, vocabulary};
 use serde::{Serialize, Serializer};
 
 use crate::cpu::{CpuModel, sigmoid};
 use crate::saved::SavedModelError;
-use crate::training::EvaluationOptions;
+use crate::training::{EvaluationOptions, IdCounts, ids};
 use file::PredictionFile;
 
 pub use rows::{RowOptions, predict_rows};
@@ -110,6 +110,8 @@ pub struct Predictions<'a> {
     model: CpuModel,
     schema: &'a Schema,
     on_unknown: OnUnknown,
+    /// What becomes of ids of raw records that are no rows of their tables.
+    ids: IdRules,
     file: PredictionFile,
     counts: PredictionCounts,
     logits: Vec<f32>,
@@ -129,6 +131,9 @@ pub struct PredictionCounts {
     /// For each column with a vocabulary, in the model's order: the categories that have no row of their own.
     #[serde(serialize_with = "as_map")]
     pub unknown: Vec<(String, u64)>,
+    /// Ids that were no rows of their tables, by column; columns without such are absent.
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    pub ids_out_of_range: IdCounts,
 }
 
 fn as_map<S: Serializer>(columns: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
@@ -136,21 +141,22 @@ fn as_map<S: Serializer>(columns: &[(String, u64)], serializer: S) -> Result<S::
 }
 
 impl<'a> Predictions<'a> {
-    /// Begins a file of predictions at `out`, by a model of samples of a schema.
+    /// Begins a file of predictions at `out`, by a model of samples of a schema. Ids of raw records that are no rows of
+    /// their tables are dealt with by `ids`; a dataset has rules of its own.
     ///
     /// # Errors
     /// [`PredictError::Write`].
     pub fn create(
         model: CpuModel,
         schema: &'a Schema,
-        on_unknown: OnUnknown,
+        (on_unknown, ids): (OnUnknown, IdRules),
         out: &Path,
     ) -> Result<Self, PredictError> {
         let labels = model.spec().heads.iter().map(|head| head.label.as_str());
         let file = PredictionFile::create(out, labels)?;
         let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), 0)).collect();
         let counts = PredictionCounts { unknown, ..PredictionCounts::default() };
-        Ok(Self { model, schema, on_unknown, file, counts, logits: Vec::new() })
+        Ok(Self { model, schema, on_unknown, ids, file, counts, logits: Vec::new() })
     }
 
     /// Scores samples, whose rows have the numbers `rows`.
@@ -210,6 +216,11 @@ impl<'a> Predictions<'a> {
         }
     }
 
+    /// Counts ids that were no rows of their tables, one number a categorical column or none.
+    fn count_ids(&mut self, out_of_range: &[u64]) {
+        ids::add(&mut self.counts.ids_out_of_range, self.schema, out_of_range);
+    }
+
     /// Counts rows that could not be read.
     fn add_bad(&mut self, rows: u64) {
         self.counts.read += rows;
@@ -248,7 +259,9 @@ pub fn predict_part(
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
     let mut rows = Vec::new();
     for batch in BatchStream::open(dataset.part(part)?, &stream)? {
-        let samples = &batch?.samples;
+        let batch = batch?;
+        let samples = &batch.samples;
+        predictions.count_ids(&batch.out_of_range);
         let first = predictions.counts.read + 1;
         rows.clear();
         rows.extend(first..first + samples.len as u64);

@@ -36,10 +36,10 @@ pub fn predict_rows(
     options: &RowOptions,
     progress: &dyn Progress,
 ) -> Result<(), PredictError> {
-    let schema = predictions.schema;
+    let (schema, ids) = (predictions.schema, predictions.ids.clone());
     let mut rows = Rows::new(predictions, schema, options);
     let mut failed = None;
-    let read = read_raw(files, format, schema, encoder, options.threads, progress, |chunk| {
+    let read = read_raw(files, format, schema, (encoder, &ids), options.threads, progress, |chunk| {
         rows.take(chunk).map_err(|error| match error {
             PredictError::Data(error) => error,
             // The reader has no word for what a model may find wrong: the error waits outside.
@@ -100,6 +100,8 @@ impl<'p, 'a> Rows<'p, 'a> {
     }
 
     fn score(&mut self) -> Result<(), PredictError> {
+        let out_of_range = self.predictions.ids.apply(&mut self.batch);
+        self.predictions.count_ids(&out_of_range);
         self.predictions.add(&self.batch, &self.numbers)?;
         self.batch.clear();
         self.numbers.clear();

@@ -1,5 +1,4 @@
-//! Work that takes long and tells nobody how far it is: meanwhile the watch over several processes hears that it goes
-//! on.
+//! Work that takes long and tells nobody how far it is: meanwhile the watch over processes hears that it goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -8,11 +7,11 @@ use std::time::Duration;
 use crate::launch::{Phase, ProcessGroup};
 
 /// How often it hears of it.
-const EVERY: Duration = Duration::from_secs(5);
+const EVERY: Duration = Duration::from_millis(500);
 
 /// Does something on this thread, and has another one say so.
 pub(super) fn alive<T>(processes: &ProcessGroup, step: u64, work: impl FnOnce() -> T) -> T {
-    if processes.size() == 1 {
+    if !processes.is_watched() {
         return work();
     }
     let done = AtomicBool::new(false);

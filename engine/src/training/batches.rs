@@ -36,8 +36,8 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and blocks there, where they stay
-    /// if that is wanted.
+    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and so is what has rules for ids;
+    /// all else there, where blocks stay if that is wanted.
     ///
     /// # Errors
     /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
@@ -50,8 +50,7 @@ impl Batches {
     ) -> Result<Self, TrainError> {
         let part = part.into();
         match part.coding {
-            BlockCoding::Records(_) => Self::unpacked(part, options),
-            BlockCoding::Packed { .. } => {
+            BlockCoding::Packed { .. } if part.ids.all_fail() => {
                 match crate::cuda::Feed::open_shares(model.shares(), part, options, stay) {
                     Ok(feed) => Ok(Self::Packed(feed)),
                     Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
@@ -61,6 +60,8 @@ impl Batches {
                     Err(error) => Err(error.into()),
                 }
             }
+            // Rules for ids are applied to whole batches, by the processor.
+            BlockCoding::Packed { .. } | BlockCoding::Records(_) => Self::unpacked(part, options),
         }
     }
 
@@ -102,6 +103,15 @@ impl Batch {
             Self::Unpacked(batch) => batch.start,
             #[cfg(feature = "cuda")]
             Self::Packed(batch) => batch.start(),
+        }
+    }
+
+    /// How many ids were no rows of their tables, one number a categorical column; or none.
+    pub(super) fn out_of_range(&self) -> &[u64] {
+        match self {
+            Self::Unpacked(batch) => &batch.out_of_range,
+            #[cfg(feature = "cuda")]
+            Self::Packed(_) => &[],
         }
     }
 

@@ -8,6 +8,7 @@ use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Part, Schema};
 
+use super::ids::{id_rules, with_ids};
 use super::translate::translate;
 use super::{Event, Observer, TrainError};
 use crate::job::{Conflict, Count, Generate, Job, Raw};
@@ -22,6 +23,10 @@ use crate::system;
 /// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the
 /// job's.
 pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
+    with_ids(job, open_or_make(job, observer)?)
+}
+
+fn open_or_make(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     if let Some(raw) = &job.data.raw {
         return Ok(Dataset::raw(&raw_format(raw)?, &raw.train, &raw.eval)?);
     }
@@ -169,6 +174,7 @@ pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
         Prospect::Unknown => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
+    id_rules(job, &schema).map_err(TrainError::Conflicts)?;
     Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
 }
 
@@ -192,13 +198,14 @@ pub fn prospect(job: &Job) -> Result<Prospect, TrainError> {
     if let Some(raw) = &job.data.raw {
         let format = raw_format(raw)?;
         if raw.train.iter().chain(&raw.eval).any(|path| path.exists()) {
-            return Ok(Prospect::Dataset(Box::new(Dataset::raw(&format, &raw.train, &raw.eval)?)));
+            let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
+            return Ok(Prospect::Dataset(Box::new(with_ids(job, dataset)?)));
         }
         format.record_bytes()?;
         return Ok(Prospect::Shape(format.schema(DenseDtype::F32)));
     }
     if Dataset::exists(dir) {
-        return Ok(Prospect::Dataset(Box::new(Dataset::open(dir)?)));
+        return Ok(Prospect::Dataset(Box::new(with_ids(job, Dataset::open(dir)?)?)));
     }
     if let Some(settings) = &job.data.generate {
         let spec = generate_spec(settings)?;

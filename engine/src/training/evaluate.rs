@@ -5,6 +5,7 @@ use rankine_reader::io::IoOptions;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part};
 
+use super::ids::{self, IdCounts};
 use super::{Event, Observer, TrainError};
 use crate::cpu::CpuModel;
 use crate::evaluation::{Evaluation, HeadMetrics};
@@ -16,7 +17,8 @@ pub trait Scorer {
     fn spec(&self) -> &ModelSpec;
 
     /// Scores every sample that a stream over a part yields; the metrics of each head, in the model's order, or `None`
-    /// where a score is no number. `progress` hears how many samples are scored.
+    /// where a score is no number. `progress` hears how many samples are scored, and of
+    /// each batch how many ids were no rows of their tables, one number a categorical column or none.
     ///
     /// # Errors
     /// [`TrainError::Data`], [`TrainError::Gpu`].
@@ -24,7 +26,7 @@ pub trait Scorer {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, &[u64]),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError>;
 }
 
@@ -37,19 +39,20 @@ impl Scorer for CpuModel {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, &[u64]),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         let mut evaluation = Evaluation::new(&self.spec().heads);
         let mut logits = Vec::new();
         for batch in BatchStream::open(part, options)? {
-            let samples = &batch?.samples;
+            let batch = batch?;
+            let samples = &batch.samples;
             logits.clear();
             self.logits(samples, &mut logits);
             if logits.iter().any(|logit| logit.is_nan()) {
                 return Ok(None);
             }
             evaluation.add(samples, &logits);
-            progress(evaluation.samples());
+            progress(evaluation.samples(), &batch.out_of_range);
         }
         Ok(Some(evaluation.metrics()))
     }
@@ -64,8 +67,8 @@ pub struct EvaluationOptions {
     pub io: IoOptions,
 }
 
-/// Scores every sample of a part and computes the metrics of each head, in the model's order. Takes 16 bytes a sample
-/// and head, and 4 more where samples have weights.
+/// Scores every sample of a part and computes the metrics of each head, in the model's order; with them come the ids
+/// that were no rows of their tables. Takes 16 bytes a sample and head, and 4 more where samples have weights.
 ///
 /// # Errors
 /// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] where the model predicts something that is no
@@ -76,14 +79,16 @@ pub fn evaluate(
     part: Part,
     options: &EvaluationOptions,
     observer: &mut dyn Observer,
-) -> Result<Vec<HeadMetrics>, TrainError> {
-    let total = dataset.samples(part);
+) -> Result<(Vec<HeadMetrics>, IdCounts), TrainError> {
+    let (total, mut ids) = (dataset.samples(part), IdCounts::new());
     let stream = StreamOptions { io: options.io, ..StreamOptions::one_epoch(options.batch_size) };
-    let heads = model.judge(dataset.part(part)?, &stream, &mut |samples| {
+    let heads = model.judge(dataset.part(part)?, &stream, &mut |samples, out_of_range| {
+        ids::add(&mut ids, dataset.schema(), out_of_range);
         observer.observe(Event::Evaluating { samples, total });
     })?;
-    heads.ok_or_else(|| {
+    let heads = heads.ok_or_else(|| {
         let dir = dataset.dir().display();
         TrainError::NotFinite(format!("the model's predictions on {dir} are not numbers"))
-    })
+    })?;
+    Ok((heads, ids))
 }

@@ -17,6 +17,8 @@ use super::batches::Batches;
 use super::checkpoints::{Checkpoints, Recorded};
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
+use super::guard::Guard;
+use super::ids;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
 use super::seats::Seats;
@@ -24,12 +26,12 @@ use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
-use super::{Event, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
+use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
 use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
-use crate::launch::{Phase, ProcessGroup};
+use crate::launch::{Phase, ProcessGroup, Stage};
 use crate::saved;
 use crate::system;
 
@@ -88,6 +90,7 @@ pub fn train(
     if let Some(path) = resumed {
         run = processes.is_first().then(|| RunDir::resume(path, job)).transpose()?;
         from = pool.install(|| latest(&files, path, processes, observer))?;
+        processes.does(Phase::Preparing, 0);
         if let Some(checkpoint) = &from {
             identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
         }
@@ -249,6 +252,8 @@ struct Fit<'a> {
 struct Tally {
     steps: u64,
     samples: u64,
+    /// Ids that were no rows.
+    ids: IdCounts,
     time: Duration,
     waited: Duration,
 }
@@ -283,6 +288,16 @@ impl Agreed {
     }
 }
 
+/// One line of `metrics.jsonl` for a report.
+#[derive(Serialize)]
+struct TrainRecord<'a> {
+    #[serde(flatten)]
+    progress: Progress,
+    /// So far, by column.
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    ids_out_of_range: &'a IdCounts,
+}
+
 /// One line of `metrics.jsonl` for an evaluation.
 #[derive(Serialize)]
 struct EvalRecord<'a> {
@@ -290,6 +305,9 @@ struct EvalRecord<'a> {
     seconds: f64,
     #[serde(flatten)]
     metrics: &'a EvalMetrics,
+    /// Of its samples, by column.
+    #[serde(skip_serializing_if = "IdCounts::is_empty")]
+    ids_out_of_range: &'a IdCounts,
 }
 
 impl Fit<'_> {
@@ -310,7 +328,7 @@ impl Fit<'_> {
         self.observer.observe(Event::Started { spec, device, memory, topology, rung, samples });
 
         let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
-        let (mut losses, mut last_loss) = (Losses::resumed(from.step, from.losses), from.loss);
+        let (mut losses, mut last_loss) = (self.losses(&from), from.loss);
         let mut last_eval = from.eval.clone();
         // An evaluation of the step that was saved may have been the last one.
         let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
@@ -321,10 +339,11 @@ impl Fit<'_> {
                 break;
             }
             let began = Instant::now();
+            self.processes.is_at(Phase::Training, step, Stage::Reading);
             let Some(batch) = batches.next().transpose()? else { break };
             let waited = began.elapsed();
             let step = step + 1;
-            self.processes.does(Phase::Training, step);
+            self.processes.is_at(Phase::Training, step, Stage::Computing);
             let optimizer = &self.job.optimizer;
             let rate_factor = optimizer.schedule.factor(step);
             let reports = step.is_multiple_of(train.log_every_steps.get());
@@ -333,29 +352,34 @@ impl Fit<'_> {
             self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
             // Where losses come later, reports wait for them, and so does who has none to show.
-            let waits = reports || evaluates || losses.is_empty();
-            self.learner.take_losses(waits, |loss| losses.known(loss)).map_err(here)?;
+            let waits = reports || evaluates || losses.are_unknown();
+            if waits {
+                self.processes.is_at(Phase::Training, step, Stage::Awaiting);
+            }
+            self.learner.take_outcomes(waits, |outcome| losses.known(&outcome)).map_err(here)?;
             losses.check()?;
             let (samples, time) = (batch.len() as u64, began.elapsed());
             for tally in [&mut total, &mut since_report] {
                 tally.add(samples, time, waited);
             }
+            self.count_ids(&mut total.ids, batch.out_of_range());
             let progress = Progress {
                 step,
                 epoch: batch.start().epoch,
                 samples: total.samples,
                 loss: losses.mean(),
+                non_finite_steps: losses.guard().skipped_steps,
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
                 samples_per_second: since_report.samples_per_second(),
             };
             let position = batch.end();
-            last_loss = progress.loss;
+            last_loss = losses.last_mean(last_loss);
             drop(batch);
             self.observer.observe(Event::Step(progress));
             if reports {
-                self.append("train", &progress)?;
-                self.observer.observe(Event::Report(progress));
+                self.append("train", &TrainRecord { progress, ids_out_of_range: &total.ids })?;
+                self.observer.observe(Event::Report(progress, &total.ids));
                 since_report = Tally::default();
                 losses.begin_anew();
             }
@@ -370,7 +394,7 @@ impl Fit<'_> {
             }
             if agreed.saves || self.checkpoints.is_due_by_steps(step) {
                 let began = Instant::now();
-                self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
+                self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
                 losses.check()?;
                 self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
                 total.time += began.elapsed();
@@ -381,13 +405,12 @@ impl Fit<'_> {
         }
         let began = Instant::now();
         let here = |error: TrainError| error.at_step(total.steps);
-        self.learner.take_losses(true, |loss| losses.known(loss)).map_err(here)?;
-        losses.check()?;
+        self.processes.is_at(Phase::Training, total.steps, Stage::Awaiting);
+        self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
+        losses.check_end()?;
         total.time += began.elapsed();
         drop(batches);
-        if !losses.is_empty() {
-            last_loss = losses.mean();
-        }
+        last_loss = losses.last_mean(last_loss);
         let diverged = self.learner.diverged_ranks()?;
         if !diverged.is_empty() {
             return Err(TrainError::ReplicasDiffer(diverged));
@@ -400,7 +423,14 @@ impl Fit<'_> {
         self.processes.does(Phase::Saving, total.steps);
         match &self.run {
             Some(run) => {
-                saved::save(&RunDir::model_path(run.path()), &self.learner, total.steps, self.dataset)?;
+                let path = RunDir::model_path(run.path());
+                let save = || saved::save(&path, &self.learner, total.steps, self.dataset);
+                // Of several, each tells how far it is.
+                if self.processes.size() == 1 {
+                    alive(self.processes, total.steps, save)?
+                } else {
+                    save()?
+                };
             }
             // What lies here goes to the first process.
             None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
@@ -408,11 +438,30 @@ impl Fit<'_> {
         let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
         let mut summary = self.summary(&total, last_loss, stopped.unwrap_or(Stopped::Epochs), eval, traffic);
         summary.train.skipped_steps = self.learner.skipped_steps()?;
+        summary.train.non_finite_steps = losses.guard().skipped_steps;
         if let Some(run) = &self.run {
             run.finish(&summary)?;
         }
         self.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))
+    }
+
+    /// Counts a batch's ids that were no rows, and tells of the first ones of each column.
+    fn count_ids(&self, counts: &mut IdCounts, of_batch: &[u64]) {
+        for column in ids::add(counts, self.dataset.schema(), of_batch) {
+            if self.processes.is_first() {
+                let (number, fate) = (counts[column], ids::fate(self.dataset, column));
+                tracing::warn!(
+                    "column {column}: {number} ids of a batch are no rows of its table; {fate}, and all are counted"
+                );
+            }
+        }
+    }
+
+    /// What is known of the steps up to where a checkpoint was.
+    fn losses(&self, from: &TrainState) -> Losses {
+        let guard = Guard::resumed(&self.job.guard, from.guard, self.processes.is_first());
+        Losses::resumed(from.step, from.losses, guard)
     }
 
     /// What the first process alone knows of an evaluation.
@@ -440,7 +489,7 @@ impl Fit<'_> {
         let save = || -> Result<(), TrainError> {
             self.checkpoints.finish(self.observer)?;
             if self.checkpoints.last_step() != step {
-                self.learner.take_losses(true, |loss| losses.known(loss))?;
+                self.learner.take_outcomes(true, |outcome| losses.known(&outcome))?;
                 losses.check()?;
                 self.save(train_state(total, (&losses, last_loss), position, last_eval))?;
                 self.checkpoints.finish(self.observer)?;
@@ -504,13 +553,15 @@ impl Fit<'_> {
         let began = Instant::now();
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
-        let heads = evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
+        let (heads, ids_out_of_range) =
+            evaluate(&mut self.learner, self.dataset, Part::Eval, &options, &mut watched)?;
         let metrics = EvalMetrics::from(heads.as_slice());
         let seconds = began.elapsed().as_secs_f64();
-        self.append("eval", &EvalRecord { step, seconds, metrics: &metrics })?;
+        let record = EvalRecord { step, seconds, metrics: &metrics, ids_out_of_range: &ids_out_of_range };
+        self.append("eval", &record)?;
         self.observer.observe(Event::Evaluated { step, heads: &heads });
         let auc_achievable = self.dataset.auc_achievable();
-        Ok(Some(EvalSummary { metrics, auc_achievable, seconds }))
+        Ok(Some(EvalSummary { metrics, auc_achievable, seconds, ids_out_of_range }))
     }
 
     fn summary(
@@ -558,6 +609,8 @@ impl Fit<'_> {
                 samples_per_second: total.samples_per_second(),
                 ms_per_iteration: seconds * 1e3 / total.steps as f64,
                 skipped_steps: None,
+                non_finite_steps: 0,
+                ids_out_of_range: total.ids.clone(),
                 reader_wait_share: total.waited.as_secs_f64() / seconds,
             },
             eval,
@@ -580,6 +633,8 @@ fn train_state(
         waited_seconds: total.waited.as_secs_f64(),
         losses: losses.state(),
         loss,
+        guard: losses.guard(),
+        ids_out_of_range: total.ids.clone(),
         eval,
     }
 }
@@ -591,6 +646,7 @@ impl From<&TrainState> for Tally {
         Self {
             steps: state.step,
             samples: state.samples,
+            ids: state.ids_out_of_range.clone(),
             time: time(state.seconds),
             waited: time(state.waited_seconds),
         }

@@ -22,6 +22,7 @@ use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};
 use crate::cpu::{CpuModel, RankTraffic, Sharding};
 use crate::evaluation::HeadMetrics;
+use crate::guard::StepOutcome;
 use crate::job::{DenseUpdate, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlap;
@@ -30,10 +31,10 @@ use crate::overlap::Overlaps;
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
-/// A model on a device. Losses of steps may come later than the steps.
+/// A model on a device. What steps came to may be known later than they are begun.
 pub(super) enum Learner {
-    /// In the host's memory, and the losses that were not taken yet.
-    Cpu(Box<CpuModel>, Vec<f64>),
+    /// In the host's memory, and what steps came to that was not taken yet.
+    Cpu(Box<CpuModel>, Vec<StepOutcome>),
     /// In a GPU's memory, with what judges it there.
     #[cfg(feature = "cuda")]
     Cuda(Box<crate::cuda::CudaModel>, Box<gpu::Judge>),
@@ -253,8 +254,8 @@ impl Learner {
     /// Begins a step; see [`CpuModel::train_step`].
     pub(super) fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError> {
         match (self, batch) {
-            (Self::Cpu(model, losses), Batch::Unpacked(batch)) => {
-                losses.push(model.train_step(&batch.samples, rate_factor));
+            (Self::Cpu(model, outcomes), Batch::Unpacked(batch)) => {
+                outcomes.push(model.train_step(&batch.samples, rate_factor));
             }
             #[cfg(feature = "cuda")]
             (Self::Cuda(model, _), Batch::Unpacked(batch)) => {
@@ -365,15 +366,19 @@ impl Learner {
         }
     }
 
-    /// Tells the losses of steps that were not told yet, in order; of all that were begun, or of those alone that are
-    /// known.
-    pub(super) fn take_losses(&mut self, all: bool, tell: impl FnMut(f64)) -> Result<(), TrainError> {
+    /// Tells what steps came to that were not told of yet, in order; of all that were begun, or of those alone of which
+    /// it is known.
+    pub(super) fn take_outcomes(
+        &mut self,
+        all: bool,
+        tell: impl FnMut(StepOutcome),
+    ) -> Result<(), TrainError> {
         match self {
-            // Here every loss is known when its step is done.
-            Self::Cpu(_, losses) if all || !losses.is_empty() => losses.drain(..).for_each(tell),
+            // Here a step is done when it is begun.
+            Self::Cpu(_, outcomes) if all || !outcomes.is_empty() => outcomes.drain(..).for_each(tell),
             Self::Cpu(..) => {}
             #[cfg(feature = "cuda")]
-            Self::Cuda(model, _) => model.take_losses(all, tell)?,
+            Self::Cuda(model, _) => model.take_outcomes(all, tell)?,
         }
         Ok(())
     }
@@ -392,7 +397,7 @@ impl Scorer for Learner {
         &mut self,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, &[u64]),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         match self {
             Self::Cpu(model, _) => model.judge(part, options, progress),

@@ -9,7 +9,9 @@ mod checkpoints;
 mod data;
 mod evaluate;
 mod fit;
+mod guard;
 mod identity;
+pub(crate) mod ids;
 mod learner;
 mod losses;
 mod memory;
@@ -24,6 +26,7 @@ mod translate;
 use std::path::PathBuf;
 
 use crate::checkpoint::{CheckpointError, Skipped};
+use crate::guard::NonFinite;
 use crate::job::Conflict;
 use crate::launch::MeetError;
 use crate::model::ModelSpec;
@@ -37,6 +40,7 @@ pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, 
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{TrainOptions, thread_pool, train};
 pub use identity::is_of;
+pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
@@ -74,8 +78,8 @@ pub enum Event<'a> {
     },
     /// A step is done.
     Step(Progress),
-    /// A step is done at which the job wants the loss reported.
-    Report(Progress),
+    /// A step is done at which the job wants the loss reported, and with it the ids that were no rows so far.
+    Report(Progress, &'a IdCounts),
     /// The model is being judged: so many samples of so many.
     Evaluating {
         /// Samples scored.
@@ -137,8 +141,10 @@ pub struct Progress {
     pub epoch: u64,
     /// Samples learnt from.
     pub samples: u64,
-    /// The mean loss since the last report.
+    /// The mean loss since the last report, of the steps that were not skipped; none, or NaN, where all were.
     pub loss: f64,
+    /// Steps that were skipped so far since something was no finite number.
+    pub non_finite_steps: u64,
     /// The learning rate of the MLPs at this step.
     pub dense_learning_rate: f64,
     /// The learning rate of the embeddings at this step.
@@ -199,14 +205,17 @@ pub enum TrainError {
     },
     /// The loss is no longer a number, or a gradient is none.
     #[error(
-        "the loss at step {step}, or a gradient there, is {loss}: training diverged. The usual cause is a learning \
-         rate that is too high; the model was not saved"
+        "at step {step} no finite number is {found}{}: training diverged. The usual cause is a learning rate that is \
+         too high, or a batch with values far out of the ordinary; the model was not saved",
+        after_skipped(*.skipped_in_a_row)
     )]
     Diverged {
         /// The step.
         step: u64,
-        /// Its loss.
-        loss: f64,
+        /// What was no number.
+        found: NonFinite,
+        /// Steps right before it that were skipped.
+        skipped_in_a_row: u64,
     },
     /// The model's weights or predictions are no longer numbers.
     #[error("{0}: training diverged, and the usual cause is a learning rate that is too high")]
@@ -265,6 +274,13 @@ impl From<crate::cuda::Error> for TrainError {
             error if error.misses_rank() => Self::Missed { step: 0, words: error.to_string() },
             error => Self::Gpu(error.to_string()),
         }
+    }
+}
+
+fn after_skipped(steps: u64) -> String {
+    match steps {
+        0 => String::new(),
+        _ => format!(", and {steps} steps before it were skipped already (guard.skipped_in_a_row_max)"),
     }
 }
 

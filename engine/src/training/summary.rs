@@ -1,8 +1,11 @@
 //! What `summary.json` says of a finished run.
 
+use std::collections::BTreeMap;
+
 use rankine_embedding::{LinkTraffic, Traffic};
 use serde::{Deserialize, Serialize};
 
+use super::IdCounts;
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 
@@ -134,6 +137,13 @@ pub struct TrainSummary {
     /// Steps that changed nothing, since gradients were beyond the range of f16; absent in other precisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
+    /// Steps that changed nothing, since their loss or gradients were no finite numbers.
+    #[serde(default)]
+    pub non_finite_steps: u64,
+    /// Ids that were no rows of their tables, by column, and were dealt with as the job says; absent where there were
+    /// none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ids_out_of_range: IdCounts,
     /// The share of the seconds in which training waited for the reader.
     pub reader_wait_share: f64,
 }
@@ -161,4 +171,7 @@ pub struct EvalSummary {
     pub auc_achievable: Option<f64>,
     /// Wall-clock time of the evaluation.
     pub seconds: f64,
+    /// The ids of its samples that were no rows of their tables, by column; absent where there were none.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ids_out_of_range: IdCounts,
 }

@@ -364,7 +364,8 @@ fn rows_are_predicted_without_labels() {
             Ok(())
         };
         let (format, schema) = (&conversion.format, dataset.schema());
-        read_raw(&files, format, schema, &encoder, threads, &no_progress, take).map(|()| read)
+        read_raw(&files, format, schema, (&encoder, &crate::IdRules::default()), threads, &no_progress, take)
+            .map(|()| read)
     };
     let train = samples_of(&options.out, Part::Train);
     let (same, _, bad) = read("again.csv", &csv(&all, true, "\n")).unwrap();

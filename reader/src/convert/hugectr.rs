@@ -14,6 +14,7 @@ use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
+use crate::ids::IdRules;
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
 use crate::schema::DenseDtype;
 
@@ -50,6 +51,8 @@ pub(crate) struct RecordSource {
     decoder: RecordDecoder,
     /// What a dense value may be at most, either way, so that it can be stored.
     largest: f64,
+    /// What becomes of ids that are no rows of their tables.
+    ids: IdRules,
 }
 
 /// Some records of one file.
@@ -77,13 +80,18 @@ impl RecordSource {
             })?;
         }
         let largest = largest_number(format.dense.function(), dense_dtype);
-        Ok(Self { files, decoder, largest })
+        Ok(Self { files, decoder, largest, ids: IdRules::default() })
+    }
+
+    /// The same, where records with ids that there is a rule for are good.
+    pub(crate) fn under(self, ids: IdRules) -> Self {
+        Self { ids, ..self }
     }
 
     /// # Errors
     /// The first fault of a record.
     fn check(&self, record: &[u8]) -> Result<(), RecordFault> {
-        self.decoder.check(record)?;
+        self.decoder.check_under(&self.ids, record)?;
         self.decoder.check_numbers(record, self.largest)
     }
 

@@ -16,6 +16,7 @@ use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
+use crate::ids::IdRules;
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
 use crate::schema::{Dense, DenseTransform, Schema};
@@ -38,7 +39,8 @@ pub struct RawChunk<'a> {
 /// Reads the raw rows of `files` as a dataset's, or model's, were: `format` and `schema` are its own, and `encoder` has
 /// its vocabularies. `take` gets all rows in the order of the files, on this thread, whatever the `threads` that parse.
 ///
-/// Label columns may be absent from a file, and labels from a row.
+/// Label columns may be absent from a file, and labels from a row. Ids of records that are no rows of their tables come
+/// as none where there is a rule for them: see [`IdRules::apply`]. In other forms a row with such a one is bad.
 ///
 /// # Errors
 /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
@@ -47,13 +49,13 @@ pub fn read_raw(
     files: &[PathBuf],
     format: &RowFormat,
     schema: &Schema,
-    encoder: &Encoder,
+    (encoder, ids): (&Encoder, &IdRules),
     threads: NonZeroUsize,
     progress: &dyn Progress,
     take: impl FnMut(RawChunk<'_>) -> Result<()>,
 ) -> Result<()> {
     let read = ReadInOrder { schema, encoder, threads, progress, take };
-    with_source(files, format, schema, (Needed::Features, Limits::default()), read)
+    with_source(files, format, schema, (Needed::Features, Limits::default(), ids), read)
 }
 
 /// What is done with raw rows, whatever their form.
@@ -70,7 +72,7 @@ pub(crate) fn with_source(
     files: &[PathBuf],
     format: &RowFormat,
     schema: &Schema,
-    (needed, limits): (Needed, Limits),
+    (needed, limits, ids): (Needed, Limits, &IdRules),
     with: impl WithSource,
 ) -> Result<()> {
     let files = files.iter().map(|path| Source::new(path, true)).collect::<Result<Vec<_>>>()?;
@@ -100,7 +102,7 @@ pub(crate) fn with_source(
             if raw.schema(schema.dense_dtype) != *schema {
                 return Err(Error::invalid("records of this form do not have the columns of the schema"));
             }
-            let source = RecordSource::new(raw, schema.dense_dtype, files)?;
+            let source = RecordSource::new(raw, schema.dense_dtype, files)?.under(ids.clone());
             with.with(&source)
         }
         #[cfg(feature = "parquet")]

@@ -9,6 +9,7 @@ use crate::convert::pass::Selection;
 use crate::convert::predict::{WithSource, with_source};
 use crate::convert::source::{Needed, PartRows, RowSource};
 use crate::error::Result;
+use crate::ids::IdRules;
 use crate::schema::Schema;
 
 /// Reads the raw rows of a file twice, as conversion does and as prediction does, and copies and names all bad ones.
@@ -24,7 +25,13 @@ pub fn rehearse(file: &Path, format: &RowFormat, schema: &Schema, chunk_bytes: u
     let limits = Limits { chunk_bytes, line_bytes_max: chunk_bytes / 2 };
     let (files, mut good) = ([PathBuf::from(file)], 0);
     for needed in [Needed::All, Needed::Features] {
-        with_source(&files, format, schema, (needed, limits), ReadHere { schema, good: &mut good })?;
+        with_source(
+            &files,
+            format,
+            schema,
+            (needed, limits, &IdRules::default()),
+            ReadHere { schema, good: &mut good },
+        )?;
     }
     Ok(good)
 }

@@ -1,7 +1,7 @@
 //! The schema file: which raw columns become which columns of a dataset, and how. Every mistake is named with its
 //! place.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -28,8 +28,12 @@ pub struct SchemaFile {
     csv: Option<Spanned<CsvEntry>>,
     sources: ColumnSources,
     draft: Schema,
+    /// The names of its columns.
+    names: HashSet<String>,
+    /// The numbers of its categorical columns.
+    numbers: HashMap<String, usize>,
     standardized: Vec<bool>,
-    /// The exact columns that do not say how often a category must occur.
+    /// The exact columns that do not say how often a category must occur, in order.
     min_count_open: Vec<usize>,
     /// Where raw columns are named.
     columns: Vec<Spanned<String>>,
@@ -231,6 +235,8 @@ impl SchemaFile {
                 dense_dtype: DenseDtype::F32,
                 categorical: Vec::new(),
             },
+            names: HashSet::new(),
+            numbers: HashMap::new(),
             standardized: Vec::new(),
             min_count_open: Vec::new(),
             columns: Vec::new(),
@@ -262,9 +268,9 @@ impl SchemaFile {
     }
 
     /// The name of a dataset's column, which must be free.
-    fn name(&self, own: Option<String>, column: &Spanned<String>) -> Result<String> {
+    fn name(&mut self, own: Option<String>, column: &Spanned<String>) -> Result<String> {
         let name = own.unwrap_or_else(|| column.get_ref().clone());
-        if self.draft.names().any(|other| other == name) {
+        if !self.names.insert(name.clone()) {
             let message = format!(
                 "there is a column {name:?} already: give one of them another name, such as name = \"{name}_2\""
             );
@@ -401,6 +407,7 @@ impl SchemaFile {
             return Err(self.text.problem(separator.span(), message));
         }
         let separator = entry.separator.map(Spanned::into_inner);
+        self.numbers.insert(name.clone(), number);
         self.draft.categorical.push(Categorical {
             name,
             rows,
@@ -458,8 +465,8 @@ impl SchemaFile {
         }
         if own == "with" {
             let with = with.as_ref().ok_or_else(|| lacks("the name of another categorical column"))?;
-            let earlier = self.draft.categorical.iter().find(|other| other.name == *with.get_ref());
-            let Some(other) = earlier else {
+            let earlier = self.numbers.get(with.get_ref());
+            let Some(other) = earlier.map(|&number| &self.draft.categorical[number]) else {
                 let names = self.draft.categorical.iter().map(|other| other.name.as_str());
                 let meant = nearest(with.get_ref(), names);
                 let meant = meant.map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
@@ -538,10 +545,9 @@ impl SchemaFile {
     fn draft(&self, min_count: u64, dense_dtype: DenseDtype) -> Schema {
         let mut draft = Schema { dense_dtype, ..self.draft.clone() };
         for number in 0..draft.categorical.len() {
-            let shares = draft.categorical[number].shares.clone();
-            let owner = draft.categorical.iter().position(|other| Some(&other.name) == shares.as_ref());
-            let owner = owner.unwrap_or(number);
-            if self.min_count_open.contains(&owner) {
+            let shares = draft.categorical[number].shares.as_ref();
+            let owner = shares.and_then(|with| self.numbers.get(with)).copied().unwrap_or(number);
+            if self.min_count_open.binary_search(&owner).is_ok() {
                 draft.categorical[number].vocabulary = VocabularyKind::Exact { min_count };
             }
         }

@@ -177,12 +177,20 @@ fn samples_are_what_the_lines_say() {
     let (mut read, mut unknown) = (Samples::new(dataset.schema()), vec![0; 26]);
     let threads = NonZeroUsize::new(2).unwrap();
     let progress = |_: &'static str, _: u64, _: u64| ();
-    read_raw(&files, &RowFormat::CriteoTsv, dataset.schema(), &encoder, threads, &progress, |chunk| {
-        assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
-        read.append(&chunk.samples, 0..chunk.samples.len);
-        unknown.iter_mut().zip(encoder.unknown(&chunk.samples)).for_each(|(sum, own)| *sum += own);
-        Ok(())
-    })
+    read_raw(
+        &files,
+        &RowFormat::CriteoTsv,
+        dataset.schema(),
+        (&encoder, &crate::IdRules::default()),
+        threads,
+        &progress,
+        |chunk| {
+            assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
+            read.append(&chunk.samples, 0..chunk.samples.len);
+            unknown.iter_mut().zip(encoder.unknown(&chunk.samples)).for_each(|(sum, own)| *sum += own);
+            Ok(())
+        },
+    )
     .unwrap();
     let mut expected = eval.clone();
     expected.append(&eval, 0..75);

@@ -2,6 +2,7 @@
 
 use crate::convert::Tabulated;
 use crate::error::Result;
+use crate::ids::{IdRules, OutOfRange};
 use crate::raw::{FIELD_BYTES, RawDense, RawFormat, RawIds};
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, DenseTransform};
@@ -113,14 +114,27 @@ impl RecordDecoder {
     /// # Errors
     /// The first record that is none, and its fault; `out` then holds parts of samples.
     pub fn decode_into(&self, bytes: &[u8], out: &mut Samples) -> Result<(), (usize, RecordFault)> {
+        self.decode_under(&IdRules::default(), bytes, out)
+    }
+
+    /// The same, but ids out of range of columns that have a rule for them come as no row: see [`IdRules::apply`].
+    ///
+    /// # Errors
+    /// As [`RecordDecoder::decode_into`].
+    pub fn decode_under(
+        &self,
+        ids: &IdRules,
+        bytes: &[u8],
+        out: &mut Samples,
+    ) -> Result<(), (usize, RecordFault)> {
         // Tile by tile, so that the records stay in the cache while they are taken apart column by column.
         let tiles = bytes.chunks(self.record_bytes * TILE_RECORDS);
-        let whole = tiles.fold(true, |whole, tile| self.decode_tile(tile, out) & whole);
-        if whole { Ok(()) } else { Err(self.first_fault(bytes)) }
+        let whole = tiles.fold(true, |whole, tile| self.decode_tile(ids, tile, out) & whole);
+        if whole { Ok(()) } else { Err(self.first_fault(ids, bytes)) }
     }
 
     /// Appends records, and tells whether all of them are such.
-    fn decode_tile(&self, bytes: &[u8], out: &mut Samples) -> bool {
+    fn decode_tile(&self, ids: &IdRules, bytes: &[u8], out: &mut Samples) -> bool {
         let records = || bytes.chunks_exact(self.record_bytes);
         let before = out.len;
         out.len += records().len();
@@ -148,7 +162,7 @@ impl RecordDecoder {
                 whole &= self.format.dense == RawDense::Int || is_usual(*value);
             }
         }
-        for (column, bags) in self.columns.iter().zip(&mut out.categorical) {
+        for (number, (column, bags)) in self.columns.iter().zip(&mut out.categorical).enumerate() {
             let first = bags.ids.len();
             // Below the table's first row the difference wraps, and so is beyond the last.
             let id = |record, field| u64::from(bits_at(record, field)).wrapping_sub(column.first);
@@ -157,15 +171,17 @@ impl RecordDecoder {
             } else {
                 records().for_each(|record| bags.push(column.fields.clone().map(|field| id(record, field))));
             }
-            whole &= bags.ids[first..].iter().all(|&id| id < column.rows);
+            whole &=
+                ids.of(number) != OutOfRange::Fail || bags.ids[first..].iter().all(|&id| id < column.rows);
         }
         whole
     }
 
     /// The first record that is none, where one is known to be there.
     #[cold]
-    fn first_fault(&self, bytes: &[u8]) -> (usize, RecordFault) {
-        let faults = bytes.chunks_exact(self.record_bytes).map(|record| self.check(record).err()).enumerate();
+    fn first_fault(&self, ids: &IdRules, bytes: &[u8]) -> (usize, RecordFault) {
+        let records = bytes.chunks_exact(self.record_bytes);
+        let faults = records.map(|record| self.check_under(ids, record).err()).enumerate();
         faults
             .flat_map(|(number, fault)| fault.map(|fault| (number, fault)))
             .next()
@@ -177,6 +193,14 @@ impl RecordDecoder {
     /// # Errors
     /// Its first fault.
     pub fn check(&self, record: &[u8]) -> Result<(), RecordFault> {
+        self.check_under(&IdRules::default(), record)
+    }
+
+    /// The same, whatever ids are that there is a rule for.
+    ///
+    /// # Errors
+    /// Its first fault.
+    pub(crate) fn check_under(&self, ids: &IdRules, record: &[u8]) -> Result<(), RecordFault> {
         let fault = |kind, column, bits| Err(RecordFault { kind, column, bits });
         for column in 0..self.labels {
             let bits = bits_at(record, column);
@@ -192,7 +216,8 @@ impl RecordDecoder {
                 }
             }
         }
-        for (number, column) in self.columns.iter().enumerate() {
+        let checked = |(number, _): &(usize, &IdColumn)| ids.of(*number) == OutOfRange::Fail;
+        for (number, column) in self.columns.iter().enumerate().filter(checked) {
             for field in column.fields.clone() {
                 let bits = bits_at(record, field);
                 if u64::from(bits).wrapping_sub(column.first) >= column.rows {
@@ -229,10 +254,10 @@ impl RecordDecoder {
         }
     }
 
-    /// The rows of a record that was checked in the table of a categorical column.
+    /// The rows of a record that was checked in the table of a categorical column; what is none is beyond them.
     pub(crate) fn bag(&self, record: &[u8], number: usize) -> impl Iterator<Item = u64> {
         let column = &self.columns[number];
-        column.fields.clone().map(|field| u64::from(bits_at(record, field)) - column.first)
+        column.fields.clone().map(|field| u64::from(bits_at(record, field)).wrapping_sub(column.first))
     }
 
     /// What is wrong with a record, in words that name the likely cause.

@@ -22,6 +22,9 @@ pub struct Batch {
     pub start: Position,
     /// Where the stream goes on: a stream started there yields what would come next.
     pub end: Position,
+    /// How many ids were no rows of their tables, and were dealt with by the part's rules: one number a categorical
+    /// column, or none where all such ids are errors.
+    pub out_of_range: Vec<u64>,
     recycle: Sender<Samples>,
 }
 
@@ -210,9 +213,10 @@ impl Assembler {
         if batch.len < self.batch_size && end.sample < self.part.samples {
             return Ok(());
         }
-        let samples = std::mem::replace(batch, self.empty());
+        let mut samples = std::mem::replace(batch, self.empty());
+        let out_of_range = self.part.ids.apply(&mut samples);
         let start = Position { sample: end.sample - samples.len as u64, ..end };
-        let batch = Batch { samples, start, end, recycle: self.recycle.clone() };
+        let batch = Batch { samples, start, end, out_of_range, recycle: self.recycle.clone() };
         out.send(Ok(batch)).map_err(|_| Stopped)
     }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use crate::block::{self, Block, BlockLayout};
 use crate::dataset::{BlockCoding, BlockLocation, DatasetPart};
 use crate::error::{Error, Result};
+use crate::ids::IdRules;
 use crate::io::{IoOptions, ReadRequest, Reads, Rung, SLAB_ALIGN, Slab, SlabRing};
-use crate::raw::RecordDecoder;
+use crate::raw::{RecordDecoder, RecordFaultKind};
 use crate::samples::Samples;
 use crate::stream::{Plan, Window};
 
@@ -55,7 +56,7 @@ impl PackedBlock {
         self.place + 1 == self.window.blocks.len()
     }
 
-    /// Unpacks it, behind what `out` holds.
+    /// Unpacks it, behind what `out` holds. The part's rules for ids are not applied yet.
     ///
     /// # Errors
     /// [`Error::Damaged`] where it is not what the schema admits, [`Error::BadRows`] where a raw record is none; `out`
@@ -63,11 +64,14 @@ impl PackedBlock {
     pub fn decode_into(&self, out: &mut Samples) -> Result<()> {
         let location = self.location();
         let path = &self.part.files[location.file as usize];
+        let ids = &self.part.ids;
         match (&self.part.coding, self.block()) {
-            (BlockCoding::Records(decoder), _) => decode_records(decoder, path, location, self.bytes(), out),
+            (BlockCoding::Records(decoder), _) => {
+                decode_records((decoder, ids), path, location, self.bytes(), out)
+            }
             (BlockCoding::Packed { .. }, block) => block
                 .expect("a packed block has a layout: see `BlockStream::read`")
-                .decode_into(&self.part.schema, out)
+                .decode_under(ids, &self.part.schema, out)
                 .map_err(|what| Error::damaged(path, location.offset, what)),
         }
     }
@@ -84,24 +88,28 @@ pub(crate) fn bytes_before(location: &BlockLocation) -> usize {
 
 /// Unpacks a block of raw records; a record that is none is named.
 pub(crate) fn decode_records(
-    decoder: &RecordDecoder,
+    (decoder, ids): (&RecordDecoder, &IdRules),
     path: &Path,
     location: &BlockLocation,
     bytes: &[u8],
     out: &mut Samples,
 ) -> Result<()> {
-    decoder.decode_into(bytes, out).map_err(|(record, fault)| {
+    decoder.decode_under(ids, bytes, out).map_err(|(record, fault)| {
         let before = location.offset / decoder.record_bytes() as u64 + record as u64;
         Error::BadRows(format!(
             "{} record {} (byte {}), column {}: {}. Are these records of the shape {} ({})? If they are, and a \
-             few are bad, convert them with --on-bad skip",
+             few are bad, convert them with --on-bad skip{}",
             path.display(),
             before + 1,
             before * decoder.record_bytes() as u64,
             decoder.name(fault.column),
             decoder.describe(&fault),
             decoder.format().shape.name,
-            decoder.format()
+            decoder.format(),
+            match fault.kind {
+                RecordFaultKind::Id => ", or say in the job what becomes of such ids: guard.ids_out_of_range",
+                _ => "",
+            }
         ))
     })
 }

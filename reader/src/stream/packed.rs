@@ -103,8 +103,8 @@ impl PackedStream {
     /// Starts to read into a ring of the caller's; `options.prefetch` has no meaning here.
     ///
     /// # Errors
-    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples, and for raw
-    /// records, which are not packed.
+    /// See [`BlockStream::with_ring`] and [`Plan::new`]; [`Error::Invalid`] for batches of no samples, for raw records,
+    /// which are not packed, and where the part has rules for ids.
     pub fn with_ring(
         part: impl Into<Arc<DatasetPart>>,
         options: &StreamOptions,
@@ -116,6 +116,9 @@ impl PackedStream {
         }
         if let BlockCoding::Records(_) = part.coding {
             return Err(Error::invalid("raw records are not packed: they are read as batches of samples"));
+        }
+        if !part.ids.all_fail() {
+            return Err(Error::invalid("rules for ids are applied to unpacked batches, not to packed ones"));
         }
         let plan = Plan::new(&part, options.order, options.epochs, options.start)?;
         let blocks = BlockStream::with_ring(Arc::clone(&part), plan.clone(), &options.io, ring)?;

@@ -318,7 +318,7 @@ impl RankTables {
     }
 
     /// Updates every row that the global batch names, once, from the gradients of [`RankTables::backward`]; `frequent`
-    /// is what it wrote, summed over all ranks.
+    /// is what it wrote, summed over all ranks. In its place all ranks may call [`RankTables::forget`].
     ///
     /// # Panics
     /// Where there was no [`RankTables::backward`] before, or where another rank has gone.
@@ -356,6 +356,11 @@ impl RankTables {
                 part.round(rows.iter().map(whole), columns.start, rounding);
             }
         }
+    }
+
+    /// Gives up the batch whose gradients were summed: nothing is updated by it.
+    pub fn forget(&mut self) {
+        self.batch = None;
     }
 
     /// Where a rule keeps one number a row, and several ranks some columns of it: the sum of each row's squared

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use rankine_embedding::rows::RowsError;
 use rankine_embedding::{
     EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
     UpdateRule,
@@ -9,8 +10,10 @@ use rankine_embedding::{
 use rankine_reader::Samples;
 
 use super::Sharding;
+use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
 use crate::cpu::oracle::{BatchShape, any_spec, random_batch, rows_of};
+use crate::guard::{FoundOn, NonFinite};
 use crate::model::{ModelSpec, TrainingRules};
 
 const SEED: u64 = 11;
@@ -98,6 +101,18 @@ fn gradients(mut model: CpuModel, batch: &Samples) -> Vec<Vec<f32>> {
     tensors(&model).into_iter().map(|tensor| tensor.iter().map(|weight| -weight / RATE).collect()).collect()
 }
 
+/// All that the ranks of a model have: dense parameters and rows, with what their optimizers keep.
+fn state(model: &CpuModel) -> Vec<(Vec<DenseState>, Vec<Vec<u32>>)> {
+    let of_rank = model.on_each_rank(|_, state| {
+        let parts = state.rows.parts().iter().enumerate().map(|(number, part)| {
+            let words = state.rows.read(number, 0..part.rows.len(), &mut Vec::new())?.to_vec();
+            Ok::<_, RowsError>(words.into_iter().map(f32::to_bits).collect())
+        });
+        Ok::<_, RowsError>((state.dense.clone(), parts.collect::<Result<_, _>>()?))
+    });
+    of_rank.unwrap()
+}
+
 fn topologies() -> impl Strategy<Value = Topology> {
     let all = [(1, 1), (2, 1), (2, 2), (3, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4)];
     prop::sample::select(all.to_vec()).prop_map(|(ranks, nodes)| Topology::new(ranks, nodes).unwrap())
@@ -143,9 +158,9 @@ proptest! {
         let (mut together, mut again) = (over_ranks(), over_ranks());
         for number in 0..50 {
             let batch = &batches[number % batches.len()];
-            let (expected, loss) = (alone.train_step(batch, 1.0), together.train_step(batch, 1.0));
+            let (expected, loss) = (alone.train_step(batch, 1.0).loss, together.train_step(batch, 1.0).loss);
             prop_assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "step {}: {} {}", number, loss, expected);
-            prop_assert_eq!(again.train_step(batch, 1.0).to_bits(), loss.to_bits());
+            prop_assert_eq!(again.train_step(batch, 1.0).loss.to_bits(), loss.to_bits());
         }
         for (number, (found, expected)) in tensors(&together).iter().zip(&tensors(&alone)).enumerate() {
             let (difference, size) = distance(found, expected);
@@ -161,5 +176,47 @@ proptest! {
         together.logits(&batches[1], &mut found);
         let (difference, size) = distance(&found, &expected);
         prop_assert!(difference <= 1e-5 * size.max(1.0), "logits: {} of {}", difference, size);
+    }
+
+    #[test]
+    fn a_batch_that_is_no_number_changes_nothing_on_any_rank(
+        spec in any_spec(),
+        topology in topologies(),
+        kinds in prop::collection::vec((0..5usize, any::<bool>(), 0..8usize), 1..5),
+        (sparse, dense) in (prop::sample::select(&RULES[..]), prop::sample::select(&RULES[..])),
+        samples in 1..40usize,
+        (clip, shard_dense) in any::<(bool, bool)>(),
+        (place, seed) in any::<(prop::sample::Index, u64)>(),
+    ) {
+        let dense = if matches!(dense, UpdateRule::RowwiseAdagrad { .. }) { UpdateRule::Sgd } else { dense };
+        let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
+        let good = random_batch(&spec, shape, seed);
+        let mut wrong = good.clone();
+        // Everybody divides by the sum of the weights.
+        wrong.weights[place.index(samples)] = f32::NAN;
+
+        let rules = rules_of(&spec, sparse, dense, clip);
+        let apart = sharding(&spec, &rules, topology, &kinds, shard_dense);
+        let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
+        let mut together = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+        let mut found = Vec::new();
+        for model in [&mut alone, &mut together] {
+            prop_assert_eq!(model.train_step(&good, 1.0).left_out, None);
+            let before = state(model);
+            let outcome = model.train_step(&wrong, 1.0);
+            prop_assert!(outcome.loss.is_nan());
+            found.push(outcome.non_finite().cloned().expect("it was left out"));
+            prop_assert!(state(model) == before, "something changed");
+            prop_assert_eq!(model.train_step(&good, 1.0).left_out, None);
+            prop_assert!(state(model) != before, "nothing changes any more");
+        }
+        // Its loss is wrong on the sample's rank; gradients may be everywhere, unless a ReLU holds them up.
+        let of_place = |rank: &usize| topology.share(samples, *rank).contains(&place.index(samples));
+        let on_it = (0..topology.ranks()).find(of_place).map(FoundOn::Rank);
+        let on_several = matches!(found[1].found_on, FoundOn::Several(ranks) if ranks <= topology.ranks());
+        prop_assert!(Some(found[1].found_on) == on_it || on_several, "{:?}", found[1]);
+        prop_assert!(found[0].loss);
+        prop_assert_eq!(&found[0], &NonFinite { found_on: FoundOn::Rank(0), ..found[1].clone() });
+        prop_assert_eq!(together.diverged_ranks(), Vec::<usize>::new());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rankine_cuda::kernels::{self, Element, Tally, Verdict};
+use rankine_cuda::kernels::{self, Element, Outcome, Tally, Verdict};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -130,13 +130,20 @@ impl<T: Element> Head<T> {
     ///
     /// # Safety
     /// [`Head::enqueue`] and all that looks at gradients must come before; see [`Lane::launch`].
-    pub(super) unsafe fn tally(&self, lane: &Lane, shared: &Shared<T>, numbers: Pointer<f64>) -> Result<()> {
+    pub(super) unsafe fn tally(
+        &self,
+        lane: &Lane,
+        shared: &Shared<T>,
+        (numbers, rank): (Pointer<f64>, usize),
+    ) -> Result<()> {
         let tally = Tally {
             losses: self.losses.pointer(),
             guard: shared.guard.pointer(),
             numbers,
             pieces: kernels::Head::<T>::pieces(shared.samples_count()),
             heads: self.heads() as u32,
+            rank: rank as u32,
+            reserved: 0,
         };
         // SAFETY: there are as many losses as pieces of a batch and heads, and as many numbers as these want; the
         // caller vouches for the order.
@@ -144,18 +151,18 @@ impl<T: Element> Head<T> {
         Ok(())
     }
 
-    /// Enqueues the verdict on a step, with its loss, which goes to its place among `losses`.
+    /// Enqueues the verdict on a step; what it came to goes to its place among `outcomes`.
     ///
     /// # Safety
-    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `losses`
+    /// [`Head::enqueue`] and the sums of the gradients' squares must come before, and over ranks their sum; `outcomes`
     /// must have the step's place.
     pub(super) unsafe fn verdict(
         &self,
         lane: &Lane,
         shared: &Shared<T>,
         input: Input,
-        losses: Pointer<f64>,
-        (norm_max, scaled): (Option<f32>, bool),
+        outcomes: Pointer<Outcome>,
+        (norm_max, scale_interval): (Option<f32>, u32),
     ) -> Result<()> {
         let sum = shared.dense.gradients.sums().map(Sums::numbers);
         let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
@@ -166,13 +173,13 @@ impl<T: Element> Head<T> {
             head_weights: self.weights.pointer(),
             parts: shared.dense.squares.parts().pointer(),
             step: input.step,
-            sums: losses,
+            outcomes,
             guard: shared.guard.pointer(),
             pieces,
             heads: self.heads() as u32,
             parts_count: shared.dense.squares.parts().len() as u32,
             norm_max: norm_max.unwrap_or(f32::INFINITY),
-            scaled: u32::from(scaled),
+            scale_interval,
             together: u32::from(sum.is_some()),
         };
         // SAFETY: all other addresses are of this value's buffers; the caller vouches for the rest.

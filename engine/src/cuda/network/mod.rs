@@ -20,7 +20,7 @@ mod state;
 use std::sync::Arc;
 
 use rankine_cuda::blas::{Algorithms, Blas, Compute, Epilogue, Tuning};
-use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8OfRanks, Guard, Rescale, Tally};
+use rankine_cuda::kernels::{DenseInput, Element, ElementKind, Fp8OfRanks, Guard, Outcome, Tally};
 use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
@@ -59,6 +59,7 @@ pub(super) struct Products {
 pub(super) struct Network<T> {
     shared: Shared<T>,
     dense_columns: usize,
+    rank: usize,
     /// The longest norm of all dense gradients.
     norm_max: Option<f32>,
     /// The dense columns as the bottom MLP reads them, or as the first of the vectors where there is none.
@@ -205,6 +206,7 @@ impl<T: Element> Network<T> {
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
+            rank: member.map_or(0, |member| member.cluster.rank()),
             norm_max: rules.dense_clip_norm,
             dense_input,
             vectors,
@@ -257,7 +259,7 @@ impl<T: Element> Network<T> {
 
     /// Lets nothing be updated until it is allowed again, with the guard as training starts with it.
     pub(super) fn hold(&self, lane: &Lane, hold: bool) -> Result<()> {
-        Ok(self.shared.guard.write(lane, &[Guard { stop: u32::from(hold), ..Self::guard() }])?)
+        Ok(self.shared.guard.write(lane, &[Guard { held: u32::from(hold), ..Self::guard() }])?)
     }
 
     /// Forgets all dense gradients, and what was found to be wrong with them.
@@ -483,7 +485,7 @@ impl<T: Element> Network<T> {
         if let Some(sums) = self.shared.dense.gradients.sums() {
             // SAFETY: as for `bottom_forward`.
             unsafe {
-                self.head.tally(lane, &self.shared, sums.numbers().pointer())?;
+                self.head.tally(lane, &self.shared, (sums.numbers().pointer(), self.rank))?;
                 self.shared.fp8.iter().try_for_each(|fp8| fp8.tell(lane, self.shared.guard.pointer()))?;
                 sums.enqueue_bottom(lane)?;
             }
@@ -496,19 +498,19 @@ impl<T: Element> Network<T> {
         self.shared.dense.check_now()
     }
 
-    /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. Its loss goes
-    /// to its place among `losses`.
+    /// Enqueues the verdict on a step, once all gradients are there and added up: whether it is written. What it came
+    /// to goes to its place among `outcomes`.
     ///
     /// # Safety
-    /// As for [`Network::head`]; `losses` must have the step's place.
-    pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, losses: Pointer<f64>) -> Result<()> {
+    /// As for [`Network::head`]; `outcomes` must have the step's place.
+    pub(super) unsafe fn verdict(&self, lane: &Lane, input: Input, outcomes: Pointer<Outcome>) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe {
             let gradients = self.shared.dense.gradients.pointer();
             self.shared.dense.squares.enqueue(lane, gradients)?;
             self.shared.fp8.iter().try_for_each(|fp8| fp8.check(lane, self.shared.guard.pointer()))?;
-            let rules = (self.norm_max, Self::SCALED);
-            self.head.verdict(lane, &self.shared, input, losses, rules)
+            let rules = (self.norm_max, if Self::SCALED { SCALE_INTERVAL } else { 0 });
+            self.head.verdict(lane, &self.shared, input, outcomes, rules)
         }
     }
 
@@ -551,19 +553,5 @@ impl<T: Element> Network<T> {
             let told = (guard.table_scale(), guard.stop());
             tables.update(lane, batch, gradients, (input.rates, input.step), told)
         }
-    }
-
-    /// Enqueues what ends a step, once all updates are done.
-    ///
-    /// # Safety
-    /// As for [`Network::head`].
-    pub(super) unsafe fn end(&self, lane: &Lane) -> Result<()> {
-        if Self::SCALED {
-            let rescale =
-                Rescale { guard: self.shared.guard.pointer(), interval: SCALE_INTERVAL, reserved: 0 };
-            // SAFETY: as for `bottom_forward`.
-            unsafe { lane.launch(&rescale, (1, 1)) }?;
-        }
-        Ok(())
     }
 }

@@ -91,7 +91,7 @@ pub fn bench_eval(
         let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };
         let mut pass = || {
             let began = Instant::now();
-            let heads = evaluate(&mut learner, &dataset, Part::Eval, &how, observer)?;
+            let (heads, _) = evaluate(&mut learner, &dataset, Part::Eval, &how, observer)?;
             Ok::<_, TrainError>((began.elapsed().as_secs_f64(), heads))
         };
         processes.does(Phase::Measuring, 0);

@@ -198,7 +198,7 @@ fn reading(
     for step in 1..=options.warm_up + steps {
         if step > options.warm_up && moments.is_empty() {
             // Whatever is under way belongs to the warm-up.
-            learner.take_losses(true, |_| ())?;
+            learner.take_outcomes(true, |_| ())?;
             losses.clear();
             moments.push(Instant::now());
             marks.extend(learner.mark()?);
@@ -207,7 +207,7 @@ fn reading(
         let Some(batch) = batches.next().transpose()? else { break };
         let wait = began.elapsed();
         learner.train_step(&batch, job.optimizer.schedule.factor(step as u64))?;
-        learner.take_losses(false, |loss| losses.push(loss))?;
+        learner.take_outcomes(false, |outcome| losses.push(outcome.loss))?;
         if !moments.is_empty() {
             moments.push(Instant::now());
             marks.extend(learner.mark()?);
@@ -215,7 +215,7 @@ fn reading(
             samples += batch.len() as u64;
         }
     }
-    learner.take_losses(true, |loss| losses.push(loss))?;
+    learner.take_outcomes(true, |outcome| losses.push(outcome.loss))?;
     let seconds = moments[0].elapsed().as_secs_f64();
     let more = |learner: &mut Learner| {
         for step in 1..=TRACED_STEPS {
@@ -223,7 +223,7 @@ fn reading(
             let number = options.warm_up + steps + step;
             learner.train_step(&batch, job.optimizer.schedule.factor(number as u64))?;
         }
-        learner.take_losses(true, |_| ())
+        learner.take_outcomes(true, |_| ())
     };
     let trace = options.trace.as_ref().map(|path| trace::take(learner, path, TRACED_STEPS, more));
     let host_ms = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64() * 1e3);

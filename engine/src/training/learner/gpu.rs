@@ -1,6 +1,7 @@
 //! Models on GPUs: which GPUs a job takes, how a model comes to lie there, and what judges it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
@@ -88,7 +89,9 @@ pub(super) fn initialize(
     (spec, rules): (&ModelSpec, &TrainingRules),
 ) -> Result<Result<(CudaModel, String), String>, TrainError> {
     let precision = job.device.precision;
-    let hotness: Vec<_> = dataset.schema().categorical.iter().map(|column| column.hotness).collect();
+    let columns = dataset.schema().categorical.iter().enumerate();
+    let hotness: Vec<_> =
+        columns.map(|(number, column)| dataset.ids().hotness(number, column.hotness)).collect();
     let shape = BatchShape {
         batch_size: job.train.batch_size.get() as usize,
         score_size: job.eval.batch_size.get() as usize,
@@ -99,6 +102,7 @@ pub(super) fn initialize(
     let (processes, several) = (&seats.processes, seats.processes.size() > 1);
     let make = |algorithms| {
         let execution = Execution {
+            deadline: Duration::from_secs_f64(job.guard.barrier_timeout_s.get()),
             precision,
             algorithms,
             overlaps,
@@ -200,7 +204,7 @@ impl Judge {
         model: &mut CudaModel,
         part: DatasetPart,
         options: &StreamOptions,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, &[u64]),
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         if !CudaEvaluation::fits(part.samples) {
             let samples = part.samples;
@@ -209,9 +213,9 @@ impl Judge {
         let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
         model.begin_judging(part.samples as usize, options.batch_size)?;
         let mut samples = 0;
-        let mut count = |batch: usize| {
+        let mut count = |batch: usize, out_of_range: &[u64]| {
             samples += batch as u64;
-            progress(samples);
+            progress(samples, out_of_range);
         };
         // Kept until all is judged.
         let mut batches = None;
@@ -227,12 +231,12 @@ impl Judge {
                         self.resident.extend(stay.then(|| batch.clone()));
                     }
                 }
-                count(batch.len());
+                count(batch.len(), batch.out_of_range());
             }
         } else {
             for batch in &self.resident {
                 model.judge_fed(batch)?;
-                count(batch.len());
+                count(batch.len(), &[]);
             }
         }
         let Judgement { heads, not_numbers } = model.finish_judging()?;

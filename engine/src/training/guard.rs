@@ -1,0 +1,134 @@
+//! The job's policy for steps that were not written since something was no finite number: they are counted, and one of
+//! them, or too many in a row, end the training.
+
+use super::TrainError;
+use crate::checkpoint::GuardState;
+use crate::guard::{NonFinite, StepOutcome};
+use crate::job;
+
+/// Steps that are told of one by one; of those after them each that doubles their number is.
+const TOLD: u64 = 10;
+
+/// Counts steps that were left out, and says when there are too many of them.
+#[derive(Debug, Clone)]
+pub(super) struct Guard {
+    policy: job::Guard,
+    /// Whether this process tells for all.
+    tells: bool,
+    counted: GuardState,
+    /// The last step that was left out, and what was wrong with it.
+    last: Option<(u64, NonFinite)>,
+    /// Whether that was one too many.
+    over: bool,
+}
+
+impl Guard {
+    /// Goes on from what a checkpoint has counted.
+    pub(super) fn resumed(policy: &job::Guard, counted: GuardState, tells: bool) -> Self {
+        Self { policy: policy.clone(), tells, counted, last: None, over: false }
+    }
+
+    /// What was counted so far, for a checkpoint.
+    pub(super) fn state(&self) -> GuardState {
+        self.counted
+    }
+
+    /// Takes note of a step.
+    pub(super) fn known(&mut self, step: u64, outcome: &StepOutcome) {
+        let Some(found) = outcome.non_finite() else {
+            // A step that the loss's scale leaves out is not written either, and says nothing about those around it.
+            if outcome.left_out.is_none() {
+                self.counted.in_a_row = 0;
+            }
+            return;
+        };
+        if self.over {
+            return;
+        }
+        self.counted.skipped_steps += 1;
+        self.counted.in_a_row += 1;
+        let GuardState { skipped_steps, in_a_row } = self.counted;
+        let skips = self.policy.non_finite == job::NonFinite::Skip;
+        self.last = Some((step, found.clone()));
+        self.over = !skips || in_a_row > self.policy.skipped_in_a_row_max.get();
+        if !self.over && self.tells && (skipped_steps <= TOLD || skipped_steps.is_power_of_two()) {
+            tracing::warn!(
+                "step {step} is skipped: no finite number is {found}; {skipped_steps} skipped so far, {in_a_row} in a \
+                 row"
+            );
+        }
+    }
+
+    /// # Errors
+    /// [`TrainError::Diverged`].
+    pub(super) fn check(&self) -> Result<(), TrainError> {
+        if self.over { Err(self.diverged()) } else { Ok(()) }
+    }
+
+    /// At the end of a training of so many steps.
+    ///
+    /// # Errors
+    /// [`TrainError::Diverged`] where none of them was written.
+    pub(super) fn check_any_written(&self, steps: u64) -> Result<(), TrainError> {
+        let none = self.last.is_some() && self.counted.skipped_steps == steps;
+        if none { Err(self.diverged()) } else { Ok(()) }
+    }
+
+    fn diverged(&self) -> TrainError {
+        let (step, found) = self.last.clone().expect("a step was left out");
+        let skipped_in_a_row = match self.policy.non_finite {
+            job::NonFinite::Stop => 0,
+            job::NonFinite::Skip => self.counted.in_a_row - 1,
+        };
+        TrainError::Diverged { step, found, skipped_in_a_row }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::LeftOut;
+    use crate::job::Count;
+
+    fn guard(non_finite: job::NonFinite, most: u64) -> Guard {
+        let skipped_in_a_row_max = Count::new(most).expect("in range");
+        let policy = job::Guard { non_finite, skipped_in_a_row_max, ..job::Guard::default() };
+        Guard::resumed(&policy, GuardState::default(), false)
+    }
+
+    fn step(left_out: Option<LeftOut>) -> StepOutcome {
+        StepOutcome { loss: 1.0, left_out }
+    }
+
+    fn wrong() -> StepOutcome {
+        step(Some(LeftOut::NonFinite(NonFinite { dense_gradients: true, ..NonFinite::default() })))
+    }
+
+    #[test]
+    fn the_first_wrong_step_stops() {
+        let mut guard = guard(job::NonFinite::Stop, 5);
+        guard.known(1, &step(None));
+        assert!(guard.check().is_ok());
+        guard.known(2, &wrong());
+        guard.known(3, &wrong());
+        let error = guard.check().unwrap_err();
+        assert!(matches!(error, TrainError::Diverged { step: 2, skipped_in_a_row: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn steps_in_a_row_are_limited() {
+        let mut guard = guard(job::NonFinite::Skip, 2);
+        // What the loss's scale leaves out neither counts nor begins anew.
+        let outcomes = [wrong(), wrong(), step(None), wrong(), step(Some(LeftOut::LossScale)), wrong()];
+        for (before, outcome) in outcomes.iter().enumerate() {
+            guard.known(before as u64 + 1, outcome);
+            assert!(guard.check().is_ok(), "after step {}", before + 1);
+        }
+        assert_eq!(guard.state(), GuardState { skipped_steps: 4, in_a_row: 2 });
+        // Resuming begins nothing anew either.
+        let mut guard = Guard::resumed(&guard.policy, guard.state(), false);
+        guard.known(7, &wrong());
+        let error = guard.check().unwrap_err();
+        assert!(matches!(error, TrainError::Diverged { step: 7, skipped_in_a_row: 2, .. }), "{error}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Steps whose loss or gradients are no finite numbers: left out on all ranks, told as the CPU tells them, and nothing
+//! else is changed by them.
+
+use libtest_mimic::Failed;
+use rankine::cuda::CudaModel;
+use rankine::guard::{FoundOn, LeftOut, StepOutcome};
+use rankine::job::Precision;
+use rankine::model::{Interaction, TrainingRules};
+use rankine_embedding::{Placement, Topology};
+
+use super::ranks::{random_plan, some_devices};
+use super::training::{Training, factor, weights};
+use super::{Bench, Body, Outcome, Words, close};
+
+pub(crate) const BODIES: &[Body] = &[
+    ("wrong_steps_are_left_out_as_on_the_cpu", 3, |bench, words| {
+        let interaction = any_interaction(words);
+        let training = with_wrong_batches(words, interaction);
+        let mut model = training.on_gpu(bench, Precision::Fp32)?;
+        are_left_out_as_on_the_cpu(&training, &mut model, 1)
+    }),
+    ("ranks_leave_out_wrong_steps_as_the_cpu_does", 3, |_, words| {
+        let interaction = any_interaction(words);
+        let training = with_wrong_batches(words, interaction);
+        let devices = some_devices(words)?;
+        let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+        let mut model = training.over_ranks(&devices, Precision::Fp32, Some(&plan))?;
+        are_left_out_as_on_the_cpu(&training, &mut model, devices.len())?;
+        match model.diverged_ranks()? {
+            diverged if diverged.is_empty() => Ok(()),
+            diverged => Err(format!("ranks {diverged:?} have other replicas than the first one").into()),
+        }
+    }),
+    ("wrong_steps_change_no_bit_in_any_precision", 1, |bench, words| {
+        for precision in [Precision::Tf32, Precision::Bf16, Precision::Fp16, Precision::Fp8] {
+            if precision == Precision::Fp8 && !bench.device.multiplies_fp8() {
+                continue;
+            }
+            let mut training = with_wrong_batches(words, Interaction::Dot);
+            training.spec.top_mlp = words.one_of(&[&[160, 48][..], &[32], &[64, 272, 16]]).to_vec();
+            change_no_bit(&training, || training.on_gpu(bench, precision))?;
+        }
+        Ok(())
+    }),
+    ("wrong_steps_of_ranks_change_no_bit", 1, |_, words| {
+        for precision in [Precision::Bf16, Precision::Fp16] {
+            let training = with_wrong_batches(words, Interaction::Dot);
+            let devices = some_devices(words)?;
+            let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
+            change_no_bit(&training, || training.over_ranks(&devices, precision, Some(&plan)))?;
+        }
+        Ok(())
+    }),
+    ("gradients_that_are_too_large_are_told_as_such", 1, too_large_gradients_are_told),
+];
+
+/// The steps whose batch has a weight that is no number.
+const WRONG: [usize; 4] = [2, 3, 7, 13];
+
+fn any_interaction(words: &mut Words) -> Interaction {
+    words.one_of(&[Interaction::Dot, Interaction::Cross { layers: 2, rank: None }, Interaction::Concat])
+}
+
+fn with_wrong_batches(words: &mut Words, interaction: Interaction) -> Training {
+    let mut training = Training::random(words, interaction, 16);
+    for step in WRONG {
+        let batch = &mut training.batches[step];
+        batch.weights.resize(batch.len, 1.0);
+        let place = words.below(batch.len as u64) as usize;
+        batch.weights[place] = f32::NAN;
+        batch.labels.iter_mut().for_each(|labels| labels[place] = 1.0);
+    }
+    training
+}
+
+fn are_left_out_as_on_the_cpu(training: &Training, model: &mut CudaModel, ranks: usize) -> Outcome {
+    let (on_cpu, expected) = training.outcomes_on_cpu();
+    let found = training.outcomes_on_gpu(model)?;
+    if found.len() != expected.len() {
+        return Err(format!("{} outcomes of {} steps", found.len(), expected.len()).into());
+    }
+    for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        match (found.non_finite(), expected.non_finite()) {
+            (None, None) => close("the loss of step", step, found.loss, expected.loss, 1e-4 * expected.loss)?,
+            (Some(of_gpu), Some(of_cpu)) => {
+                let same = (of_gpu.loss, of_gpu.dense_gradients, of_gpu.vector_gradients)
+                    == (of_cpu.loss, of_cpu.dense_gradients, of_cpu.vector_gradients);
+                // Its loss is wrong on the sample's rank; gradients may be everywhere: all divide by the same sum.
+                let batch = &training.batches[step];
+                let place =
+                    batch.weights.iter().position(|weight| weight.is_nan()).ok_or("no batch is wrong")?;
+                let all = Topology::new(ranks, 1)?;
+                let on_it = (0..ranks).find(|rank| all.share(batch.len, *rank).contains(&place));
+                let on = on_it.map(FoundOn::Rank) == Some(of_gpu.found_on)
+                    || matches!(of_gpu.found_on, FoundOn::Several(several) if several <= ranks);
+                if !same || !on || !WRONG.contains(&step) {
+                    return Err(format!("step {step}: {of_gpu:?}, and the CPU finds {of_cpu:?}").into());
+                }
+            }
+            other => return Err(format!("step {step} is told as {other:?}").into()),
+        }
+    }
+    let weights_on_cpu = weights(&on_cpu)?;
+    for (number, (&weight, &expected)) in weights(model)?.iter().zip(&weights_on_cpu).enumerate() {
+        close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
+    }
+    Ok(())
+}
+
+/// A training step by step, whose weights stay in each wrong step; and one whose steps are under way at once, which
+/// comes to the same.
+fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Failed>) -> Outcome {
+    let mut one_by_one = model()?;
+    let (mut losses, mut before) = (Vec::new(), weights(&one_by_one)?);
+    for (step, batch) in training.batches.iter().enumerate() {
+        one_by_one.train_step(batch, factor(step))?;
+        let mut outcome = None;
+        one_by_one.take_outcomes(true, |taken| outcome = Some(taken))?;
+        let outcome = outcome.ok_or("a step came to nothing")?;
+        let after = weights(&one_by_one)?;
+        let is_wrong = matches!(outcome.left_out, Some(LeftOut::NonFinite(_)));
+        if is_wrong != WRONG.contains(&step) || outcome.left_out.is_some() != (after == before) {
+            let changed = after != before;
+            return Err(format!("step {step} came to {outcome:?}; weights changed: {changed}").into());
+        }
+        losses.push(outcome.loss.to_bits());
+        before = after;
+    }
+    let mut at_once = model()?;
+    let outcomes = training.outcomes_on_gpu(&mut at_once)?;
+    let same = outcomes.iter().map(|outcome| outcome.loss.to_bits()).eq(losses);
+    if !same || weights(&at_once)? != before {
+        return Err(format!("steps that are under way at once come to something else: {outcomes:?}").into());
+    }
+    Ok(())
+}
+
+/// A loss that is finite, with gradients that are not: in fp16 the loss's scale is to blame until it is 1.
+fn too_large_gradients_are_told(bench: &Bench, words: &mut Words) -> Outcome {
+    let mut training = Training::random(words, Interaction::Dot, 20);
+    training.spec.heads.iter_mut().for_each(|head| head.weight = 1e60);
+    training.rules = TrainingRules::sgd(&training.spec, 1e-3);
+    let (_, on_cpu) = training.outcomes_on_cpu();
+    let non_finite = |outcome: &StepOutcome| {
+        let found = outcome.non_finite();
+        found.is_some_and(|found| !found.loss && found.vector_gradients) && outcome.loss.is_finite()
+    };
+    if !on_cpu.iter().all(non_finite) {
+        return Err(format!("the CPU tells {on_cpu:?}").into());
+    }
+    for (precision, by_scale) in [(Precision::Fp32, 0), (Precision::Bf16, 0), (Precision::Fp16, 16)] {
+        let mut model = training.on_gpu(bench, precision)?;
+        let before = weights(&model)?;
+        let outcomes = training.outcomes_on_gpu(&mut model)?;
+        let scaled =
+            outcomes.iter().take_while(|outcome| outcome.left_out == Some(LeftOut::LossScale)).count();
+        if scaled != by_scale || !outcomes[by_scale..].iter().all(non_finite) || weights(&model)? != before {
+            return Err(format!("in {}: {outcomes:?}", precision.name()).into());
+        }
+    }
+    Ok(())
+}
