@@ -695,7 +695,8 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
     compare(&whole(found.into_iter().map(|(_, weights)| weights).collect())?, &tables)
 }
 
-/// To the bit, of gradients whose sums are not exact too: where a rank's look-ups are cut as those of tables on one GPU.
+/// To the bit, of gradients whose sums are not exact too: where a rank's look-ups are cut as those of tables on one
+/// GPU.
 fn one_rank_learns_as_tables_on_one_gpu(_: &Case, words: &mut Words) -> Outcome {
     let case = &Case::by_rows(words, 1, 1)?;
     let batches: Vec<Batch<f32>> = (0..4).map(|_| case.batch(words, false)).collect();

@@ -1,8 +1,8 @@
 //! Tables on GPUs against the CPU's: routes integer by integer, sums within what rounding explains, and the same bits
 //! each time.
 //!
-//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is how
-//! many random cases a test runs at most: tools that look at each access to memory take their time.
+//! Inputs are new in each run; a failure tells the seed, and `RANKINE_TEST_SEED` repeats it. `RANKINE_TEST_CASES` is
+//! how many random cases a test runs at most: tools that look at each access to memory take their time.
 
 use std::process::ExitCode;
 use std::sync::Arc;
