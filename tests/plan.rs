@@ -78,8 +78,12 @@ fn the_text_says_the_same() {
     ] {
         assert!(text.contains(words), "`{words}` is not in:\n{text}");
     }
-    // Bags of 100 ids are pooled by their owners.
-    assert!(text.lines().any(|line| line.starts_with("C21 ") && line.contains("pooled")), "{text}");
+    // GPUs pool no bags over nodes, not even those of 100 ids; processors do.
+    let of_bags = |text: &str| text.lines().find(|line| line.starts_with("C21 ")).map(str::to_owned).unwrap();
+    assert!(of_bags(&text).contains("row-wise, rows"), "{text}");
+    let on_cpus = ["--ranks", "16", "--nodes", "2", "--machine", "cpu", "--memory", "2TiB"];
+    let text = plan(DCNV2, &on_cpus).with(SUCCESS).stdout;
+    assert!(of_bags(&text).contains("pooled"), "{text}");
 }
 
 #[test]
