@@ -80,14 +80,16 @@ impl Findings {
 
 /// Whether gradients by vectors are finite, and within what can be added up and squared.
 pub(super) fn hold(gradients: &[f32]) -> bool {
-    let mut all = true;
-    all_within(gradients, &mut all);
-    all
+    let mut largest = 0;
+    largest_magnitude(gradients, &mut largest);
+    largest <= VECTOR_GRADIENT_MAX.to_bits()
 }
 
 vectorized! {
-    fn all_within(gradients: &[f32], all: &mut bool) {
-        *all = gradients.iter().fold(true, |all, gradient| all & (gradient.abs() <= VECTOR_GRADIENT_MAX));
+    /// By its bits, which are in the order of magnitudes: those of infinity are behind all numbers, those of NaN behind
+    /// infinity.
+    fn largest_magnitude(gradients: &[f32], largest: &mut u32) {
+        *largest = gradients.iter().fold(0, |largest, gradient| largest.max(gradient.abs().to_bits()));
     }
 }
 
