@@ -197,11 +197,16 @@ fn an_error_is_told_to_all_before_what_follows_from_it() {
 #[test]
 fn one_who_hangs_is_named_to_all_with_what_it_did() {
     let found = on_a_group(|seat, group| {
-        group.does(Phase::Training, 7 + seat.rank as u64);
-        if seat.rank != 1 {
+        let step = 7 + seat.rank as u64;
+        if seat.rank == 1 {
+            group.does(Phase::Training, step);
+        } else {
             // Whoever waits for the one that hangs does not hang.
             let waiting = group.clone();
-            thread::spawn(move || waiting.wait("the verdict"));
+            thread::spawn(move || {
+                waiting.does(Phase::Training, step);
+                waiting.wait("the verdict")
+            });
         }
         true
     });

@@ -18,10 +18,11 @@ use super::activity::{Activity, Phase};
 use super::frame::{Inbox, Kind, Message};
 use super::meeting::WatchLines;
 
-/// How often a process tells that it lives.
+/// How often a process tells that it lives, at least.
 const BEAT: Duration = Duration::from_secs(1);
 /// Between two looks at what has come.
 const PAUSE: Duration = Duration::from_millis(50);
+
 /// How long what is waited for.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
@@ -43,6 +44,11 @@ impl Patience {
     };
     /// Of one process, which nobody waits for.
     pub const ALONE: Self = Self { standstill: Duration::from_secs(300), ..Self::USUAL };
+
+    /// How often a process tells that it lives: several times before one that does not is missed.
+    fn beat(self) -> Duration {
+        BEAT.min(self.silence.min(self.standstill) / 4)
+    }
 }
 
 /// How long a process has that ends by itself.
@@ -180,8 +186,8 @@ struct Watcher {
     lines: Vec<Line>,
     /// Of rank 0: what is wrong, and since when that is known.
     found: Vec<(Failure, Instant)>,
-    /// When this process told last that it lives, and in which phase.
-    told: Option<(Instant, Phase)>,
+    /// When this process told last that it lives, in which phase, and whether it waited for others.
+    told: Option<(Instant, (Phase, bool))>,
     own: Own,
 }
 
@@ -292,9 +298,10 @@ impl Watcher {
             if let Some(report) = report {
                 self.report(report);
             }
-            let phase = self.own.activity.phase;
-            if self.told.is_none_or(|(told, before)| told.elapsed() > BEAT || before != phase) {
-                self.told = Some((Instant::now(), phase));
+            let beat = self.patience.beat();
+            let state = (self.own.activity.phase, self.own.activity.waits_for.is_some());
+            if self.told.is_none_or(|(told, before)| told.elapsed() > beat || before != state) {
+                self.told = Some((Instant::now(), state));
                 for line in &mut self.lines {
                     line.send(Kind::Alive, &self.own.activity);
                 }
