@@ -30,17 +30,16 @@ const NODE_CASES: u64 = 2;
 /// What gradients are multiplied by, as the loss of fp16 is.
 const SCALE: f32 = 4.0;
 
-/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
-/// one or two GPUs each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
+/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes with one or two
+/// ranks each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
-    let bodies: [(&str, CaseBody); 11] = [
+    let bodies: [(&str, CaseBody); 10] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
         ("tables_learn_as_on_the_cpu_in_f32", tables_learn_as_on_the_cpu::<f32>),
         ("tables_learn_as_on_the_cpu_in_bf16", tables_learn_as_on_the_cpu::<bf16>),
         ("tables_learn_as_on_the_cpu_in_f16", tables_learn_as_on_the_cpu::<f16>),
-        ("one_rank_learns_as_tables_on_one_gpu", one_rank_learns_as_tables_on_one_gpu),
         ("sums_in_bf16_are_near_the_exact_ones", sums_in_bf16_are_near_the_exact_ones),
         ("captured_iterations_have_the_same_bits", captured_iterations_have_the_same_bits),
         ("ids_out_of_range_are_told", ids_out_of_range_are_told),
@@ -51,21 +50,17 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     gpus.extend((devices >= 2).then_some(2));
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
-    // Between nodes NCCL carries, which wants a GPU a rank.
+    // Between nodes NCCL carries, which wants a GPU for each.
     for places in [1, 2] {
-        let gpus = NODES * places;
         for (name, body) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
                 (0..NODE_CASES.min(most)).try_for_each(|number| {
                     let mut words = Words { seed: seed ^ number << 32, next: 0 };
                     let case = Case::of_nodes(&mut words, places)?;
-                    body(&case, &mut words).map_err(|failed| {
-                        let what = failed.message().unwrap_or_default().to_owned();
-                        format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
-                    })
+                    body(&case, &mut words).map_err(|failed| told(failed, (seed, number), &case))
                 })
             });
-            trials.push((trial, devices < gpus));
+            trials.push((trial, devices < NODES));
         }
     }
     for gpus in gpus {
@@ -76,10 +71,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
                 (0..cases.min(most)).try_for_each(|number| {
                     let mut words = Words { seed: seed ^ number << 32, next: 0 };
                     let case = Case::random(&mut words, gpus)?;
-                    body(&case, &mut words).map_err(|failed| {
-                        let what = failed.message().unwrap_or_default().to_owned();
-                        format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
-                    })
+                    body(&case, &mut words).map_err(|failed| told(failed, (seed, number), &case))
                 })
             });
             trials.push((trial, devices == 0));
@@ -87,7 +79,22 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
         let name = format!("exchange::a_rank_that_does_not_come_is_named_on_{gpus}");
         trials.push((Trial::test(name, move || a_rank_that_does_not_come_is_named(gpus)), devices == 0));
     }
+    let trial = Trial::test("exchange::one_rank_learns_as_tables_on_one_gpu", move || {
+        (0..CASES.min(most)).try_for_each(|number| {
+            let mut words = Words { seed: seed ^ number << 32, next: 0 };
+            let case = Case::by_rows(&mut words, 1, 1)?;
+            one_rank_learns_as_tables_on_one_gpu(&case, &mut words)
+                .map_err(|failed| told(failed, (seed, number), &case))
+        })
+    });
+    trials.push((trial, devices == 0));
     trials
+}
+
+/// What failed, with the case that it failed in.
+fn told(failed: Failed, (seed, number): (u64, u64), case: &Case) -> Failed {
+    let what = failed.message().unwrap_or_default();
+    format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
 }
 
 /// Tables over ranks.
@@ -146,7 +153,7 @@ impl Case {
         Ok(self)
     }
 
-    /// Ranks on two nodes, with so many GPUs each; their messages seldom have room for all rows at first.
+    /// So many ranks on each of two nodes; their messages seldom have room for all rows at first.
     fn of_nodes(words: &mut Words, places: usize) -> Result<Self, Failed> {
         let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * places);
         let topology = Topology::new(ranks, NODES)?;
@@ -169,7 +176,9 @@ impl Case {
             Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
         let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
         let layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
-        let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
+        // Where they share GPUs, ranks of a node do.
+        let gpus = Device::count()?.min(ranks);
+        let devices = (0..ranks).map(|rank| Device::open(rank * gpus / ranks)).collect::<Result<_, _>>()?;
         Ok(Self { of_rank, layout, devices })
     }
 
@@ -697,8 +706,7 @@ fn tables_learn_as_on_the_cpu<T: Element>(case: &Case, words: &mut Words) -> Out
 
 /// To the bit, of gradients whose sums are not exact too: where a rank's look-ups are cut as those of tables on one
 /// GPU.
-fn one_rank_learns_as_tables_on_one_gpu(_: &Case, words: &mut Words) -> Outcome {
-    let case = &Case::by_rows(words, 1, 1)?;
+fn one_rank_learns_as_tables_on_one_gpu(case: &Case, words: &mut Words) -> Outcome {
     let batches: Vec<Batch<f32>> = (0..4).map(|_| case.batch(words, false)).collect();
     let with_stops: Vec<_> = batches.iter().map(|batch| (batch, 0)).collect();
     let found = case.on_ranks::<f32, _>(|rank| {
