@@ -39,15 +39,6 @@ impl Dtype {
         }
     }
 
-    /// Appends the bytes of a number of the type, the lowest first.
-    pub fn write(self, value: f32, bytes: &mut Vec<u8>) {
-        match self {
-            Self::Fp32 => bytes.extend(value.to_le_bytes()),
-            Self::Bf16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
-            Self::Fp16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
-        }
-    }
-
     /// Sets bytes to those of a number of the type, the lowest first.
     ///
     /// # Panics
@@ -228,8 +219,8 @@ mod tests {
                 assert!(off <= distance(dtype, value) / 2.0, "{dtype:?} {value}");
             }
             for value in [1.0f32, -3.0e-6, 300.0] {
-                let (nearest, mut bytes) = (dtype.nearest(value), Vec::new());
-                dtype.write(nearest, &mut bytes);
+                let (nearest, mut bytes) = (dtype.nearest(value), vec![0xff; dtype.bytes()]);
+                dtype.put(nearest, &mut bytes);
                 assert_eq!((bytes.len(), dtype.read(&bytes)), (dtype.bytes(), nearest));
             }
             let tie = 1.0 + distance(dtype, 1.0) / 2.0;

@@ -236,7 +236,10 @@ fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, Saved
             if here.iter().any(|value| !value.is_finite()) {
                 return Err(SavedModelError::NotFinite { tensor: name.clone() });
             }
-            here.iter().for_each(|&value| dtype.write(value, &mut run));
+            let (filled, size) = (run.len(), dtype.bytes());
+            run.resize(filled + here.len() * size, 0);
+            let rooms = run[filled..].chunks_exact_mut(size);
+            rooms.zip(here).for_each(|(room, &value)| dtype.put(value, room));
             (left, values) = (left - here.len(), behind);
             if run.len() >= RUN_BYTES {
                 written += run.len();

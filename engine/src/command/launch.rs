@@ -61,10 +61,9 @@ impl Args {
     /// Meets the other processes. Where one of them is lost while this one cannot say so, or where this one hangs, it
     /// ends.
     pub(crate) fn form(&self, seat: &Seat, guard: &Guard) -> Result<ProcessGroup, CommandError> {
-        let seconds = |seconds: Seconds| Duration::from_secs_f64(seconds.get());
         let usual = if seat.ranks == 1 { Patience::ALONE } else { Patience::USUAL };
-        let standstill = guard.step_timeout_s.map_or(usual.standstill, seconds);
-        let patience = Patience { silence: seconds(guard.silence_timeout_s), standstill, ..usual };
+        let standstill = guard.step_timeout_s.map_or(usual.standstill, Seconds::duration);
+        let patience = Patience { silence: guard.silence_timeout_s.duration(), standstill, ..usual };
         if seat.ranks == 1 {
             if seat.launcher != Launcher::None {
                 tracing::info!("{seat}");

@@ -113,6 +113,11 @@ fn default_seed() -> u64 {
 }
 
 impl Job {
+    /// The `[[table]]` that names a column, with its number.
+    pub fn table_of(&self, column: &str) -> Option<(usize, &Table)> {
+        self.tables.iter().enumerate().find(|(_, table)| table.columns.iter().any(|other| other == column))
+    }
+
     /// Reads a job file and applies `sets`, each of the form `a.b=VALUE`.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
@@ -117,6 +118,13 @@ whole_numbers! {
     RankCount(u32) in 1..=4096: "a whole number from 1 to 4096";
     /// CPU threads.
     ThreadCount(u32) in 1..=4096: "a whole number from 1 to 4096";
+}
+
+impl Seconds {
+    /// The same as a time.
+    pub fn duration(self) -> Duration {
+        Duration::from_secs_f64(self.get())
+    }
 }
 
 real_numbers! {

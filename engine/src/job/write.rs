@@ -7,7 +7,10 @@ use super::model::{Dcnv2, DeepFm, Dlrm, Head, Model, Table, WideDeep};
 use super::optimizer::{Adagrad, Adam, Ftrl, Momentum, Optimizer, Optimizers, RowwiseAdagrad, Sgd};
 use super::schedule::{Cosine, Schedule, Step, WarmupPolynomial};
 use super::values::{Count, NonNegative, Width};
-use super::{Checkpoint, Data, Device, Embedding, Eval, Generate, Guard, Job, Raw, Reader, Train};
+use super::{
+    Checkpoint, Data, Device, Dtype, Embedding, Eval, Exchange, Generate, Guard, IdPolicy, Job, Placement,
+    Raw, Reader, Train,
+};
 
 impl Job {
     /// The job as TOML with every default filled in. It loads back to an equal job, so that a run can be repeated from
@@ -130,14 +133,10 @@ fn write_table(out: &mut String, table: &Table) -> fmt::Result {
     )?;
     write_option(out, "dim", dim.as_ref(), "model.embedding_dim")?;
     writeln!(out, "learning_rate_factor = {:?}", learning_rate_factor.get())?;
-    let dtype = dtype.map(|dtype| format!("\"{}\"", dtype.name()));
-    write_option(out, "dtype", dtype.as_ref(), "embedding.dtype")?;
-    let placement = placement.map(|placement| format!("\"{}\"", placement.name()));
-    write_option(out, "placement", placement.as_ref(), "embedding.placement")?;
-    let exchange = exchange.map(|exchange| format!("\"{}\"", exchange.name()));
-    write_option(out, "exchange", exchange.as_ref(), "embedding.exchange")?;
-    let ids_out_of_range = ids_out_of_range.map(|policy| format!("\"{}\"", policy.name()));
-    write_option(out, "ids_out_of_range", ids_out_of_range.as_ref(), "guard.ids_out_of_range")?;
+    write_name(out, "dtype", dtype.map(Dtype::name), "embedding.dtype")?;
+    write_name(out, "placement", placement.map(Placement::name), "embedding.placement")?;
+    write_name(out, "exchange", exchange.map(Exchange::name), "embedding.exchange")?;
+    write_name(out, "ids_out_of_range", ids_out_of_range.map(IdPolicy::name), "guard.ids_out_of_range")?;
     write_option(out, "oov_row", oov_row.as_ref(), "row 0 where columns have vocabularies")?;
     write_option(out, "frequent_rows", frequent_rows.as_ref(), "embedding.frequent_rows")?;
     match optimizer {
@@ -289,6 +288,11 @@ fn write_option(out: &mut String, key: &str, value: Option<&impl fmt::Display>, 
         Some(value) => writeln!(out, "{key} = {value}"),
         None => writeln!(out, "# {key}: not set, {absent}"),
     }
+}
+
+/// The same for a setting that is one of some names.
+fn write_name(out: &mut String, key: &str, name: Option<&str>, absent: &str) -> fmt::Result {
+    write_option(out, key, name.map(|name| format!("\"{name}\"")).as_ref(), absent)
 }
 
 fn widths(layers: &[Width]) -> Vec<u32> {

@@ -87,7 +87,7 @@ impl Planning {
         }
         let own = |number: usize| {
             let column = &spec.features[*features[number].first()?].column;
-            job.tables.iter().find(|table| number < spec.tables.len() && table.columns.contains(column))
+            job.table_of(column).map(|(_, table)| table).filter(|_| number < spec.tables.len())
         };
         let wanted = (0..tables.len()).map(|number| {
             let own = own(number);

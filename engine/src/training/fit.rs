@@ -448,11 +448,14 @@ impl Fit<'_> {
 
     /// Counts a batch's ids that were no rows, and tells of the first ones of each column.
     fn count_ids(&self, counts: &mut IdCounts, of_batch: &[u64]) {
-        for column in ids::add(counts, self.dataset.schema(), of_batch) {
+        let schema = self.dataset.schema();
+        for number in ids::add(counts, schema, of_batch) {
             if self.processes.is_first() {
-                let (number, fate) = (counts[column], ids::fate(self.dataset, column));
+                let (column, fate) =
+                    (&schema.categorical[number].name, ids::fate(self.dataset.ids().of(number)));
                 tracing::warn!(
-                    "column {column}: {number} ids of a batch are no rows of its table; {fate}, and all are counted"
+                    "column {column}: {} ids of a batch are no rows of its table; {fate}, and all are counted",
+                    counts[column]
                 );
             }
         }

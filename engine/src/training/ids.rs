@@ -42,7 +42,7 @@ pub(crate) fn id_rules(job: &Job, schema: &Schema) -> Result<Vec<OutOfRange>, Ve
 }
 
 fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, Conflict> {
-    let own = job.tables.iter().enumerate().find(|(_, table)| table.columns.contains(&column.name));
+    let own = job.table_of(&column.name);
     let (policy, key) = match own.and_then(|(number, table)| Some((number, table.ids_out_of_range?))) {
         Some((number, policy)) => (policy, format!("table.{number}.ids_out_of_range")),
         None => (job.guard.ids_out_of_range, "guard.ids_out_of_range".to_owned()),
@@ -72,25 +72,25 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, Conflict> {
     }
 }
 
-/// Adds what was counted in a batch; returns the columns that had none before.
-pub(crate) fn add<'a>(counts: &mut IdCounts, schema: &'a Schema, of_batch: &[u64]) -> Vec<&'a str> {
+/// Adds what was counted in a batch; returns the numbers of the columns that had none before.
+pub(crate) fn add(counts: &mut IdCounts, schema: &Schema, of_batch: &[u64]) -> Vec<usize> {
     let mut first = Vec::new();
-    for (column, &count) in schema.categorical.iter().zip(of_batch).filter(|(_, count)| **count > 0) {
+    let columns = schema.categorical.iter().zip(of_batch).enumerate();
+    for (number, (column, &count)) in columns.filter(|(_, (_, count))| **count > 0) {
         let counted = counts.entry(column.name.clone()).or_default();
         if *counted == 0 {
-            first.push(column.name.as_str());
+            first.push(number);
         }
         *counted += count;
     }
     first
 }
 
-/// What became of a column's ids, in words.
-pub(super) fn fate(dataset: &Dataset, column: &str) -> String {
-    let number = dataset.schema().categorical.iter().position(|other| other.name == column);
-    match number.map(|number| dataset.ids().of(number)) {
-        Some(OutOfRange::Row(row)) => format!("they stand for row {row}"),
-        Some(OutOfRange::Leave) => "they are left out of their bags".into(),
-        Some(OutOfRange::Fail) | None => "they are errors".into(),
+/// What becomes of ids by a rule, in words.
+pub(super) fn fate(rule: OutOfRange) -> String {
+    match rule {
+        OutOfRange::Row(row) => format!("they stand for row {row}"),
+        OutOfRange::Leave => "they are left out of their bags".into(),
+        OutOfRange::Fail => "they are errors".into(),
     }
 }

@@ -129,12 +129,12 @@ impl Tables {
         // The tables of `[[table]]`s that a column has looked up already.
         let mut numbers = vec![None; job.tables.len()];
         for column in &schema.categorical {
-            let own = job.tables.iter().position(|table| table.columns.contains(&column.name));
-            let number = match own.and_then(|own| numbers[own]) {
+            let own = job.table_of(&column.name);
+            let number = match own.and_then(|(own, _)| numbers[own]) {
                 Some(number) => number,
-                None => tables.push(job, column, own.map(|own| &job.tables[own])),
+                None => tables.push(job, column, own.map(|(_, table)| table)),
             };
-            if let Some(own) = own {
+            if let Some((own, _)) = own {
                 numbers[own] = Some(number);
             }
             tables.of_columns.push(number);

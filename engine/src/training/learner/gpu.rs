@@ -1,7 +1,6 @@
 //! Models on GPUs: which GPUs a job takes, how a model comes to lie there, and what judges it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use rankine_cuda::Error::{NoDevice, NoDriver};
 use rankine_cuda::blas::Algorithms;
@@ -102,7 +101,7 @@ pub(super) fn initialize(
     let (processes, several) = (&seats.processes, seats.processes.size() > 1);
     let make = |algorithms| {
         let execution = Execution {
-            deadline: Duration::from_secs_f64(job.guard.barrier_timeout_s.get()),
+            deadline: job.guard.barrier_timeout_s.duration(),
             precision,
             algorithms,
             overlaps,
