@@ -116,20 +116,7 @@ impl Place {
 
     /// So many processes of it, in the order of ranks.
     fn processes(&self, run: &str, count: usize, sets: &[&str]) -> Result<Vec<Child>, Failed> {
-        self.processes_with(run, count, sets, &[])
-    }
-
-    /// The same with more in their environment.
-    fn processes_with(
-        &self,
-        run: &str,
-        count: usize,
-        sets: &[&str],
-        more: &[(&str, &str)],
-    ) -> Result<Vec<Child>, Failed> {
-        self.processes_as(run, count, sets, |_, command| {
-            command.envs(more.iter().copied());
-        })
+        self.processes_as(run, count, sets, |_, _| {})
     }
 
     /// The same, each with what is done to its command before it starts.
@@ -211,9 +198,21 @@ fn nodes_train_as_one_gpu(each: usize) -> Outcome {
     succeeded(place.train("alone", &sets).spawn()?)?;
     let ranks = format!("device.ranks={}", 2 * each);
     let sets = [&sets[..], &[&ranks, "device.nodes=2"]].concat();
-    let apart = [("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")];
+    let seen = std::env::var("CUDA_VISIBLE_DEVICES");
+    let seen: Vec<_> = match &seen {
+        Ok(seen) => seen.split(',').map(str::to_owned).collect(),
+        Err(_) => (0..support::gpus()).map(|gpu| gpu.to_string()).collect(),
+    };
+    let apart = |node: usize, command: &mut Command| {
+        command.envs([("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1")]);
+        // Each has other GPUs, or the same in another order, so that no two ranks that NCCL connects are on one.
+        let mut own = seen.clone();
+        let first = node * (own.len() / 2);
+        own.rotate_left(first);
+        command.env("CUDA_VISIBLE_DEVICES", own.join(","));
+    };
     for run in ["nodes", "again"] {
-        for child in place.processes_with(run, 2, &sets, &apart)? {
+        for child in place.processes_as(run, 2, &sets, apart)? {
             succeeded(child)?;
         }
     }
