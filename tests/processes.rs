@@ -343,6 +343,8 @@ fn one_is_sent(signal: &str) -> Result<(Duration, String), Failed> {
         }
         thread::sleep(Duration::from_millis(20));
     }
+    // The first hears now and then what the second does.
+    thread::sleep(Duration::from_millis(500));
     let begun = Instant::now();
     Command::new("kill").args([&format!("-{signal}"), &second.id().to_string()]).status()?;
     let Output { status, stderr, .. } = first.wait_with_output()?;

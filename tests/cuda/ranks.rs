@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{CudaModel, Execution};
+use rankine::cuda::Execution;
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
@@ -15,7 +15,7 @@ use rankine_embedding::{
 use rankine_reader::Samples;
 
 use super::input::is_the_same_however_it_is_fed;
-use super::training::{Training, overlaps_change_no_bit, weights};
+use super::training::{Nearness, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
@@ -118,61 +118,40 @@ fn run(
     Ok(Run { losses, weights: weights(&model)?, logits })
 }
 
-/// What a training has come to.
-#[derive(PartialEq)]
-pub(super) struct Run {
-    pub(super) losses: Vec<f64>,
-    weights: Vec<f32>,
-    logits: Vec<f32>,
-}
-
 fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
-    let mut training = Training::random(words, interaction, 200).with_exact_rows();
-    // Some ranks have no sample of these.
-    for (place, len) in [(20, 1), (21, 2), (22, 3)] {
-        training.batches[place] = training.batches[place].slice(0..len.min(training.batches[place].len));
-    }
-    let mut alone = training.on_gpu(bench, Precision::Fp32)?;
-    let expected = training.losses_on_gpu(&mut alone)?;
-    let devices = some_devices(words)?;
-    is_as_one(&training, (&expected, &mut alone), &devices, None)?;
-    for placement in Placement::ALL {
-        let plan = random_plan(words, &training, devices.len(), &[placement])?;
-        is_as_one(&training, (&expected, &mut alone), &devices, Some(&plan))
-            .map_err(|failed| format!("{placement:?}: {}", failed.message().unwrap_or_default()))?;
-    }
-    let plan = random_plan(words, &training, devices.len(), &Placement::ALL)?;
-    is_as_one(&training, (&expected, &mut alone), &devices, Some(&plan))
+    let as_one = |words: &mut Words, placements: Option<&[Placement]>| {
+        stays_near(words, |words| {
+            let training = Training::over_empty_shares(words, interaction);
+            let devices = some_devices(words)?;
+            let plan = placements.map(|placements| random_plan(words, &training, devices.len(), placements));
+            is_as_one(bench, &training, &devices, plan.transpose()?.as_ref())
+        })
+        .map_err(|failed| format!("{placements:?}: {}", failed.message().unwrap_or_default()).into())
+    };
+    as_one(words, None)?;
+    as_one(words, Some(&Placement::ALL))?;
+    Placement::ALL.into_iter().try_for_each(|placement| as_one(words, Some(&[placement])))
 }
 
-/// Trains over ranks, with tables placed by a plan, and compares it with what one GPU came to; then trains once more.
+/// Trains over ranks, with tables placed by a plan, twice, and compares it with what one GPU comes to.
+///
+/// # Errors
+/// Where it is not the same each time, and on each rank.
 pub(super) fn is_as_one(
+    bench: &Bench,
     training: &Training,
-    (expected, alone): (&[f64], &mut CudaModel),
     devices: &[Arc<Device>],
     plan: Option<&EmbeddingPlan>,
-) -> Outcome {
+) -> Result<Nearness, Failed> {
     let found = of_all_ranks(training, devices, Precision::Fp32, plan)?;
-    for (step, (&loss, &expected)) in found.losses.iter().zip(expected).enumerate() {
-        close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
+    if of_all_ranks(training, devices, Precision::Fp32, plan)? != found {
+        return Err(format!("two trainings over {} ranks differ", devices.len()).into());
     }
-    let of_alone = weights(alone)?;
-    if (found.losses.len(), found.weights.len()) != (expected.len(), of_alone.len()) {
-        return Err(format!("{} losses and {} weights", found.losses.len(), found.weights.len()).into());
-    }
-    for (number, (&weight, &expected)) in found.weights.iter().zip(&of_alone).enumerate() {
-        close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
-    }
+    let mut alone = training.on_gpu(bench, Precision::Fp32)?;
+    let losses = training.losses_on_gpu(&mut alone)?;
     let mut logits = Vec::new();
     alone.logits(&training.batches[0], &mut logits)?;
-    if logits.len() != found.logits.len() {
-        return Err(format!("{} logits, and {} are expected", found.logits.len(), logits.len()).into());
-    }
-    for (number, (&logit, &expected)) in found.logits.iter().zip(&logits).enumerate() {
-        close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
-    }
-    let same = of_all_ranks(training, devices, Precision::Fp32, plan)? == found;
-    if same { Ok(()) } else { Err(format!("two trainings over {} ranks differ", devices.len()).into()) }
+    found.nearness(&Run { losses, weights: weights(&alone)?, logits })
 }
 
 fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {

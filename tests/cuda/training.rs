@@ -182,6 +182,16 @@ impl Training {
         self
     }
 
+    /// 200 steps of such a training, in some of which not every rank has a sample.
+    pub(super) fn over_empty_shares(words: &mut Words, interaction: Interaction) -> Self {
+        let mut training = Self::random(words, interaction, 200).with_exact_rows();
+        for (place, len) in [(20, 1), (21, 2), (22, 3)] {
+            let batch = &mut training.batches[place];
+            *batch = batch.slice(0..len.min(batch.len));
+        }
+        training
+    }
+
     fn shape(&self) -> BatchShape<'_> {
         BatchShape {
             batch_size: self.batch_size,
@@ -266,36 +276,83 @@ pub(crate) fn weights(model: &impl Weights) -> Result<Vec<f32>, Failed> {
     Ok(weights)
 }
 
-fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
-    let training = Training::random(words, interaction, 200).with_exact_rows();
-    let (mut on_cpu, expected) = training.on_cpu();
-    for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
-        let mut model = training.on_gpu(bench, precision)?;
-        let losses = training.losses_on_gpu(&mut model)?;
-        let trained = weights(&model)?;
-        if precision == Precision::Fp32 {
-            for (step, (&loss, &expected)) in losses.iter().zip(&expected).enumerate() {
-                close("the loss of step", step + 1, loss, expected, 1e-4 * expected)?;
-            }
-            let (mut logits, mut of_cpu) = (Vec::new(), Vec::new());
-            model.logits(&training.batches[0], &mut logits)?;
-            on_cpu.logits(&training.batches[0], &mut of_cpu);
-            if logits.len() != of_cpu.len() {
-                return Err(format!("{} logits, and {} are expected", logits.len(), of_cpu.len()).into());
-            }
-            for (number, (&logit, &expected)) in logits.iter().zip(&of_cpu).enumerate() {
-                close("logit", number, f64::from(logit), f64::from(expected), 1e-2)?;
-            }
-            for (number, (&weight, &expected)) in trained.iter().zip(&weights(&on_cpu)?).enumerate() {
-                close("weight", number, f64::from(weight), f64::from(expected), 2e-3)?;
-            }
+/// What a training has come to.
+#[derive(PartialEq)]
+pub(super) struct Run {
+    pub(super) losses: Vec<f64>,
+    pub(super) weights: Vec<f32>,
+    pub(super) logits: Vec<f32>,
+}
+
+/// Where two trainings part, in words, by more than sums in another order explain; or that they stay near each other.
+pub(super) type Nearness = Result<(), String>;
+
+impl Run {
+    /// How near it has come to what another one in fp32 came to.
+    ///
+    /// # Errors
+    /// Where they are of different models.
+    pub(super) fn nearness(&self, expected: &Self) -> Result<Nearness, Failed> {
+        let sizes = |run: &Self| (run.losses.len(), run.weights.len(), run.logits.len());
+        if sizes(self) != sizes(expected) {
+            let (found, expected) = (sizes(self), sizes(expected));
+            return Err(format!("{found:?} losses, weights and logits in place of {expected:?}").into());
         }
-        let mut again = training.on_gpu(bench, precision)?;
-        if training.losses_on_gpu(&mut again)? != losses || weights(&again)? != trained {
-            return Err(format!("two trainings in {} are not the same", precision.name()).into());
+        let numbers = |of: &[f32]| of.iter().map(|&number| f64::from(number)).collect::<Vec<_>>();
+        let near = |what: &str, found: &[f64], expected: &[f64], tolerance: &dyn Fn(f64) -> f64| {
+            found.iter().zip(expected).enumerate().try_for_each(|(number, (&found, &expected))| {
+                close(what, number, found, expected, tolerance(expected))
+            })
+        };
+        let found = near("the loss of step", &self.losses, &expected.losses, &|loss| 1e-4 * loss)
+            .and_then(|()| near("weight", &numbers(&self.weights), &numbers(&expected.weights), &|_| 2e-3))
+            .and_then(|()| near("logit", &numbers(&self.logits), &numbers(&expected.logits), &|_| 1e-2));
+        Ok(found.map_err(|failed| failed.message().unwrap_or_default().to_owned()))
+    }
+}
+
+/// Compares trainings that only the order of sums keeps apart, and others where they part: at most two.
+///
+/// A unit whose input is 0 but for rounding falls to either side of its ReLU, which decides about a step of its weights,
+/// and with them other units fall: of 200 random trainings on the CPU, over ranks and alone, 195 stay within 3e-7 of
+/// each other for all 200 steps, and the others come to part by 2e-5 to 6e-4. What is wrong parts them all.
+pub(super) fn stays_near(
+    words: &mut Words,
+    mut compare: impl FnMut(&mut Words) -> Result<Nearness, Failed>,
+) -> Outcome {
+    let mut parted = Vec::new();
+    for _ in 0..3 {
+        match compare(words)? {
+            Ok(()) => return Ok(()),
+            Err(words) => parted.push(words),
         }
     }
-    Ok(())
+    Err(format!("three trainings part: {}", parted.join("; ")).into())
+}
+
+fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
+    stays_near(words, |words| {
+        let training = Training::random(words, interaction, 200).with_exact_rows();
+        let mut nearness = Ok(());
+        for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
+            let run = || {
+                let mut model = training.on_gpu(bench, precision)?;
+                let (losses, mut logits) = (training.losses_on_gpu(&mut model)?, Vec::new());
+                model.logits(&training.batches[0], &mut logits)?;
+                Ok::<_, Failed>(Run { losses, weights: weights(&model)?, logits })
+            };
+            let found = run()?;
+            if run()? != found {
+                return Err(format!("two trainings in {} are not the same", precision.name()).into());
+            }
+            if precision == Precision::Fp32 {
+                let ((mut model, losses), mut logits) = (training.on_cpu(), Vec::new());
+                model.logits(&training.batches[0], &mut logits);
+                nearness = found.nearness(&Run { losses, weights: weights(&model)?, logits })?;
+            }
+        }
+        Ok(nearness)
+    })
 }
 
 fn learns_as_the_cpu_does(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {
