@@ -16,12 +16,12 @@ type Outcome = Result<(), Failed>;
 /// A test by its name.
 type Body = (&'static str, fn() -> Outcome);
 
-/// Between nodes NCCL carries, which wants a GPU for each node at least.
-const OF_TWO_NODES: [Body; 4] = [
-    ("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])),
-    ("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])),
-    ("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)),
-    ("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)),
+/// Between nodes NCCL carries, which wants a GPU for each rank of a process: beside each of these how many that takes.
+const OF_NODES: [(Body, usize); 4] = [
+    (("processes_on_two_nodes_train_as_threads_do", || train_as_threads((2, 1), &["device.nodes=2"])), 2),
+    (("two_processes_on_each_node_train_as_threads_do", || train_as_threads((4, 1), &["device.nodes=2"])), 4),
+    (("nodes_of_one_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(1)), 2),
+    (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 2),
 ];
 
 const BODIES: [Body; 7] = [
@@ -42,9 +42,8 @@ fn main() -> ExitCode {
         eprintln!("skipped: there is no GPU");
     }
     let of_one = BODIES.into_iter().map(|body| (body, 1));
-    let of_two = OF_TWO_NODES.into_iter().map(|body| (body, 2));
     let trials = of_one
-        .chain(of_two)
+        .chain(OF_NODES)
         .map(|((name, body), wanted)| Trial::test(name, body).with_ignored_flag(gpus < wanted));
     let trials: Vec<_> = trials.collect();
     let mut arguments = Arguments::from_args();

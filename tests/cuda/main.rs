@@ -73,8 +73,7 @@ fn main() -> ExitCode {
     ]
     .concat();
     let on_one = bodies.into_iter().map(|body| (body, 1));
-    // NCCL between nodes wants a GPU for each.
-    let of_nodes = nodes::BODIES.iter().chain(resume::BODIES_OF_NODES).map(|&body| (body, 2));
+    let of_nodes = nodes::BODIES.iter().chain(resume::BODIES_OF_NODES).copied();
     let trials = on_one.chain(of_nodes).map(|((name, cases, body), wanted)| {
         let trial = Trial::test(name, move || {
             let bench = Bench::new()?;

@@ -23,14 +23,17 @@ pub(crate) const BODIES: &[Body] = &[
     }),
 ];
 
-/// Over two nodes that are GPUs of this machine.
-pub(crate) const BODIES_OF_NODES: &[Body] = &[
-    ("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)),
-    ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
-        is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
-        is_for_any_ranks(&["device.ranks=2", "device.nodes=2", "device.dense_update=sharded"])
-    }),
-    ("two_nodes_of_two_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(4, 2)),
+/// Over nodes that are GPUs of this machine, each with the GPUs that it takes.
+pub(crate) const BODIES_OF_NODES: &[(Body, usize)] = &[
+    (("two_nodes_of_one_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(2, 2)), 2),
+    (
+        ("a_checkpoint_of_two_nodes_is_for_any_ranks_and_devices", 1, |_, _| {
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2"])?;
+            is_for_any_ranks(&["device.ranks=2", "device.nodes=2", "device.dense_update=sharded"])
+        }),
+        2,
+    ),
+    (("two_nodes_of_two_go_on_to_the_bit", 1, |_, _| goes_on_to_the_bit(4, 2)), 4),
 ];
 
 const JOB: &str = r#"

@@ -30,8 +30,8 @@ const NODE_CASES: u64 = 2;
 /// What gradients are multiplied by, as the loss of fp16 is.
 const SCALE: f32 = 4.0;
 
-/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes with one or two
-/// ranks each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
+/// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
+/// one or two GPUs each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
     type CaseBody = fn(&Case, &mut Words) -> Outcome;
     let bodies: [(&str, CaseBody); 10] = [
@@ -50,8 +50,9 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
     gpus.extend((devices >= 2).then_some(2));
     gpus.extend((devices > 2).then_some(devices));
     let mut trials = Vec::new();
-    // Between nodes NCCL carries, which wants a GPU for each.
+    // Between nodes NCCL carries, which wants a GPU a rank.
     for places in [1, 2] {
+        let gpus = NODES * places;
         for (name, body) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
                 (0..NODE_CASES.min(most)).try_for_each(|number| {
@@ -60,7 +61,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
                     body(&case, &mut words).map_err(|failed| told(failed, (seed, number), &case))
                 })
             });
-            trials.push((trial, devices < NODES));
+            trials.push((trial, devices < gpus));
         }
     }
     for gpus in gpus {
@@ -153,7 +154,7 @@ impl Case {
         Ok(self)
     }
 
-    /// So many ranks on each of two nodes; their messages seldom have room for all rows at first.
+    /// Ranks on two nodes, with so many GPUs each; their messages seldom have room for all rows at first.
     fn of_nodes(words: &mut Words, places: usize) -> Result<Self, Failed> {
         let (mut of_rank, ranks) = (random_case(words, &[1, 2, 63, 64, 65, 300, 1500])?, NODES * places);
         let topology = Topology::new(ranks, NODES)?;
@@ -176,9 +177,7 @@ impl Case {
             Layout::new(ranks, one.samples(), of_rank.stride, one.tables(), one.columns(), one.features())?;
         let layout = layout.with_optimizers(&of_rank.optimizers).with_nodes(NODES)?;
         let layout = layout.with_plan(&EmbeddingPlan { topology, tables })?;
-        // Where they share GPUs, ranks of a node do.
-        let gpus = Device::count()?.min(ranks);
-        let devices = (0..ranks).map(|rank| Device::open(rank * gpus / ranks)).collect::<Result<_, _>>()?;
+        let devices = (0..ranks).map(Device::open).collect::<Result<_, _>>()?;
         Ok(Self { of_rank, layout, devices })
     }
 

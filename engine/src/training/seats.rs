@@ -62,15 +62,9 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
         None => seen.max(1),
     };
     let topology = Topology::new(ranks, job.device.nodes.get() as usize);
-    let gpus = if shared { seen.clamp(1, ranks) } else { ranks };
-    let gpus = (0..ranks).map(|rank| gpu_of(rank, ranks, gpus)).collect();
+    let modulus = if shared { seen.max(1) } else { ranks };
+    let gpus = (0..ranks).map(|rank| rank % modulus).collect();
     Ok((topology.map_err(|error| error.to_string())?, gpus))
-}
-
-/// The GPU of a rank where ranks share fewer GPUs: those of a GPU are in one run, so that where nodes have a GPU each or
-/// more none is on two of them.
-fn gpu_of(rank: usize, ranks: usize, gpus: usize) -> usize {
-    rank * gpus / ranks
 }
 
 /// Some ranks are here, and as many at each other process.
@@ -195,8 +189,7 @@ fn gpus_of(
             count_of(host.ranks.len(), "process", "processes"),
         ));
     }
-    let all = if all_alike { each * host.ranks.len() } else { each };
-    Ok((first..first + each).map(|place| gpu_of(place, all, seen.min(all))).collect())
+    Ok((first..first + each).map(|gpu| gpu % seen).collect())
 }
 
 /// No GPU has two ranks.
