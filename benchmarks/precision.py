@@ -5,7 +5,7 @@ Run it from the root of the repository on a machine with a GPU, behind `cargo bu
     python3 benchmarks/precision.py
 
 Each run trains configs/precision.toml with a seed of its own, for weights and order alike, and is judged on the job's
-evaluation part. "cpu" among the precisions is the CPU's fp32, and "bf16x4" is bf16 over four GPUs.
+evaluation part. "cpu" among the precisions is the CPU's fp32, and "bf16x4" is bf16 over four ranks.
 """
 
 import argparse
