@@ -1,6 +1,6 @@
 //! Trainings over the GPUs of two nodes, which some of this machine's simulate, against one GPU alone: NCCL between
-//! nodes wants a GPU a rank. Where ranks of a node share one, now and then one's kernels keep another's from running for
-//! as long as they wait for it.
+//! nodes wants a GPU a rank. Where ranks of a node share one, now and then one's kernels keep another's from running
+//! for as long as they wait for it.
 
 use std::sync::Arc;
 

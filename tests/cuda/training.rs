@@ -313,9 +313,9 @@ impl Run {
 
 /// Compares trainings that only the order of sums keeps apart, and others where they part: at most two.
 ///
-/// A unit whose input is 0 but for rounding falls to either side of its ReLU, which decides about a step of its weights,
-/// and with them other units fall: of 200 random trainings on the CPU, over ranks and alone, 195 stay within 3e-7 of
-/// each other for all 200 steps, and the others come to part by 2e-5 to 6e-4. What is wrong parts them all.
+/// A unit whose input is 0 but for rounding falls to either side of its ReLU, which decides about a step of its
+/// weights, and with them other units fall: of 200 random trainings on the CPU, over ranks and alone, 195 stay within
+/// 3e-7 of each other for all 200 steps, and the others come to part by 2e-5 to 6e-4. What is wrong parts them all.
 pub(super) fn stays_near(
     words: &mut Words,
     mut compare: impl FnMut(&mut Words) -> Result<Nearness, Failed>,
