@@ -141,15 +141,17 @@ pub(crate) struct Sum {
     pub(crate) off: f64,
 }
 
-/// Whoever adds products, 32 at a time, has at no time more than the products of some that follow each other; where the
-/// sum is taken in parts, they are added up in f32.
+/// Whoever adds products, 32 at a time and these in any order, has at no time more than the products of some that
+/// follow each other; where the sum is taken in parts, they are added up in f32.
 pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>) -> Sum {
     let products: Vec<f64> = x.iter().zip(y).map(|(x, y)| x * y).collect();
     let magnitude = |products: &[f64]| products.iter().map(|product| product.abs()).sum::<f64>();
     let (mut value, mut least, mut most) = (0.0, 0.0f64, 0.0f64);
     for part in products.chunks(AT_ONCE) {
-        value += part.iter().sum::<f64>();
-        (least, most) = (least.min(value), most.max(value));
+        let (above, below): (Vec<f64>, Vec<f64>) = part.iter().partition(|&&product| product > 0.0);
+        let (above, below) = (above.iter().sum::<f64>(), below.iter().sum::<f64>());
+        (least, most) = (least.min(value + below), most.max(value + above));
+        value += above + below;
     }
     let size = magnitude(&products);
     // Sums that are off themselves may begin with another power of two: hence twice.
