@@ -303,7 +303,7 @@ impl FrequentRows {
     pub fn set(&self) -> RowSet {
         match &self.0 {
             Rows::All(rows) => RowSet::all(*rows),
-            Rows::Listed { rows, .. } => RowSet::Listed(rows.as_slice().into()),
+            Rows::Listed { rows, .. } => RowSet::from(rows.clone()),
         }
     }
 

@@ -36,6 +36,7 @@ mod matmul;
 mod merge;
 mod number;
 mod optimizer;
+mod pack;
 mod pooled;
 mod rails;
 mod reduce;
@@ -82,6 +83,7 @@ pub(crate) use matmul::{
 pub use merge::{Link, Merge};
 pub use number::{Groups, Number};
 pub use optimizer::{Dtype, Rule, RuleKind};
+pub use pack::Pack;
 pub use pooled::{Pooled, PooledFeature};
 pub use rails::{RAIL_HEADER, RailLists, RailMark, RailRows};
 pub use reduce::Reduce;
@@ -300,6 +302,7 @@ kernels! {
     "matmul": MatmulReluGradient = c"matmul_relu_gradient", MatmulCross = c"matmul_cross",
         MatmulCrossGradient = c"matmul_cross_gradient";
     "merge": Merge = c"merge_mark", Link = c"merge_link";
+    "pack": Pack = c"pack";
     "pooled": PooledCount = c"pooled_count", PooledScan = c"pooled_scan", PooledCut = c"pooled_cut",
         PooledAddF32 = c"pooled_add_f32", PooledAddBf16 = c"pooled_add_bf16", PooledAddF16 = c"pooled_add_f16",
         PooledSendF32 = c"pooled_send_f32", PooledSendBf16 = c"pooled_send_bf16",

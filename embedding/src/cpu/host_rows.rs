@@ -70,6 +70,19 @@ impl<T: Borrow<Table>> Rows for HostRows<T> {
         Ok(())
     }
 
+    fn copy_listed(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
+        let (table, words) = (self.table(part), self.parts[part].layout.words);
+        assert_eq!(to.len(), positions.len() * words, "room for the rows");
+        let at_once = (COPY_WORDS / words).max(1);
+        let pieces = to.par_chunks_mut(at_once * words).zip(positions.par_chunks(at_once));
+        pieces.for_each(|(to, positions)| {
+            for (to, &position) in to.chunks_exact_mut(words).zip(positions) {
+                to.copy_from_slice(table.words(position..position + 1));
+            }
+        });
+        Ok(())
+    }
+
     fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
         Ok(self.table(part).touched().cloned())
     }

@@ -1,26 +1,23 @@
 //! A rank's rows in a GPU's memory, as they are read and set from outside of training.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::Mark;
-use rankine_cuda::{Buffer, Device, Lane, Moment, Pinned, Pointer};
-use rayon::prelude::*;
+use rankine_cuda::{Buffer, Device, Lane, Pointer};
 
 use super::blocks;
 use super::error::Result;
 use super::layout::Layout;
 use super::parts::{Held, Part};
+use super::stage::{Lying, Stage};
 use crate::placement::Owner;
 use crate::rows::{RowLayout, RowPart, RowSet, Rows, RowsError, RowsMut, Touched};
 
-/// Words that come through page-locked memory at a time.
-const STAGE_WORDS: usize = 8 << 20;
 /// Rows that come to the host at a time where all ranks have them.
 const SHARED_ROWS: usize = 1 << 14;
-/// Words that one thread copies from there.
-const COPY_WORDS: usize = 1 << 18;
+/// Words that are worth the way through page-locked memory.
+const STAGED_WORDS: usize = 1 << 20;
 /// Words between two rows that are rather moved along than left out.
 const GAP_WORDS: usize = 1 << 16;
 
@@ -33,7 +30,7 @@ pub struct DeviceRows<'a> {
     /// The parts that all ranks have.
     everywhere: Vec<usize>,
     lane: &'a Lane,
-    stage: RefCell<Option<Stage>>,
+    stage: &'a Stage,
 }
 
 /// Memory with rows, and a bit for each where book is kept.
@@ -73,15 +70,11 @@ pub(super) fn bits(device: &Arc<Device>, layout: &Layout) -> Result<Buffer<u32>>
     Ok(Buffer::filled(device, layout.row_numbers().div_ceil(32), 0)?)
 }
 
-/// Two pieces of page-locked memory, of which one is filled while the other is emptied.
-#[derive(Debug)]
-struct Stage([(Pinned<f32>, Moment); 2]);
-
 impl<'a> DeviceRows<'a> {
     /// None.
-    pub(super) fn new(lane: &'a Lane) -> Self {
+    pub(super) fn new(lane: &'a Lane, stage: &'a Stage) -> Self {
         let (parts, places, everywhere) = Default::default();
-        Self { parts, places, everywhere, lane, stage: RefCell::default() }
+        Self { parts, places, everywhere, lane, stage }
     }
 
     /// With the parts of a layout that a rank has.
@@ -141,43 +134,6 @@ impl<'a> DeviceRows<'a> {
         let count = (positions.end - positions.start) as usize;
         (self.places[part].words + positions.start as usize * words, count * words)
     }
-
-    /// Copies words to the host by way of page-locked memory: several times as fast as to where they go.
-    fn copy_staged(&self, table: &Buffer<f32>, first: usize, to: &mut [f32]) -> Result<()> {
-        let mut stage = self.stage.borrow_mut();
-        let device = table.device();
-        let half =
-            || Ok::<_, rankine_cuda::Error>((Pinned::zeroed(device, STAGE_WORDS)?, Moment::new(device)?));
-        let Stage(halves) = match &mut *stage {
-            Some(stage) => stage,
-            none => none.insert(Stage([half()?, half()?])),
-        };
-        self.lane.synchronize()?;
-        let mut pieces = to.chunks_mut(STAGE_WORDS).enumerate();
-        let mut filled: Option<(usize, &mut [f32])> = None;
-        loop {
-            let next = pieces.next();
-            if let Some((number, piece)) = &next {
-                let (memory, moment) = &mut halves[number % 2];
-                let from = table.pointer().element(first + number * STAGE_WORDS);
-                // SAFETY: the words are the table's; the memory was emptied before, and is read once the moment has
-                // passed.
-                unsafe { self.lane.download(from, memory, piece.len()) }?;
-                self.lane.record(moment)?;
-            }
-            if let Some((number, piece)) = filled.take() {
-                let (memory, moment) = &halves[number % 2];
-                moment.synchronize()?;
-                let words = &memory.elements()[..piece.len()];
-                let copies = piece.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));
-                copies.for_each(|(to, from)| to.copy_from_slice(from));
-            }
-            match next {
-                Some(next) => filled = Some(next),
-                None => return Ok(()),
-            }
-        }
-    }
 }
 
 /// What a rank has of a part of the tables, if anything.
@@ -235,10 +191,18 @@ impl Rows for DeviceRows<'_> {
         let (first, len) = self.words(part, &positions);
         assert_eq!(to.len(), len, "room for the rows");
         let table = self.places[part].store.table;
-        if len > STAGE_WORDS {
-            return self.copy_staged(table, first, to).map_err(unreachable);
+        if len > STAGED_WORDS {
+            return self.stage.copy(self.lane, (table, first), to).map_err(unreachable);
         }
         table.read_into(self.lane, first, to).map_err(unreachable)
+    }
+
+    fn copy_listed(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
+        let RowPart { rows, layout, .. } = &self.parts[part];
+        let Place { store, words, .. } = self.places[part];
+        let from =
+            Lying { table: store.table, first: words, rows: rows.len() as usize, row_words: layout.words };
+        self.stage.copy_listed(self.lane, from, positions, to).map_err(unreachable)
     }
 
     fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {

@@ -11,6 +11,7 @@ use super::error::{Result, check_ids};
 use super::layout::{Ids, Layout};
 use super::local_route::{LocalRoute, LocalSnapshot};
 use super::router::Router;
+use super::stage::Stage;
 use super::storage;
 
 /// All tables of a model on one GPU, which must be the current one of the thread.
@@ -30,6 +31,7 @@ pub struct LocalTables {
     parts: Buffer<f32>,
     /// Which rows have been updated, where that is of interest.
     touched: Option<Buffer<u32>>,
+    stage: Stage,
 }
 
 impl LocalTables {
@@ -67,6 +69,7 @@ impl LocalTables {
             shards: Buffer::of(device, &shards)?,
             parts: Buffer::filled(device, parts, POISON)?,
             touched: None,
+            stage: Stage::default(),
             seed,
             layout,
         };
@@ -197,7 +200,7 @@ impl LocalTables {
     /// The rows of all tables, to be read and changed once the lane has done all that was enqueued on it.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         let store = Store { table: &self.table, touched: self.touched.as_ref() };
-        DeviceRows::new(lane).with_parts(&self.layout, 0, store)
+        DeviceRows::new(lane, &self.stage).with_parts(&self.layout, 0, store)
     }
 
     /// The look-ups of the batch that was routed last, and the distinct rows among them.

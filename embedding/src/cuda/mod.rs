@@ -41,6 +41,7 @@ mod rails;
 mod route;
 mod router;
 mod squares;
+mod stage;
 mod storage;
 
 use rankine_cuda::Device;

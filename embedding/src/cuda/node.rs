@@ -15,6 +15,7 @@ use super::rails::{Own, Owned, Rails};
 use super::route::{Bits, NodeRoute, Snapshot};
 use super::router::Router;
 use super::squares::Squares;
+use super::stage::Stage;
 use super::{POISON, blocks, storage};
 
 /// One rank's part of all tables.
@@ -61,6 +62,7 @@ pub struct NodeTables {
     parts: Buffer<f32>,
     /// Which rows have been updated, where that is of interest.
     touched: Option<Buffer<u32>>,
+    stage: Stage,
     /// Of routes, which are made aside, and of all else.
     route_barrier: PeerBarrier,
     barrier: PeerBarrier,
@@ -134,6 +136,7 @@ impl NodeTables {
             union: Bits::new(device, layout.merged_spans() * layout.span)?,
             parts: Buffer::filled(device, parts, POISON)?,
             touched: None,
+            stage: Stage::default(),
             route_barrier: PeerBarrier::new(peers)?.named("the barrier of routes"),
             barrier: PeerBarrier::new(peers)?.named("the barrier of rows and their gradients"),
             element: T::KIND,
@@ -580,7 +583,7 @@ impl NodeTables {
     /// that all ranks have, each speaks for a share.
     pub fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         let store = Store { table: &self.table, touched: self.touched.as_ref() };
-        let rows = DeviceRows::new(lane).with_parts(&self.layout, self.rank, store);
+        let rows = DeviceRows::new(lane, &self.stage).with_parts(&self.layout, self.rank, store);
         match &self.pooled {
             None => rows,
             Some(pooled) => rows.with_pooled(&self.layout, self.rank, (pooled.received(), pooled.store())),

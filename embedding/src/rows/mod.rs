@@ -8,6 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::dtype::Dtype;
@@ -41,9 +42,9 @@ pub enum RowSet {
         /// How many.
         count: u64,
     },
-    /// These.
+    /// These. Lists can be of millions: a vector becomes one without being copied.
     #[serde(skip)]
-    Listed(Arc<[u64]>),
+    Listed(Arc<Vec<u64>>),
 }
 
 impl RowSet {
@@ -96,13 +97,19 @@ impl RowSet {
     /// Where there are no such positions.
     pub fn at(&self, positions: &Self) -> Self {
         match (self, positions) {
+            (Self::Every { first: 0, step: 1, .. }, positions) => positions.clone(),
             (Self::Every { first, step, .. }, Self::Every { first: begin, step: by, count }) => {
                 Self::Every { first: first + begin * step, step: step * by, count: *count }
             }
             (Self::Listed(rows), Self::Every { first, step: 1, count }) => {
-                Self::Listed(rows[*first as usize..(first + count) as usize].into())
+                Self::from(rows[*first as usize..(first + count) as usize].to_vec())
             }
-            (_, positions) => Self::Listed(positions.iter().map(|position| self.row(position)).collect()),
+            (_, Self::Listed(positions)) => {
+                Self::from(positions.par_iter().map(|&position| self.row(position)).collect::<Vec<_>>())
+            }
+            (_, positions) => {
+                Self::from(positions.iter().map(|position| self.row(position)).collect::<Vec<_>>())
+            }
         }
     }
 
@@ -164,6 +171,22 @@ pub trait Rows {
     /// As [`Rows::read`], and where `to` is of another length.
     fn copy(&self, part: usize, positions: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
         to.copy_from_slice(self.read(part, positions, &mut Vec::new())?);
+        Ok(())
+    }
+
+    /// The words of the rows at listed positions of a part, one behind the other, copied to `to`, which has as many.
+    ///
+    /// # Errors
+    /// As [`Rows::read`].
+    ///
+    /// # Panics
+    /// As [`Rows::copy`].
+    fn copy_listed(&self, part: usize, positions: &[u64], to: &mut [f32]) -> Result<(), RowsError> {
+        let (words, mut scratch) = (self.parts()[part].layout.words, Vec::new());
+        assert_eq!(to.len(), positions.len() * words, "room for the rows");
+        for (&position, to) in positions.iter().zip(to.chunks_exact_mut(words)) {
+            to.copy_from_slice(self.read(part, position..position + 1, &mut scratch)?);
+        }
         Ok(())
     }
 

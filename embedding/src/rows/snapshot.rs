@@ -6,11 +6,6 @@ use std::sync::Arc;
 use super::{RowPart, RowSet, Rows, RowsError, Touched};
 use crate::cpu::Memory;
 
-/// Rows that lie nearer to each other than this many are read together, and chosen from.
-const NEAR: u64 = 64;
-/// Words that are copied at a time where rows are chosen.
-const WINDOW_WORDS: usize = 1 << 20;
-
 /// Positions of a part that are to be saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
@@ -38,8 +33,7 @@ impl Choice {
         let mut chosen = Vec::new();
         for (part, of) in rows.parts().iter().enumerate() {
             let Some(touched) = rows.touched(part)? else { return Ok(None) };
-            let own = touched.iter().filter(|position| of.own.contains(position));
-            chosen.push(Self { part, positions: RowSet::Listed(own.collect::<Vec<_>>().into()) });
+            chosen.push(Self { part, positions: RowSet::from(touched.among(of.own.clone())) });
         }
         Ok(Some(chosen))
     }
@@ -77,32 +71,18 @@ impl Choice {
     /// # Panics
     /// Where `to` is of another length.
     pub fn copy(&self, rows: &dyn Rows, numbers: Range<u64>, to: &mut [f32]) -> Result<(), RowsError> {
-        let words = rows.parts()[self.part].layout.words;
-        let mut scratch = Vec::new();
-        let (mut number, mut done) = (numbers.start, 0);
-        if let RowSet::Every { first, step: 1, .. } = self.positions {
-            return rows.copy(self.part, first + numbers.start..first + numbers.end, to);
-        }
-        while number < numbers.end {
-            let first = self.positions.row(number);
-            let mut last = first;
-            let begin = number;
-            while number < numbers.end {
-                let position = self.positions.row(number);
-                if position - last > NEAR || (position + 1 - first) as usize * words > WINDOW_WORDS.max(words)
-                {
-                    break;
-                }
-                (last, number) = (position, number + 1);
+        match &self.positions {
+            RowSet::Every { first, step: 1, .. } => {
+                rows.copy(self.part, first + numbers.start..first + numbers.end, to)
             }
-            let window = rows.read(self.part, first..last + 1, &mut scratch)?;
-            for chosen in begin..number {
-                let at = (self.positions.row(chosen) - first) as usize * words;
-                to[done..done + words].copy_from_slice(&window[at..at + words]);
-                done += words;
+            RowSet::Listed(positions) => {
+                rows.copy_listed(self.part, &positions[numbers.start as usize..numbers.end as usize], to)
+            }
+            every => {
+                let positions: Vec<_> = every.part(numbers).iter().collect();
+                rows.copy_listed(self.part, &positions, to)
             }
         }
-        Ok(())
     }
 }
 
@@ -173,6 +153,6 @@ impl Rows for Snapshot {
 /// Rows, as a list of positions.
 impl From<Vec<u64>> for RowSet {
     fn from(rows: Vec<u64>) -> Self {
-        Self::Listed(Arc::from(rows))
+        Self::Listed(Arc::new(rows))
     }
 }

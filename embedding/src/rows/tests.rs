@@ -198,10 +198,46 @@ proptest! {
     }
 
     #[test]
-    fn marks_are_the_rows_that_were_marked(rows in prop::collection::btree_set(0..300u64, 0..40)) {
+    fn marks_are_the_rows_that_were_marked(
+        rows in prop::collection::btree_set(0..300u64, 0..40), among in prop::array::uniform2(0..=300u64),
+    ) {
         let mut touched = Touched::none(300);
         touched.mark(&rows.iter().copied().collect::<Vec<_>>());
-        prop_assert_eq!(touched.iter().collect::<Vec<_>>(), rows.iter().copied().collect::<Vec<_>>());
+        let [first, end] = [among[0].min(among[1]), among[0].max(among[1])];
+        prop_assert_eq!(touched.among(first..end), rows.range(first..end).copied().collect::<Vec<_>>());
         prop_assert!((0..400).all(|row| touched.has(row) == rows.contains(&row)));
     }
+}
+
+#[test]
+fn marks_of_many_rows_are_listed_in_order() {
+    const ROWS: u64 = 1_000_003;
+    let mut touched = Touched::none(ROWS);
+    // Runs of rows, gaps longer than what one thread lists, and the last row.
+    let marked: Vec<_> = (0..ROWS).filter(|row| row % 7 < row / 300_000 || *row == ROWS - 1).collect();
+    touched.mark(&marked);
+    for among in [0..ROWS, 299_999..700_001, 1..300_000, 131_072..131_072] {
+        let expected: Vec<_> = marked.iter().copied().filter(|row| among.contains(row)).collect();
+        assert_eq!(touched.among(among.clone()), expected, "{among:?}");
+    }
+}
+
+#[test]
+fn listed_rows_are_copied_as_they_lie() {
+    let spec = spec(50_000, 18, Dtype::Bf16);
+    let table = numbered(&spec, RULES[3]);
+    let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
+    let positions: Vec<_> = (0..spec.rows).filter(|row| row % 5 != 2).collect();
+    let snapshot = [Choice { part: 0, positions: positions.clone().into() }];
+    let snapshot = Snapshot::of(&rows, &snapshot, None).unwrap();
+    // A snapshot's rows are copied one by one, a table's by several threads.
+    let every_third: Vec<_> = (0..positions.len() as u64).step_by(3).collect();
+    let words = rows.parts()[0].layout.words;
+    let mut of_snapshot = vec![f32::NAN; every_third.len() * words];
+    snapshot.copy_listed(0, &every_third, &mut of_snapshot).unwrap();
+    for (&number, words) in every_third.iter().zip(of_snapshot.chunks_exact(words)) {
+        let row = positions[number as usize];
+        assert_eq!(words, table.words(row..row + 1));
+    }
+    assert_eq!(snapshot.parts()[0].rows, RowSet::from(positions));
 }

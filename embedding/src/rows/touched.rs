@@ -1,5 +1,12 @@
 //! Which rows have been written.
 
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+/// Words whose rows one thread lists.
+const LIST_WORDS: usize = 1 << 12;
+
 /// A bit a row, by position.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
@@ -37,15 +44,35 @@ impl Touched {
         self.words.get((row / 32) as usize).is_some_and(|word| word >> (row % 32) & 1 == 1)
     }
 
-    /// The marked rows, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().enumerate().flat_map(|(at, &word)| {
-            let mut left = word;
-            std::iter::from_fn(move || {
-                let bit = (left != 0).then(|| left.trailing_zeros())?;
-                left &= left - 1;
-                Some(at as u64 * 32 + u64::from(bit))
-            })
-        })
+    /// The marked ones of some rows, ascending: listed by as many threads as there are, since training waits for it.
+    ///
+    /// # Panics
+    /// Where there are fewer rows.
+    pub fn among(&self, rows: Range<u64>) -> Vec<u64> {
+        let words = &self.words[(rows.start / 32) as usize..rows.end.div_ceil(32) as usize];
+        let begin = rows.start / 32 * 32;
+        let first_of = |run: usize| begin + 32 * (run * LIST_WORDS) as u64;
+        let runs = words.par_chunks(LIST_WORDS).enumerate();
+        let runs = runs.map(|(run, words)| of_words(words, first_of(run)).filter(|row| rows.contains(row)));
+        let counts: Vec<_> = runs.clone().map(Iterator::count).collect();
+        let mut listed = vec![0; counts.iter().sum()];
+        let mut rest = &mut listed[..];
+        let places: Vec<_> = counts.into_iter().filter_map(|count| rest.split_off_mut(..count)).collect();
+        runs.zip(places).for_each(|(run, places)| {
+            places.iter_mut().zip(run).for_each(|(place, row)| *place = row);
+        });
+        listed
     }
+}
+
+/// The rows that are marked in some words, of which the first has a bit for row `first`.
+fn of_words(words: &[u32], first: u64) -> impl Iterator<Item = u64> + '_ {
+    words.iter().enumerate().flat_map(move |(at, &word)| {
+        let mut left = word;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(first + at as u64 * 32 + u64::from(bit))
+        })
+    })
 }

@@ -802,6 +802,14 @@ fn rows_come_and_go_with_their_state(case: &Case, words: &mut Words) -> Outcome 
                     return Err(format!("row {row} of {part:?} is another one").into());
                 }
             }
+            let positions: Vec<_> = part.own.clone().filter(|position| position % 3 != 1).collect();
+            let mut listed = vec![f32::NAN; positions.len() * part.layout.words];
+            rows.copy_listed(number, &positions, &mut listed)?;
+            let all = words.chunks_exact(part.layout.words).zip(0..);
+            let expected = all.filter(|(_, position)| positions.binary_search(position).is_ok());
+            if !expected.flat_map(|(row, _)| row).eq(&listed) {
+                return Err(format!("of {part:?} other rows are listed").into());
+            }
         }
         Ok(())
     })?;

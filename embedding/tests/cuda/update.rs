@@ -11,13 +11,13 @@ use rankine_cuda::Buffer;
 use rankine_cuda::kernels::{self, Element, Rate};
 use rankine_embedding::cpu::{self, Bags, FeatureSlot, Route, Table};
 use rankine_embedding::cuda::{Feature, Hotness, Layout, LocalTables};
-use rankine_embedding::rows::{Rows, gather};
+use rankine_embedding::rows::{Choice, Rows, gather};
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
 
 use super::local::{Column, DeviceIds};
 use super::{Bench, Body, CASES, Outcome, Words};
 
-const RULES: [UpdateRule; 9] = [
+pub(crate) const RULES: [UpdateRule; 9] = [
     UpdateRule::Sgd,
     UpdateRule::Momentum { momentum: 0.9, nesterov: false },
     UpdateRule::Momentum { momentum: 0.9, nesterov: true },
@@ -31,7 +31,7 @@ const RULES: [UpdateRule; 9] = [
 const STEPS: u64 = 50;
 const DTYPES: [Dtype; 3] = [Dtype::Fp32, Dtype::Bf16, Dtype::Fp16];
 const POOLINGS: [Pooling; 2] = [Pooling::Sum, Pooling::Mean];
-const KINDS: [Hotness; 4] =
+pub(crate) const KINDS: [Hotness; 4] =
     [Hotness::Fixed(1), Hotness::Fixed(3), Hotness::Fixed(4), Hotness::Ragged { max: 8 }];
 
 pub(crate) const BODIES: &[Body] = &[
@@ -53,7 +53,7 @@ pub(crate) struct Case {
 impl Case {
     /// Tables of so many rows and elements, learning by a rule each, some with weight decay; and features that look
     /// them up in turn, two each a column of one of some kinds.
-    fn new(
+    pub(crate) fn new(
         words: &mut Words,
         samples: usize,
         tables: &[(u64, usize, UpdateRule)],
@@ -256,10 +256,9 @@ fn learn<T: Element>(bench: &Bench, case: &Case, words: &mut Words, steps: u64) 
 /// The rows that a rank speaks for, and that are said to have been updated, each with its table.
 pub(crate) fn updated(rows: &dyn Rows) -> Result<BTreeSet<(usize, u64)>, Failed> {
     let mut found = BTreeSet::new();
-    for (number, part) in rows.parts().iter().enumerate() {
-        let touched = rows.touched(number)?.ok_or("no book was kept")?;
-        let own = touched.iter().filter(|position| part.own.contains(position));
-        found.extend(own.map(|position| (part.table, part.rows.row(position))));
+    for Choice { part, positions } in Choice::touched(rows)?.ok_or("no book was kept")? {
+        let part = &rows.parts()[part];
+        found.extend(positions.iter().map(|position| (part.table, part.rows.row(position))));
     }
     Ok(found)
 }

@@ -1,7 +1,6 @@
 //! The bytes of a piece, written and read.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use rankine_embedding::Dtype;
 use rankine_embedding::rows::{PlacedRows, RowPart, RowSet};
@@ -144,12 +143,12 @@ pub(super) fn read<'a>(of: &PieceOf, manifest: &Manifest, words: &'a [u64]) -> R
                     (RowSet::Every { first, step: step.max(1), count }, 0)
                 }
                 SavedRows::Listed { .. } => {
-                    let listed: Arc<[u64]> = words[..count].into();
+                    let listed = words[..count].to_vec();
                     let ascend = listed.is_sorted_by(|one, next| one < next);
                     if !ascend || listed.last().is_some_and(|&last| last >= of_table.table.rows) {
                         return Err("its rows are not in order, or not of the table".into());
                     }
-                    (RowSet::Listed(listed), 8 * count)
+                    (RowSet::from(listed), 8 * count)
                 }
             };
             let width = end - first;

@@ -297,19 +297,23 @@ impl Checkpoints {
         observer: &mut dyn Observer,
     ) -> Result<Taken, CheckpointError> {
         let (touched, step) = (manifest.base.is_some(), manifest.train.step);
-        let bytes = learner
-            .on_each_rank(move |_, state| Ok(Snapshot::bytes(state.rows, &choose(&state, touched)?)))?;
-        let bytes: u64 = bytes.iter().sum();
+        let first = self.first_rank;
+        let found = learner.on_each_rank(move |_, state| {
+            let chosen = choose(&state, touched)?;
+            Ok((Snapshot::bytes(state.rows, &chosen), chosen))
+        })?;
+        let (bytes, chosen): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        let (bytes, chosen): (u64, _) = (bytes.iter().sum(), Arc::new(chosen));
         let taken = if self.has_room(bytes) {
             let spare = std::mem::take(&mut self.spare).into_iter().map(Some).collect::<Vec<_>>();
-            let (first, spare) = (self.first_rank, Arc::new(Mutex::new(spare)));
+            let spare = Arc::new(Mutex::new(spare));
             Taken::Copied(learner.on_each_rank(move |rank, state| {
                 let older = spare
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .get_mut(rank - first)
                     .and_then(Option::take);
-                let rows = Snapshot::of(state.rows, &choose(&state, touched)?, older)?;
+                let rows = Snapshot::of(state.rows, &chosen[rank - first], older)?;
                 Ok((rank, state.dense, rows))
             })?)
         } else {
@@ -321,8 +325,7 @@ impl Checkpoints {
             Taken::Written(
                 draft,
                 learner.on_each_rank(move |rank, state| {
-                    let choices = choose(&state, touched)?;
-                    write_shard(&*files, &at, rank, &manifest, (&state, &choices))
+                    write_shard(&*files, &at, rank, &manifest, (&state, &chosen[rank - first]))
                 }),
             )
         };
