@@ -8,6 +8,9 @@ use memmap2::{Advice, MmapMut};
 /// Bytes from which on huge pages are of use: the size of one.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
+/// The size of the smallest pages.
+const PAGE_BYTES: usize = 4096;
+
 /// Floats, zeros at first, from the beginning of a page on, so that a row of 16 elements is one cache line; on huge
 /// pages where the system grants them: look-ups go to random places, and with pages of 4 KiB each would wait for the
 /// page tables too. Memory that was never written takes none, up to the size of a page.
@@ -26,6 +29,12 @@ impl Memory {
             let _ = map.advise(Advice::HugePage);
         }
         Self { map }
+    }
+
+    /// Has the system hand out all pages now, rather than each when it is written first.
+    pub(crate) fn populate(&mut self) {
+        // A write a page: as one call for all pages, it would have other threads wait for memory of theirs.
+        self.map.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 0);
     }
 }
 

@@ -94,6 +94,17 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Nothing, with memory for so many words of each part, which the system has handed out when this returns: the
+    /// first snapshot need not wait for that.
+    pub fn with_room(words: Vec<u64>) -> Self {
+        let populated = |words| {
+            let mut memory = Memory::zeroed(words as usize);
+            memory.populate();
+            memory
+        };
+        Self { parts: Vec::new(), words: words.into_iter().map(populated).collect() }
+    }
+
     /// Copies the chosen rows. What an older snapshot has of memory is used again, as far as it goes.
     ///
     /// # Errors

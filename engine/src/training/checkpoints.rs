@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use rankine_embedding::rows::{Choice, Snapshot};
 use rankine_reader::Dataset;
 
 use super::alive::alive;
+use super::copies::CopyMemory;
 use super::learner::Learner;
 use super::{Event, Observer, TrainError, identity};
 use crate::checkpoint::{
@@ -24,10 +25,7 @@ use crate::checkpoint::{
 use crate::job::{self, Job, OnFailure};
 use crate::launch::ProcessGroup;
 use crate::model::{ModelSpec, TrainingRules};
-use crate::system;
 
-/// The share of the free memory that copies may take: training and the page cache want some, too.
-const MEMORY_SHARE: f64 = 0.8;
 /// The files beside the shards.
 const JOB_NAME: &str = "job.toml";
 const TUNING_NAME: &str = "tuning.json";
@@ -70,8 +68,8 @@ pub(super) struct Checkpoints {
     /// Of those that are here.
     first_rank: usize,
     writing: Option<Writing>,
-    /// Memory of copies that are written.
-    spare: Vec<Snapshot>,
+    /// For the next copies.
+    memory: CopyMemory,
     /// The last whole one, and how many additions there are to it.
     whole: Option<(Base, u64)>,
     /// Which one each is an addition to.
@@ -179,10 +177,26 @@ impl Checkpoints {
             processes: processes.clone(),
             first_rank: processes.rank() * topology.ranks() / processes.size(),
             writing: None,
-            spare: Vec::new(),
+            memory: CopyMemory::new(processes.size()),
             whole: None,
             bases,
         })
+    }
+
+    /// Prepares, beside training, what the first checkpoint takes of memory, where checkpoints are to be taken.
+    ///
+    /// # Errors
+    /// [`TrainError::Checkpoint`] where a rank's rows cannot be reached.
+    pub(super) fn prepare(&mut self, learner: &Learner) -> Result<(), TrainError> {
+        if self.settings.every_steps.is_none() && self.settings.every_minutes.is_none() {
+            return Ok(());
+        }
+        let words = learner.on_each_rank(|_, state| {
+            let all = Choice::all(state.rows);
+            Ok(all.iter().map(|choice| choice.words(state.rows)).collect())
+        })?;
+        self.memory.prepare(words);
+        Ok(())
     }
 
     /// The step of the last checkpoint that was begun.
@@ -304,21 +318,15 @@ impl Checkpoints {
         })?;
         let (bytes, chosen): (Vec<_>, Vec<_>) = found.into_iter().unzip();
         let (bytes, chosen): (u64, _) = (bytes.iter().sum(), Arc::new(chosen));
-        let taken = if self.has_room(bytes) {
-            let spare = std::mem::take(&mut self.spare).into_iter().map(Some).collect::<Vec<_>>();
-            let spare = Arc::new(Mutex::new(spare));
+        let taken = if self.memory.has_room(bytes) {
+            let spare = Arc::new(self.memory.take());
             Taken::Copied(learner.on_each_rank(move |rank, state| {
-                let older = spare
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_mut(rank - first)
-                    .and_then(Option::take);
-                let rows = Snapshot::of(state.rows, &chosen[rank - first], older)?;
+                let rows = Snapshot::of(state.rows, &chosen[rank - first], spare.of(rank - first))?;
                 Ok((rank, state.dense, rows))
             })?)
         } else {
             observer.observe(Event::CheckpointPauses { step, bytes });
-            self.spare.clear();
+            drop(self.memory.take());
             let draft = alone.then(|| Draft::begin(Arc::clone(&self.files), &self.dir, step)).transpose()?;
             let (files, at) = (Arc::clone(&self.files), checkpoint::draft_path(&self.dir, step));
             let manifest = Arc::new(manifest.clone());
@@ -345,15 +353,6 @@ impl Checkpoints {
         Some(base.clone())
     }
 
-    /// Whether memory holds a copy of so many bytes. What earlier copies have is used again.
-    fn has_room(&self, bytes: u64) -> bool {
-        let usable = system::memory().map(|memory| memory.usable_bytes());
-        let spare: u64 = self.spare.iter().map(Snapshot::room).sum();
-        // Processes of a node look at the same memory.
-        let share = MEMORY_SHARE / self.processes.size() as f64;
-        usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * share)
-    }
-
     /// Waits for the checkpoint that is being written. All processes call this.
     ///
     /// # Errors
@@ -369,7 +368,7 @@ impl Checkpoints {
             }
             Work::Done(outcome) => outcome,
         };
-        self.spare = spare;
+        self.memory.put(spare);
         let published = match (written, rest) {
             (written, Some(rest)) => self.publish_together(written, rest)?,
             (Ok(Written::Checkpoint(published)), None) => Ok(published),

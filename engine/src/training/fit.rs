@@ -124,7 +124,7 @@ pub fn train(
         // All processes write to the folder of the first.
         let path = run.as_ref().map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
         let path = PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?));
-        let checkpoints = Checkpoints::new(
+        let mut checkpoints = Checkpoints::new(
             (job, &dataset, topology),
             (&spec, &rules),
             Recorded { tuning, machine },
@@ -132,6 +132,7 @@ pub fn train(
             processes,
             train.step,
         )?;
+        checkpoints.prepare(&learner)?;
         let stop = options.stop.cloned().unwrap_or_default();
         let dataset = &dataset;
         let fit = Fit {

@@ -6,6 +6,7 @@ mod alive;
 mod batches;
 mod bench;
 mod checkpoints;
+mod copies;
 mod data;
 mod evaluate;
 mod fit;

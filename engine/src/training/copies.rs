@@ -1,0 +1,101 @@
+//! Memory of the host for copies of what ranks have.
+//!
+//! What one copy took serves the next. Before the first one a thread of its own has the system hand the memory out,
+//! beside training: handing it out takes longer than copying to it.
+
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rankine_embedding::rows::Snapshot;
+
+use crate::system;
+
+/// The share of the free memory that copies may take: training and the page cache want some, too.
+const MEMORY_SHARE: f64 = 0.8;
+
+/// Memory of copies that nobody uses now, one a rank that is here.
+#[derive(Debug)]
+pub(super) struct CopyMemory {
+    /// Of the free memory, what this process may take.
+    share: f64,
+    spare: Vec<Snapshot>,
+    preparing: Option<JoinHandle<Vec<Snapshot>>>,
+}
+
+/// Memory for a copy a rank, each of which takes its own.
+#[derive(Debug)]
+pub(super) struct Spare(Mutex<Vec<Option<Snapshot>>>);
+
+impl CopyMemory {
+    /// None yet. `processes` look at the same memory.
+    pub(super) fn new(processes: usize) -> Self {
+        Self { share: MEMORY_SHARE / processes as f64, spare: Vec::new(), preparing: None }
+    }
+
+    /// Begins to prepare memory for copies of so many words of each part, of each rank; where there is not as much,
+    /// nothing is done.
+    pub(super) fn prepare(&mut self, words: Vec<Vec<u64>>) {
+        if !self.has_room(4 * words.iter().flatten().sum::<u64>()) {
+            return;
+        }
+        let prepare = move || words.into_iter().map(Snapshot::with_room).collect();
+        // Where there is no thread for it, the first copy takes its time.
+        self.preparing = thread::Builder::new().name("rankine-copies".into()).spawn(prepare).ok();
+    }
+
+    /// Whether memory holds copies of so many bytes. What earlier copies have is used again.
+    pub(super) fn has_room(&mut self, bytes: u64) -> bool {
+        self.settle();
+        let usable = system::memory().map(|memory| memory.usable_bytes());
+        let spare: u64 = self.spare.iter().map(Snapshot::room).sum();
+        usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * self.share)
+    }
+
+    /// Waits for what is being prepared.
+    fn settle(&mut self) {
+        if let Some(preparing) = self.preparing.take() {
+            self.spare = preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    }
+
+    /// All of it, for copies.
+    pub(super) fn take(&mut self) -> Spare {
+        self.settle();
+        Spare(Mutex::new(std::mem::take(&mut self.spare).into_iter().map(Some).collect()))
+    }
+
+    /// Takes back what copies had.
+    pub(super) fn put(&mut self, spare: Vec<Snapshot>) {
+        self.spare = spare;
+    }
+}
+
+impl Spare {
+    /// What the rank with a place among those that are here may use.
+    pub(super) fn of(&self, place: usize) -> Option<Snapshot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place).and_then(Option::take)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_prepared_is_for_the_first_copies() {
+        let mut memory = CopyMemory::new(1);
+        memory.prepare(vec![vec![10, 2000], vec![5]]);
+        assert!(memory.has_room(4 * 2015));
+        let spare = memory.take();
+        let rooms = [0, 1, 0, 2].map(|place| spare.of(place).as_ref().map(Snapshot::room));
+        assert_eq!(rooms, [Some(8040), Some(20), None, None]);
+        assert!(memory.take().of(0).is_none());
+    }
+
+    #[test]
+    fn more_than_there_is_is_not_prepared() {
+        let mut memory = CopyMemory::new(1);
+        memory.prepare(vec![vec![1 << 50]]);
+        assert!(memory.preparing.is_none() && !memory.has_room(1 << 52));
+    }
+}
