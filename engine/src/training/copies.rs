@@ -1,7 +1,7 @@
 //! Memory of the host for copies of what ranks have.
 //!
 //! What one copy took serves the next. Before the first one a thread of its own has the system hand the memory out,
-//! beside training: handing it out takes longer than copying to it.
+//! beside training: from a GPU, that takes as long as the copy itself.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
