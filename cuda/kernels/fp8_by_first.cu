@@ -47,13 +47,9 @@ constexpr u32 THIN_BYTES = THIN * COLUMNS;
 constexpr u32 SLICES = SAMPLES / THIN;
 // What is written of a slice: two halves of 64 columns.
 constexpr u32 OUT_BYTES = 2 * THIN_BYTES;
-constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
 // Of each warpgroup: places in all, and barriers for so many.
 constexpr u32 PLACES_BYTES = 40 << 10;
 constexpr u32 PLACES_MAX = PLACES_BYTES / OUT_BYTES;
-constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES_MAX);
-static_assert(SHARED_BYTES <= 232448);
 constexpr float BF16_MAX = 3.38953139e38f;
 
 __device__ inline float2 unpacked_fp8(u32 pair) {
@@ -64,13 +60,14 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     // A place has u and g of each layer.
     const u32 place_bytes = 2 * p.layers * THIN_BYTES, count = PLACES_BYTES / place_bytes;
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory);
+    const Room<PLACES_MAX, PLACES_BYTES / PLACES_MAX> room{shared_address(memory)};
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
-    const Stages stages(base, base + BARRIERS_AT);
+    const Stages stages = room.stages();
     const auto places_of = [&](u32 consumer) {
-        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES_MAX);
-        return Places{base + PLACES_AT + consumer * PLACES_BYTES, place_bytes, count, given, given + 8 * PLACES_MAX};
+        Places places = room.places(consumer);
+        places.bytes = place_bytes, places.count = count;
+        return places;
     };
     if (threadIdx.x == 0) {
         stages.make();
@@ -81,7 +78,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
+        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, place_bytes);
@@ -94,7 +91,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
                 write_tile(p.output, from, column, sample);
                 write_tile(p.output, from + THIN_BYTES, column + COLUMNS / 2, sample);
             };
-            carry_slices<THIN>(pairs, places_of(warp - 1), warp - 1, fetch, write);
+            carry_slices<THIN, COLUMNS>(pairs, places_of(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
@@ -114,7 +111,7 @@ __device__ inline void by_first(const Fp8ByFirst& p) {
              pair += 2 * pairs.clusters, number++) {
             const u32 column = pairs.column(pair);
             const u32 columns[2] = {column + own.column(0), column + own.column(1)};
-            multiply_tile(sums, pairs, stages, ring, consumer, number);
+            multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
                 const u32 item = number * SLICES + slice, place = item % count;

@@ -52,10 +52,6 @@ constexpr u32 PLACE_BYTES = 3 * SLICE_BYTES;
 // Of each warpgroup.
 constexpr u32 PLACES = 3;
 constexpr u32 SLICES = SAMPLES / SLICE;
-constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
-constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES * PLACE_BYTES;
-constexpr u32 SHARED_BYTES = BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES);
-static_assert(SHARED_BYTES <= 232448);
 
 // What becomes of the sums.
 enum Then { FORWARD, BACK };
@@ -71,26 +67,21 @@ __device__ inline void unpacked_fp8(u32 word, float2& first, float2& second) {
 template <Then THEN>
 __device__ inline void fp8_cross(const Fp8Cross& p) {
     extern __shared__ __align__(1024) u8 memory[];
-    const u32 base = shared_address(memory);
+    const Room<PLACES, PLACE_BYTES> room{shared_address(memory)};
     const u32 group = threadIdx.x / GROUP_THREADS, warp = threadIdx.x % GROUP_THREADS / WARP, lane = threadIdx.x % WARP;
     const Pairs pairs(p.count, p.columns, p.depth);
-    const Stages stages(base, base + BARRIERS_AT);
-    const auto places_of = [&](u32 consumer) {
-        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
-        const u32 first = base + PLACES_AT + consumer * PLACES * PLACE_BYTES;
-        return Places{first, PLACE_BYTES, PLACES, given, given + 8 * PLACES};
-    };
+    const Stages stages = room.stages();
     const bool second = p.second != 0, learns = THEN == BACK || p.learns != 0;
     if (threadIdx.x == 0) {
         stages.make();
-        for (u32 consumer = 0; consumer < 2; consumer++) places_of(consumer).make();
+        for (u32 consumer = 0; consumer < 2; consumer++) room.places(consumer).make();
         barriers_made();
     }
     __syncthreads();
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (warp == 0 && lane == 0) fetch_factors(pairs, stages, p.weights, p.samples);
+        if (warp == 0 && lane == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
         if ((warp == 1 || warp == 2) && lane == 0) {
             const auto fetch = [&](u32 barrier, u32 to, u32 column, u32 sample) {
                 arrive_with_bytes(barrier, (second ? 2 : 1) * SLICE_BYTES);
@@ -102,13 +93,13 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                 write_tile(p.outputs[1], from + SLICE_BYTES, column, sample);
                 if (learns) write_tile(p.turned, from + 2 * SLICE_BYTES, sample, column);
             };
-            carry_slices<SLICE>(pairs, places_of(warp - 1), warp - 1, fetch, write);
+            carry_slices<SLICE, COLUMNS>(pairs, room.places(warp - 1), warp - 1, fetch, write);
         }
     } else {
         take_registers<232>();
         const Pieces own;
         const u32 consumer = group - 1;
-        const Places places = places_of(consumer);
+        const Places places = room.places(consumer);
         // Scales are powers of two, and so are all of these: with the sums in the units of both factors, and inputs in
         // their own, results come in theirs.
         const float unit = p.weights_scaling->inverse * p.samples_scaling->inverse;
@@ -135,7 +126,7 @@ __device__ inline void fp8_cross(const Fp8Cross& p) {
                     by_column[half][1] = p.bias[at + 1] * of_first;
                 }
             }
-            multiply_tile(sums, pairs, stages, ring, consumer, number);
+            multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 #pragma unroll
             for (u32 slice = 0; slice < SLICES; slice++) {
                 const u32 item = number * SLICES + slice, place = item % PLACES;

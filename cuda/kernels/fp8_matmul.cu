@@ -87,7 +87,7 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
     cluster_meet();
     if (group == 0) {
         give_registers<40>();
-        if (threadIdx.x == 0) fetch_factors(pairs, stages, p.weights, p.samples);
+        if (threadIdx.x == 0) fetch_factors<Fp8Factors>(pairs, stages, p.weights, p.samples);
     } else {
         take_registers<232>();
         const Pieces own;
@@ -122,7 +122,7 @@ __device__ inline void fp8_matmul(const Fp8Matmul& p) {
                     by_column[half][1] = p.bias[at + 1] * unit;
                 }
             }
-            multiply_tile(sums, pairs, stages, ring, consumer, number);
+            multiply_tile<Fp8Factors>(sums, pairs, stages, ring, consumer, number);
 
             // The tile before has left its place.
             if (thread == 0) writes_read();

@@ -1,5 +1,16 @@
-// The tiles of products on Hopper, and their stages in shared memory, which are the same for elements of any size: rows
-// of tiles have 128 bytes of the depth. `matmul.cu` says how a block's warps and a cluster's blocks share the work.
+// The way of products on Hopper through their tiles, which is the same for elements of any size: which tiles a cluster
+// takes, how their factors are fetched and multiplied, and how what their elements are combined with comes, and goes
+// when it is what was made of them. What is done to the elements is each kernel's.
+//
+// Weights are the left factor and samples the right one, so that the sums of a column's gradients lie in few lanes;
+// tiles are turned when they are written. A block has two warpgroups that multiply, each a tile of its own, in turns:
+// while one multiplies, the other one finishes its elements, a slice of a tile at a time. One warp fetches the factors
+// of both. What elements are combined with is fetched while others are worked on, into the place in shared memory that
+// the results are then written from. Each warpgroup has places of its own, and a warp that fetches and writes its
+// slices: elements may take longer than products, and so both can work on theirs at the same time.
+//
+// Two blocks are a cluster with tiles of the same samples, of which each fetches half for both. Pairs of tiles are
+// numbered along a sample's columns, so that samples are read from memory once; weights stay in the cache.
 #pragma once
 
 #include "hopper.cuh"
@@ -12,11 +23,14 @@ constexpr u32 MATMUL_THREADS = 384;
 constexpr u32 COLUMNS = 128;
 constexpr u32 SAMPLES = 160;
 constexpr u32 GROUP_THREADS = 128;
+// Rows of factors' tiles in shared memory: so much of the depth is multiplied at a time.
 constexpr u32 ROW_BYTES = 128;
 constexpr u32 WEIGHTS_BYTES = COLUMNS * ROW_BYTES;
 constexpr u32 SAMPLES_BYTES = SAMPLES * ROW_BYTES;
 constexpr u32 STAGE_BYTES = WEIGHTS_BYTES + SAMPLES_BYTES;
 constexpr u32 STAGES = 4;
+// What a block can have of shared memory.
+constexpr u32 SHARED_BYTES_MAX = 232448;
 static_assert(MATMUL_THREADS == 3 * GROUP_THREADS);
 
 // Where a pass over tiles is: in the ring of stages, and how often it went round.
@@ -30,6 +44,201 @@ struct Ring {
         stage %= STAGES;
     }
 };
+
+// The pairs of tiles of a product: two blocks of a cluster have one each, of the same samples.
+struct Pairs {
+    u32 across;
+    u32 count;
+    u32 steps;
+    u32 first;
+    u32 clusters;
+    u32 rank;
+
+    __device__ inline Pairs(u32 samples, u32 columns, u32 depth_bytes)
+        : across((columns + 2 * COLUMNS - 1) / (2 * COLUMNS)), count((samples + SAMPLES - 1) / SAMPLES * across),
+          steps((depth_bytes + ROW_BYTES - 1) / ROW_BYTES), first(blockIdx.x / 2), clusters(gridDim.x / 2),
+          rank(cluster_rank()) {}
+
+    __device__ inline u32 sample(u32 pair) const { return pair / across * SAMPLES; }
+    __device__ inline u32 column(u32 pair) const { return (pair % across * 2 + rank) * COLUMNS; }
+};
+
+// The slices of a warpgroup's tiles one by one, each `HEIGHT` samples by `WIDTH` columns: down a tile's samples first.
+template <u32 HEIGHT, u32 WIDTH>
+struct Slices {
+    static constexpr u32 DOWN = SAMPLES / HEIGHT;
+    static constexpr u32 COUNT = DOWN * (COLUMNS / WIDTH);
+    u32 pair;
+    u32 slice = 0;
+
+    __device__ inline Slices(const Pairs& pairs, u32 consumer) : pair(pairs.first + consumer * pairs.clusters) {}
+
+    __device__ inline bool done(const Pairs& pairs) const { return pair >= pairs.count; }
+    __device__ inline u32 sample(const Pairs& pairs) const { return pairs.sample(pair) + slice % DOWN * HEIGHT; }
+    __device__ inline u32 column(const Pairs& pairs) const { return pairs.column(pair) + slice / DOWN * WIDTH; }
+    __device__ inline void advance(const Pairs& pairs) {
+        slice = (slice + 1) % COUNT;
+        if (slice == 0) pair += 2 * pairs.clusters;
+    }
+};
+
+// A warpgroup's places for slices, which take them in turns, and their barriers: of those that are given with inputs,
+// and those whose elements are finished. These tell even rounds from odd ones alone; with places of its own no
+// warpgroup comes to a place before its own slice of the round before has left it.
+struct Places {
+    u32 base;
+    u32 bytes;
+    u32 count;
+    u32 given;
+    u32 finished;
+
+    // By one thread. So many arrive where a slice is finished: all threads of the warpgroup, or one a warp.
+    __device__ inline void make(u32 arrivals = GROUP_THREADS) const {
+        for (u32 place = 0; place < count; place++) {
+            barrier_make(given + 8 * place, 1);
+            barrier_make(finished + 8 * place, arrivals);
+        }
+    }
+};
+
+// Fetches what the elements of a warpgroup's tiles are made with, and writes them, by one thread. `fetch` is told a
+// barrier, which it lets wait for what it fetches, its place, a column and a sample; `write` all but the barrier.
+template <u32 HEIGHT, u32 WIDTH, class FETCH, class WRITE>
+__device__ inline void carry_slices(const Pairs& pairs, const Places& places, u32 consumer, const FETCH& fetch,
+                                    const WRITE& write) {
+    Slices<HEIGHT, WIDTH> ahead(pairs, consumer), behind = ahead;
+    const auto fetch_next = [&](u32 place) {
+        if (ahead.done(pairs)) return;
+        const u32 barrier = places.given + 8 * place, to = places.base + place * places.bytes;
+        fetch(barrier, to, ahead.column(pairs), ahead.sample(pairs));
+        ahead.advance(pairs);
+    };
+    for (u32 place = 0; place < places.count; place++) fetch_next(place);
+    for (u32 number = 0; !behind.done(pairs); number++) {
+        const u32 place = number % places.count, from = places.base + place * places.bytes;
+        wait(places.finished + 8 * place, number / places.count & 1);
+        write(from, behind.column(pairs), behind.sample(pairs));
+        writes_begun();
+        writes_read();
+        fetch_next(place);
+        behind.advance(pairs);
+    }
+    writes_done();
+}
+
+// Stages, from the beginning of shared memory on, and their barriers: of stages that are full, of those that are empty,
+// and of whose turn it is to multiply.
+struct Stages {
+    static constexpr u32 BARRIERS = 2 * STAGES + 2;
+    u32 base;
+    u32 full;
+    u32 empty;
+    u32 turns;
+
+    __device__ inline Stages(u32 base, u32 barriers)
+        : base(base), full(barriers), empty(full + 8 * STAGES), turns(empty + 8 * STAGES) {}
+
+    // By one thread.
+    __device__ inline void make() const {
+        for (u32 stage = 0; stage < STAGES; stage++) {
+            barrier_make(full + 8 * stage, 1);
+            barrier_make(empty + 8 * stage, 2);
+        }
+        for (u32 consumer = 0; consumer < 2; consumer++) barrier_make(turns + 8 * consumer, 1);
+    }
+};
+
+// Shared memory with stages and, of each warpgroup, at most so many places of so many bytes.
+template <u32 PLACES, u32 PLACE_BYTES>
+struct Room {
+    static constexpr u32 PLACES_AT = STAGES * STAGE_BYTES;
+    static constexpr u32 BARRIERS_AT = PLACES_AT + 2 * PLACES * PLACE_BYTES;
+    static_assert(BARRIERS_AT + 8 * (Stages::BARRIERS + 4 * PLACES) <= SHARED_BYTES_MAX);
+    u32 base;
+
+    __device__ inline Stages stages() const { return Stages(base, base + BARRIERS_AT); }
+    __device__ inline Places places(u32 consumer) const {
+        const u32 given = base + BARRIERS_AT + 8 * (Stages::BARRIERS + consumer * 2 * PLACES);
+        return Places{base + PLACES_AT + consumer * PLACES * PLACE_BYTES, PLACE_BYTES, PLACES, given, given + 8 * PLACES};
+    }
+};
+
+// Factors are described by a struct that says how many elements a row of their tiles has (`DEPTH`), whether weights are
+// turned, [depth][columns] in tiles of 64 columns and not [columns][depth] in tiles of 128, and how 32 bytes of the
+// depth are multiplied.
+template <bool TURNED_WEIGHTS>
+struct Bf16Factors {
+    static constexpr u32 DEPTH = ROW_BYTES / 2;
+    static constexpr bool TURNED = TURNED_WEIGHTS;
+
+    __device__ static inline void multiply(float (&sums)[SAMPLES / 2], u64 weights, u64 samples, u32 add) {
+        ::multiply<TURNED ? 1 : 0>(sums, weights, samples, add);
+    }
+};
+
+// Fetches the factors of all pairs, by one thread of a block.
+template <class FACTORS>
+__device__ inline void fetch_factors(const Pairs& pairs, const Stages& stages, const TensorMap& weights,
+                                     const TensorMap& samples) {
+    prefetch(weights);
+    prefetch(samples);
+    Ring ring;
+    for (u32 pair = pairs.first; pair < pairs.count; pair += pairs.clusters) {
+        const u32 sample = pairs.sample(pair) + pairs.rank * (SAMPLES / 2), column = pairs.column(pair);
+        for (u32 step = 0; step < pairs.steps; step++) {
+            const u32 to = stages.base + ring.stage * STAGE_BYTES, barrier = stages.full + 8 * ring.stage;
+            const u32 half = to + WEIGHTS_BYTES + pairs.rank * (SAMPLES_BYTES / 2), depth = step * FACTORS::DEPTH;
+            wait(stages.empty + 8 * ring.stage, (ring.round & 1) ^ 1);
+            arrive_with_bytes(barrier, STAGE_BYTES);
+            fetch_tile_for(half, samples, barrier, depth, sample, 3);
+            if (FACTORS::TURNED) {
+                fetch_tile(to, weights, barrier, column, depth);
+                fetch_tile(to + WEIGHTS_BYTES / 2, weights, barrier, column + COLUMNS / 2, depth);
+            } else {
+                fetch_tile(to, weights, barrier, depth, column);
+            }
+            ring.advance(1);
+        }
+    }
+}
+
+// Multiplies a tile, the warpgroup's one of this number. Its ring begins with the steps of the other group's tiles
+// before.
+template <class FACTORS>
+__device__ inline void multiply_tile(float (&sums)[2][SAMPLES / 2], const Pairs& pairs, const Stages& stages,
+                                     Ring& ring, u32 consumer, u32 number) {
+    // Of the depth that one instruction multiplies: its bytes along a row, and from part to part in turned weights.
+    constexpr u32 PART = 32, WEIGHTS_PART = FACTORS::TURNED ? ROW_BYTES * FACTORS::DEPTH / (ROW_BYTES / PART) : PART;
+    const u32 thread = threadIdx.x % GROUP_THREADS;
+    // The stages' barriers tell even rounds from odd ones alone: so no warpgroup waits for stages before the other one
+    // has got all of its own.
+    wait(stages.turns + 8 * consumer, (number & 1) ^ (consumer ^ 1));
+    u32 before = 0;
+    for (u32 step = 0; step < pairs.steps; step++) {
+        const u32 weights = stages.base + ring.stage * STAGE_BYTES, samples = weights + WEIGHTS_BYTES;
+        wait(stages.full + 8 * ring.stage, ring.round & 1);
+        products_begin();
+#pragma unroll
+        for (u32 part = 0; part < ROW_BYTES / PART; part++) {
+            const u64 b = factor(samples + part * PART, 1024);
+#pragma unroll
+            for (u32 half = 0; half < 2; half++) {
+                const u64 a = factor(weights + half * (WEIGHTS_BYTES / 2) + part * WEIGHTS_PART, 1024);
+                FACTORS::multiply(sums[half], a, b, step + part);
+            }
+        }
+        products_end();
+        products_done<1>();
+        // All but the products just begun are done: the stage before can be filled again.
+        if (step > 0 && thread < 2) arrive_at(stages.empty + 8 * before, thread);
+        before = ring.stage;
+        ring.advance(1);
+    }
+    if (thread == 0) arrive(stages.turns + 8 * (consumer ^ 1));
+    products_done<0>();
+    if (thread < 2) arrive_at(stages.empty + 8 * before, thread);
+    ring.advance(pairs.steps);
+}
 
 #endif
 

@@ -19,6 +19,7 @@ pub(crate) const BODIES: &[Body] = &[
         4 * CASES,
         cross_layers_are_gone_back_through_on_the_way,
     ),
+    ("large_cross_layers_of_little_depth", 1, large_cross_layers_of_little_depth),
     ("timed_algorithms_can_be_recorded", 1, timed_algorithms_can_be_recorded),
     ("large_products_repeat_to_the_bit", 1, large_products_repeat_to_the_bit),
 ];
@@ -93,12 +94,9 @@ fn products_are_taken_through_relus(bench: &Bench, words: &mut Words) -> Outcome
     relu_gradients_in::<bf16>(bench, words, Compute::Bf16)
 }
 
-/// Of matrices whose sizes are multiples of nothing that kernels work in, but of the eight that rows begin at.
 fn relu_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
-    let m = 1 + words.below(900) as usize;
-    let mut size = || 8 * (1 + words.below(60)) as usize;
-    let (n, k) = (size(), size());
+    let [m, n, k] = small_sizes(words);
     let (x, y, outputs) = (words.numbers::<T>(m * k), words.numbers::<T>(k * n), words.numbers::<T>(m * n));
     let [x_buffer, y_buffer, outputs_buffer] =
         [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&outputs)?];
@@ -178,19 +176,39 @@ fn large_products_repeat_to_the_bit(bench: &Bench, words: &mut Words) -> Outcome
 }
 
 fn cross_layers_are_made_on_the_way(bench: &Bench, words: &mut Words) -> Outcome {
-    cross_layers_in::<f32>(bench, words, Compute::F32)?;
-    cross_layers_in::<bf16>(bench, words, Compute::Bf16)
+    let sizes = small_sizes(words);
+    cross_layers_in::<f32>(bench, words, Compute::F32, sizes)?;
+    cross_layers_in::<bf16>(bench, words, Compute::Bf16, sizes)
 }
 
-fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
-    let blas = Blas::new(&bench.device, Algorithms::Known)?;
+/// Samples, columns and depth: multiples of nothing that kernels work in, but of the eight that rows begin at.
+fn small_sizes(words: &mut Words) -> [usize; 3] {
     let m = 1 + words.below(900) as usize;
     let mut size = || 8 * (1 + words.below(60)) as usize;
-    let (n, k) = (size(), size());
+    [m, size(), size()]
+}
+
+/// Of a size at which all blocks have several tiles each, whose products take less time than their elements.
+fn large_cross_layers_of_little_depth(bench: &Bench, words: &mut Words) -> Outcome {
+    let sizes = [12_000 + words.below(1000) as usize, 776, 8 * (1 + words.below(8)) as usize];
+    cross_layers_in::<bf16>(bench, words, Compute::Bf16, sizes)?;
+    cross_gradients_in::<bf16>(bench, words, Compute::Bf16, sizes)
+}
+
+fn cross_layers_in<T: Element>(
+    bench: &Bench,
+    words: &mut Words,
+    compute: Compute,
+    [m, n, k]: [usize; 3],
+) -> Outcome {
+    let blas = Blas::new(&bench.device, Algorithms::Known)?;
     // x0 within a wider matrix, as the vectors are.
     let stride = n + 8;
     let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(n * k));
-    let (first, input) = (words.numbers::<T>(m * stride), words.numbers::<T>(m * n));
+    let first = words.numbers::<T>(m * stride);
+    // That of the first layer is x0 itself.
+    let input_stride = if words.below(3) == 0 { stride } else { n };
+    let input = if input_stride == stride { first.clone() } else { words.numbers::<T>(m * n) };
     let bias = words.numbers::<f32>(n);
     let buffers = [bench.buffer(&x)?, bench.buffer(&y)?, bench.buffer(&first)?, bench.buffer(&input)?];
     let bias_buffer = bench.buffer(&bias)?;
@@ -203,7 +221,7 @@ fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comput
     };
     let epilogue = Epilogue::Cross {
         first: matrix(&buffers[2], m, n, stride),
-        input: matrix(&buffers[3], m, n, n),
+        input: matrix(&buffers[if input_stride == stride { 2 } else { 3 }], m, n, input_stride),
         bias: bias_buffer.pointer(),
         product: matrix(&product, m, n, n),
     };
@@ -222,7 +240,8 @@ fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comput
         let u = f64::from(product[i].value());
         close("product", i, u, sum, tolerance)?;
         let [x0, x, b] =
-            [first[row * stride + column].value(), input[i].value(), bias[column]].map(f64::from);
+            [first[row * stride + column].value(), input[row * input_stride + column].value(), bias[column]]
+                .map(f64::from);
         let expected = x0 * (u + b) + x;
         let size = x0.abs() * (u.abs() + b.abs()) + x.abs();
         let tolerance = 3.0 * size * F32_ROUNDING + rounding::<T>() * expected.abs();
@@ -232,15 +251,18 @@ fn cross_layers_in<T: Element>(bench: &Bench, words: &mut Words, compute: Comput
 }
 
 fn cross_layers_are_gone_back_through_on_the_way(bench: &Bench, words: &mut Words) -> Outcome {
-    cross_gradients_in::<f32>(bench, words, Compute::F32)?;
-    cross_gradients_in::<bf16>(bench, words, Compute::Bf16)
+    let sizes = small_sizes(words);
+    cross_gradients_in::<f32>(bench, words, Compute::F32, sizes)?;
+    cross_gradients_in::<bf16>(bench, words, Compute::Bf16, sizes)
 }
 
-fn cross_gradients_in<T: Element>(bench: &Bench, words: &mut Words, compute: Compute) -> Outcome {
+fn cross_gradients_in<T: Element>(
+    bench: &Bench,
+    words: &mut Words,
+    compute: Compute,
+    [m, n, k]: [usize; 3],
+) -> Outcome {
     let blas = Blas::new(&bench.device, Algorithms::Known)?;
-    let m = 1 + words.below(900) as usize;
-    let mut size = || 8 * (1 + words.below(60)) as usize;
-    let (n, k) = (size(), size());
     // x0 within a wider matrix, as the vectors are.
     let stride = n + 8;
     let (x, y) = (words.numbers::<T>(m * k), words.numbers::<T>(k * n));

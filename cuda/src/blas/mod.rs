@@ -286,7 +286,10 @@ impl Product {
         }
         assert_eq!([product.stride, out.stride], [out.columns; 2], "rows lie one behind the other");
         if let Some(factors) = for_hopper(blas, factors, true, &matrices) {
-            let inputs = [first.cast(), input.cast()];
+            // The first layer's input is what all are multiplied with: it is read once.
+            let own_input =
+                (first.pointer.address(), first.stride) != (input.pointer.address(), input.stride);
+            let inputs = (first.cast(), own_input.then(|| input.cast()));
             let own = MatmulCross::new(factors, inputs, [product.cast(), out.cast()], bias)?;
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: None });
@@ -325,8 +328,8 @@ impl Product {
         }
         if let Some(factors) = for_hopper(blas, factors, false, &all) {
             let sums = total(blas, matmul_pieces(out.rows), out.columns, sums)?;
-            let (added, outputs) = (added.map(Matrix::cast), [out.cast(), product.cast()]);
-            let own = MatmulCrossGradient::new(factors, added, first.cast(), outputs, sums.parts)?;
+            let (inputs, outputs) = ((first.cast(), added.map(Matrix::cast)), [out.cast(), product.cast()]);
+            let own = MatmulCrossGradient::new(factors, inputs, outputs, sums.parts)?;
             let grid = own.grid(blas.device().multiprocessors());
             return Ok(Self { library: None, kernels: vec![launcher(own, grid)], sums: Some(sums) });
         }

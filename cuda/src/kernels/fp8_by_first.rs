@@ -2,8 +2,8 @@
 
 use half::bf16;
 
-use super::fp8_matmul::{STAGES_BYTES, factors, tiles};
-use super::matmul::{COLUMNS, TensorMap, matmul};
+use super::fp8_matmul::{factors, tiles};
+use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
 use super::{CROSS_LAYERS, Fp8Scaling, Guard, Id, Kernel};
 use crate::blas::{Fp8CrossKept, Fp8Matrix, Matrix};
 use crate::buffer::Pointer;

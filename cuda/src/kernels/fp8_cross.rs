@@ -1,7 +1,7 @@
 //! `fp8_cross.cu`.
 
-use super::fp8_matmul::{SLICE, STAGES_BYTES, factors, tiles};
-use super::matmul::{COLUMNS, TensorMap, matmul};
+use super::fp8_matmul::{SLICE, factors, tiles};
+use super::matmul::{COLUMNS, STAGES_BYTES, TensorMap, matmul};
 use super::{Fp8Scaling, Id, Kernel};
 use crate::blas::{Fp8Matrix, Fp8Tensor};
 use crate::buffer::Pointer;

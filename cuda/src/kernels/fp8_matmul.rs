@@ -3,20 +3,16 @@
 use cudarc::driver::sys;
 use half::bf16;
 
-use super::matmul::{COLUMNS, SAMPLES, STAGES, TensorMap, matmul};
+use super::matmul::{COLUMNS, ROW_BYTES, SAMPLES, STAGES_BYTES, TensorMap, matmul};
 use super::{Fp8Scaling, Id, Kernel};
 use crate::blas::{Fp8Matrix, Fp8Tensor, Matrix};
 use crate::buffer::Pointer;
 use crate::error::Result;
 use crate::fp8::E4m3;
 
-/// How much of the depth is multiplied at a time.
-const DEPTH: usize = 128;
 /// Samples of a slice, in which turned tiles are written.
 pub(super) const SLICE: usize = 32;
-/// The stages and their barriers.
-pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * DEPTH + 8 * (2 * STAGES + 2);
-/// Those, and a tile for each warpgroup twice.
+/// The stages, and a tile for each warpgroup twice.
 pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 4 * COLUMNS * SAMPLES) as u32;
 
 /// Tiles of so many rows and columns, of which the latter are as many as swizzling is wide.
@@ -30,7 +26,7 @@ pub(super) fn tiles(matrix: Matrix<E4m3>, rows: usize, columns: usize) -> Result
 
 /// Tiles of weights, and of samples, of which two blocks fetch half each.
 pub(super) fn factors(samples: Fp8Matrix, weights: Fp8Matrix) -> Result<[TensorMap; 2]> {
-    Ok([tiles(weights.numbers, COLUMNS, DEPTH)?, tiles(samples.numbers, SAMPLES / 2, DEPTH)?])
+    Ok([tiles(weights.numbers, COLUMNS, ROW_BYTES)?, tiles(samples.numbers, SAMPLES / 2, ROW_BYTES)?])
 }
 
 /// What all kernels of `fp8_matmul.cu` take.

@@ -15,12 +15,19 @@ pub(super) const TARGET: i32 = 90;
 /// Of a tile: the columns and the samples.
 pub(super) const COLUMNS: usize = 128;
 pub(super) const SAMPLES: usize = 160;
-/// How much of the depth is multiplied at a time, and elements of a row of a tile in shared memory.
-const DEPTH: usize = 64;
-pub(super) const STAGES: usize = 4;
-/// The stages, two tiles of elements, and barriers.
-pub(super) const SHARED_BYTES: u32 =
-    (2 * (STAGES * (COLUMNS + SAMPLES) * DEPTH + 2 * COLUMNS * SAMPLES) + 8 * (2 * STAGES + 26)) as u32;
+/// Bytes of a row of a tile in shared memory: so much of the depth is multiplied at a time.
+pub(super) const ROW_BYTES: usize = 128;
+/// Elements of such a row.
+const DEPTH: usize = ROW_BYTES / 2;
+const STAGES: usize = 4;
+/// All stages of factors, and their barriers.
+pub(super) const STAGES_BYTES: usize = STAGES * (COLUMNS + SAMPLES) * ROW_BYTES + 8 * (2 * STAGES + 2);
+/// Elements go in slices of so many samples, in boxes of [`DEPTH`] columns.
+const SLICE: usize = 32;
+/// Slices that each of two warpgroups has room for, at most.
+const PLACES: usize = 5;
+/// The stages, places of slices, and their barriers.
+pub(super) const SHARED_BYTES: u32 = (STAGES_BYTES + 2 * PLACES * (2 * SLICE * ROW_BYTES + 2 * 8)) as u32;
 
 /// How the GPU reads or writes a matrix tile by tile.
 #[repr(C, align(64))]
@@ -83,7 +90,7 @@ struct Matmul {
     count: u32,
     columns: u32,
     depth: u32,
-    added: u32,
+    second: u32,
     reserved: [u32; 8],
 }
 
@@ -107,32 +114,28 @@ pub(crate) const fn pieces(samples: usize) -> usize {
 }
 
 impl Matmul {
-    /// Tiles of so many rows of the weights.
+    /// Tiles of so many rows of the weights. Elements are combined with a first matrix and, where there is one, with a
+    /// second one.
     fn new(
         Factors { samples, weights }: Factors,
         weight_rows: usize,
-        inputs: &[Matrix<bf16>],
-        outputs: &[Matrix<bf16>],
+        (first, second): (Matrix<bf16>, Option<Matrix<bf16>>),
+        outputs: [Matrix<bf16>; 2],
     ) -> Result<Self> {
-        let tiles = |matrices: &[Matrix<bf16>]| -> Result<_> {
-            let mut maps = [TensorMap([0; 16]); 2];
-            for (map, &matrix) in maps.iter_mut().zip(matrices) {
-                *map = TensorMap::new(matrix, SAMPLES / 2)?;
-            }
-            Ok(maps)
-        };
+        let slices = |matrix| TensorMap::new(matrix, SLICE);
         Ok(Self {
             weights: TensorMap::new(weights, weight_rows)?,
             // Two blocks fetch half of the samples' tiles each.
             samples: TensorMap::new(samples, SAMPLES / 2)?,
-            inputs: tiles(inputs)?,
-            outputs: tiles(outputs)?,
+            // Where there is no second input nothing is read there.
+            inputs: [slices(first)?, slices(second.unwrap_or(first))?],
+            outputs: [slices(outputs[0])?, slices(outputs[1])?],
             parts: Pointer::NULL,
             bias: Pointer::NULL,
             count: outputs[0].rows as u32,
             columns: outputs[0].columns as u32,
             depth: samples.columns as u32,
-            added: 0,
+            second: u32::from(second.is_some()),
             reserved: [0; 8],
         })
     }
@@ -190,7 +193,7 @@ impl MatmulReluGradient {
         outputs: Matrix<bf16>,
         parts: Pointer<f32>,
     ) -> Result<Self> {
-        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, &[outputs], &[out])? }))
+        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, (outputs, None), [out; 2])? }))
     }
 }
 
@@ -200,17 +203,18 @@ matmul! {
 }
 
 impl MatmulCross {
-    /// Weights are `[column][depth]`; all others `[sample][column]`, and the bias one a column.
+    /// Weights are `[column][depth]`; all others `[sample][column]`, and the bias one a column. Without an input it is
+    /// `first`.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
-        inputs: [Matrix<bf16>; 2],
+        inputs: (Matrix<bf16>, Option<Matrix<bf16>>),
         [product, out]: [Matrix<bf16>; 2],
         bias: Pointer<f32>,
     ) -> Result<Self> {
-        Ok(Self(Matmul { bias, ..Matmul::new(factors, COLUMNS, &inputs, &[product, out])? }))
+        Ok(Self(Matmul { bias, ..Matmul::new(factors, COLUMNS, inputs, [product, out])? }))
     }
 }
 
@@ -221,20 +225,17 @@ matmul! {
 }
 
 impl MatmulCrossGradient {
-    /// Weights are `[depth][column]`; all others `[sample][column]`; `parts` has [`pieces`] of them, `[piece][column]`.
+    /// Weights are `[depth][column]`; all others `[sample][column]`, `first` and, if there is any, what is added;
+    /// `parts` has [`pieces`] of them, `[piece][column]`.
     ///
     /// # Errors
     /// Where the driver refuses to describe a matrix.
     pub(crate) fn new(
         factors: Factors,
-        added: Option<Matrix<bf16>>,
-        first: Matrix<bf16>,
+        inputs: (Matrix<bf16>, Option<Matrix<bf16>>),
         outputs: [Matrix<bf16>; 2],
         parts: Pointer<f32>,
     ) -> Result<Self> {
-        // Where nothing is added nothing is read there.
-        let inputs = [added.unwrap_or(first), first];
-        let matmul = Matmul::new(factors, DEPTH, &inputs, &outputs)?;
-        Ok(Self(Matmul { parts, added: u32::from(added.is_some()), ..matmul }))
+        Ok(Self(Matmul { parts, ..Matmul::new(factors, DEPTH, inputs, outputs)? }))
     }
 }
