@@ -148,8 +148,8 @@ pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>) -> Sum {
     let magnitude = |products: &[f64]| products.iter().map(|product| product.abs()).sum::<f64>();
     let (mut value, mut least, mut most) = (0.0, 0.0f64, 0.0f64);
     for part in products.chunks(AT_ONCE) {
-        let (above, below): (Vec<f64>, Vec<f64>) = part.iter().partition(|&&product| product > 0.0);
-        let (above, below) = (above.iter().sum::<f64>(), below.iter().sum::<f64>());
+        let above = part.iter().map(|product| product.max(0.0)).sum::<f64>();
+        let below = part.iter().map(|product| product.min(0.0)).sum::<f64>();
         (least, most) = (least.min(value + below), most.max(value + above));
         value += above + below;
     }

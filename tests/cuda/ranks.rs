@@ -108,14 +108,12 @@ fn run(
     plan: Option<&EmbeddingPlan>,
 ) -> Result<Run, Failed> {
     let mut model = training.executed(devices, execution, plan)?;
-    let losses = training.losses_on_gpu(&mut model)?;
+    let found = Run::of(training, &mut model)?;
     let diverged = model.diverged_ranks()?;
     if !diverged.is_empty() {
         return Err(format!("ranks {diverged:?} have other replicas than the first one").into());
     }
-    let mut logits = Vec::new();
-    model.logits(&training.batches[0], &mut logits)?;
-    Ok(Run { losses, weights: weights(&model)?, logits })
+    Ok(found)
 }
 
 fn trains_as_one(bench: &Bench, words: &mut Words, interaction: Interaction) -> Outcome {
@@ -147,11 +145,7 @@ pub(super) fn is_as_one(
     if of_all_ranks(training, devices, Precision::Fp32, plan)? != found {
         return Err(format!("two trainings over {} ranks differ", devices.len()).into());
     }
-    let mut alone = training.on_gpu(bench, Precision::Fp32)?;
-    let losses = training.losses_on_gpu(&mut alone)?;
-    let mut logits = Vec::new();
-    alone.logits(&training.batches[0], &mut logits)?;
-    found.nearness(&Run { losses, weights: weights(&alone)?, logits })
+    found.nearness(&Run::of(training, &mut training.on_gpu(bench, Precision::Fp32)?)?)
 }
 
 fn learns_as_one(bench: &Bench, words: &mut Words, precision: Precision) -> Outcome {

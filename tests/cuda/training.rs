@@ -288,6 +288,13 @@ pub(super) struct Run {
 pub(super) type Nearness = Result<(), String>;
 
 impl Run {
+    /// Trains a model, and has it score the first batch.
+    pub(super) fn of(training: &Training, model: &mut CudaModel) -> Result<Self, Failed> {
+        let (losses, mut logits) = (training.losses_on_gpu(model)?, Vec::new());
+        model.logits(&training.batches[0], &mut logits)?;
+        Ok(Self { losses, weights: weights(model)?, logits })
+    }
+
     /// How near it has come to what another one in fp32 came to.
     ///
     /// # Errors
@@ -335,12 +342,7 @@ fn trains_as_on_the_cpu(bench: &Bench, words: &mut Words, interaction: Interacti
         let training = Training::random(words, interaction, 200).with_exact_rows();
         let mut nearness = Ok(());
         for precision in [Precision::Fp32, Precision::Tf32, Precision::Bf16, Precision::Fp16] {
-            let run = || {
-                let mut model = training.on_gpu(bench, precision)?;
-                let (losses, mut logits) = (training.losses_on_gpu(&mut model)?, Vec::new());
-                model.logits(&training.batches[0], &mut logits)?;
-                Ok::<_, Failed>(Run { losses, weights: weights(&model)?, logits })
-            };
+            let run = || Run::of(&training, &mut training.on_gpu(bench, precision)?);
             let found = run()?;
             if run()? != found {
                 return Err(format!("two trainings in {} are not the same", precision.name()).into());

@@ -30,10 +30,12 @@ const NODE_CASES: u64 = 2;
 /// What gradients are multiplied by, as the loss of fp16 is.
 const SCALE: f32 = 4.0;
 
+/// A test: what it does with a case.
+type CaseBody = fn(&Case, &mut Words) -> Outcome;
+
 /// The tests: each on one GPU, and where there are several on two and on all of them; and over two nodes, which have
 /// one or two GPUs each. Each runs `most` cases at most. Beside each, whether there are too few GPUs for it.
 pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bool)> {
-    type CaseBody = fn(&Case, &mut Words) -> Outcome;
     let bodies: [(&str, CaseBody); 10] = [
         ("first_weights_are_the_cpus", first_weights_are_the_cpus),
         ("routes_are_the_cpus", routes_are_the_cpus),
@@ -55,11 +57,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
         let gpus = NODES * places;
         for (name, body) in bodies {
             let trial = Trial::test(format!("exchange::{name}_on_{NODES}_nodes_of_{places}"), move || {
-                (0..NODE_CASES.min(most)).try_for_each(|number| {
-                    let mut words = Words { seed: seed ^ number << 32, next: 0 };
-                    let case = Case::of_nodes(&mut words, places)?;
-                    body(&case, &mut words).map_err(|failed| told(failed, (seed, number), &case))
-                })
+                on_cases((seed, NODE_CASES.min(most)), |words| Case::of_nodes(words, places), body)
             });
             trials.push((trial, devices < gpus));
         }
@@ -69,11 +67,7 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
             let trial = Trial::test(format!("exchange::{name}_on_{gpus}"), move || {
                 // Mapping memory into several GPUs takes the driver its time.
                 let cases = if gpus > 1 { CASES / 3 } else { CASES };
-                (0..cases.min(most)).try_for_each(|number| {
-                    let mut words = Words { seed: seed ^ number << 32, next: 0 };
-                    let case = Case::random(&mut words, gpus)?;
-                    body(&case, &mut words).map_err(|failed| told(failed, (seed, number), &case))
-                })
+                on_cases((seed, cases.min(most)), |words| Case::random(words, gpus), body)
             });
             trials.push((trial, devices == 0));
         }
@@ -81,21 +75,27 @@ pub(crate) fn trials((seed, most): (u64, u64), devices: usize) -> Vec<(Trial, bo
         trials.push((Trial::test(name, move || a_rank_that_does_not_come_is_named(gpus)), devices == 0));
     }
     let trial = Trial::test("exchange::one_rank_learns_as_tables_on_one_gpu", move || {
-        (0..CASES.min(most)).try_for_each(|number| {
-            let mut words = Words { seed: seed ^ number << 32, next: 0 };
-            let case = Case::by_rows(&mut words, 1, 1)?;
-            one_rank_learns_as_tables_on_one_gpu(&case, &mut words)
-                .map_err(|failed| told(failed, (seed, number), &case))
-        })
+        let case = |words: &mut Words| Case::by_rows(words, 1, 1);
+        on_cases((seed, CASES.min(most)), case, one_rank_learns_as_tables_on_one_gpu)
     });
     trials.push((trial, devices == 0));
     trials
 }
 
-/// What failed, with the case that it failed in.
-fn told(failed: Failed, (seed, number): (u64, u64), case: &Case) -> Failed {
-    let what = failed.message().unwrap_or_default();
-    format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
+/// Does the same with so many random cases; where that fails, it tells in which.
+fn on_cases(
+    (seed, cases): (u64, u64),
+    draw: impl Fn(&mut Words) -> Result<Case, Failed>,
+    body: CaseBody,
+) -> Outcome {
+    (0..cases).try_for_each(|number| {
+        let mut words = Words { seed: seed ^ number << 32, next: 0 };
+        let case = draw(&mut words)?;
+        body(&case, &mut words).map_err(|failed| {
+            let what = failed.message().unwrap_or_default();
+            format!("seed {seed}, case {number}, {:?}: {what}", case.layout).into()
+        })
+    })
 }
 
 /// Tables over ranks.

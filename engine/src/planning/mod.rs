@@ -86,8 +86,8 @@ impl Planning {
             features.push(vec![number]);
         }
         let own = |number: usize| {
-            let column = &spec.features[*features[number].first()?].column;
-            job.table_of(column).map(|(_, table)| table).filter(|_| number < spec.tables.len())
+            let of_spec = features[..spec.tables.len()].get(number)?;
+            Some(job.table_of(&spec.features[*of_spec.first()?].column)?.1)
         };
         let wanted = (0..tables.len()).map(|number| {
             let own = own(number);
