@@ -169,7 +169,7 @@ impl<T: Element> Trainer<T> {
             size,
             outcomes,
         };
-        let pass_of = |place: usize, size: usize, input: &InputSlot| {
+        let pass_of = |tables: Option<&Tables>, place: usize, size: usize, input: &InputSlot| {
             let batch = Routed { ids: input.input().ids, place, size };
             enqueue_pass(network, tables, main, (input.input(), batch), &scoring)
         };
@@ -179,17 +179,21 @@ impl<T: Element> Trainer<T> {
         // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
         unsafe {
             if together.is_some() {
-                // What waits for others may keep a library from loading: so nobody waits before all have loaded theirs.
+                // cuBLASLt loads a kernel when it is first launched. The driver then holds the context's lock until the
+                // GPU is idle, which it never is while a rank waits on it for another rank of the same GPU, whose
+                // launches wait for that lock. So every rank first runs all layers, those of both batch sizes, without
+                // the barriers between ranks.
                 for phase in Phase::ALL.into_iter().filter(|phase| phase.is_of_layers()) {
                     first.enqueue(phase, main)?;
                 }
+                pass_of(None, 0, 0, &inputs[0])?;
                 main.synchronize()?;
                 self.meet()?;
                 first.route(main)?;
             }
             first.enqueue_all(&lanes)?;
         }
-        pass_of(0, 0, &inputs[0])?;
+        pass_of(Some(tables), 0, 0, &inputs[0])?;
         network.hold(main, false)?;
         self.meet()?;
         let mut slots = Vec::new();
@@ -207,7 +211,7 @@ impl<T: Element> Trainer<T> {
                 Ok::<_, Error>(OfSize {
                     rest: (size > 0).then(|| Graph::capture(routes, rest)).transpose()?,
                     iteration: Graph::capture(main, all)?,
-                    pass: Graph::capture(main, || pass_of(place, size, &input))?,
+                    pass: Graph::capture(main, || pass_of(Some(tables), place, size, &input))?,
                 })
             });
             slots.push(TrainSlot {
@@ -567,10 +571,10 @@ fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome)
     StepOutcome { loss, left_out }
 }
 
-/// Enqueues scoring the samples of a slot.
+/// Enqueues scoring the samples of a slot; without `tables`, the layers alone, which involve no other rank.
 fn enqueue_pass<T: Element>(
     network: &Network<T>,
-    tables: &Tables,
+    tables: Option<&Tables>,
     main: &Lane,
     (input, batch): (Input, Routed),
     plan: &Forward,
@@ -579,11 +583,12 @@ fn enqueue_pass<T: Element>(
     // SAFETY: network, tables and slot live as long as the trainer, and the lane orders the work.
     unsafe {
         network.bottom_forward(main, input, plan)?;
-        network.look_up(main, tables, batch, samples)?;
+        if let Some(tables) = tables {
+            network.look_up(main, tables, batch, samples)?;
+        }
         network.interact(main, plan)?;
         network.hidden_forward(main, plan)?;
         network.head(main, input, samples, false)?;
-        tables.meet(main)?;
+        tables.map_or(Ok(()), |tables| Ok(tables.meet(main)?))
     }
-    Ok(())
 }
