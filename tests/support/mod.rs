@@ -10,6 +10,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+pub(crate) mod seccomp;
+
 /// How the process ends; `rankine --help` documents the numbers.
 pub(crate) const SUCCESS: i32 = 0;
 pub(crate) const FAILED: i32 = 1;
