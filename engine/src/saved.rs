@@ -18,8 +18,9 @@ use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
+use rankine_reader::publish::PartialDir;
 use rankine_reader::sealed::{self, Checksum};
-use rankine_reader::write::{CheckedFile, PartialDir, write_file};
+use rankine_reader::write::{CheckedFile, write_file};
 use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
@@ -171,7 +172,19 @@ pub fn for_each_run(
 /// # Errors
 /// [`SavedModelError::Write`], [`SavedModelError::NotFinite`] and [`SavedModelError::Gpu`].
 pub fn save(dir: &Path, model: &impl Weights, steps: u64, dataset: &Dataset) -> Result<(), SavedModelError> {
-    let partial = PartialDir::create(dir)?;
+    save_into(PartialDir::create(dir)?, model, steps, dataset)
+}
+
+/// The same into a folder that was begun.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_into(
+    partial: PartialDir,
+    model: &impl Weights,
+    steps: u64,
+    dataset: &Dataset,
+) -> Result<(), SavedModelError> {
     let mut vocabularies = Vec::new();
     for file in vocabularies_of(dataset) {
         let path = partial.path().join(&file.name);

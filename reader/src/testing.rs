@@ -139,7 +139,7 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
         row[0] = number as f32;
     }
     let home = tempfile::tempdir().unwrap();
-    let dir = crate::write::PartialDir::create(&home.path().join("data")).unwrap();
+    let dir = crate::publish::PartialDir::create(&home.path().join("data")).unwrap();
     let mut writer = crate::write::DatasetWriter::new(&dir, schema.clone(), block_samples).unwrap();
     writer.push(crate::Part::Train, &train).unwrap();
     writer.push(crate::Part::Eval, &samples_of(&schema, samples.div_ceil(10), 2)).unwrap();

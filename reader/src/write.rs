@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use crate::block::{self, BlockId};
 use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
 use crate::error::{Error, IoContext, Result};
+use crate::publish::{PartialDir, sync_dir};
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
 use crate::sealed::Checksum;
@@ -18,90 +19,6 @@ use crate::statistics::{self, TableCounter};
 
 /// A file of blocks is closed, and the next begun, once it has this length.
 const FILE_BYTES: u64 = 1 << 30;
-
-/// A folder in the making: `DIR.partial` until [`PartialDir::publish`] renames it to `DIR`. Dropped before, it goes.
-#[derive(Debug)]
-pub struct PartialDir {
-    path: PathBuf,
-    target: PathBuf,
-    lock: File,
-    published: bool,
-}
-
-impl PartialDir {
-    const LOCK_NAME: &str = ".lock";
-
-    /// Makes `DIR.partial`, in place of what an interrupted run left there.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] where the target is there already, or another process is at work on it.
-    pub fn create(target: &Path) -> Result<Self> {
-        let taken = match fs::read_dir(target) {
-            Ok(mut entries) => entries.next().is_some(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-            Err(source) => return Err(Error::Io { doing: "write to", path: target.to_owned(), source }),
-        };
-        if taken {
-            return Err(Error::invalid(format!(
-                "{} is there already and is not empty: remove it, or choose another folder",
-                target.display()
-            )));
-        }
-        let path = target.with_added_extension("partial");
-        let lock_path = path.join(Self::LOCK_NAME);
-        fs::create_dir_all(&path).context("create", &path)?;
-        let lock = File::create(&lock_path).context("create", &lock_path)?;
-        if lock.try_lock().is_err() {
-            return Err(Error::invalid(format!("another process is writing {} now", path.display())));
-        }
-        for entry in fs::read_dir(&path).context("read", &path)? {
-            let entry = entry.context("read", &path)?;
-            if entry.file_name() == Self::LOCK_NAME {
-                continue;
-            }
-            let old = entry.path();
-            let removed = if old.is_dir() { fs::remove_dir_all(&old) } else { fs::remove_file(&old) };
-            removed.context("remove", &old)?;
-        }
-        Ok(Self { path, target: target.to_owned(), lock, published: false })
-    }
-
-    /// The folder to write to.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Gives the folder its final name, durably: every file in it must have been synced.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn publish(mut self) -> Result<()> {
-        let lock_path = self.path.join(Self::LOCK_NAME);
-        fs::remove_file(&lock_path).context("remove", &lock_path)?;
-        sync_dir(&self.path)?;
-        fs::rename(&self.path, &self.target).context("rename to its final name", &self.path)?;
-        self.published = true;
-        let parent = match self.target.parent() {
-            Some(parent) if parent != Path::new("") => parent,
-            _ => Path::new("."),
-        };
-        sync_dir(parent)
-    }
-}
-
-impl Drop for PartialDir {
-    fn drop(&mut self) {
-        if !self.published {
-            // What cannot be removed is no dataset either: it has no manifest, and the next run replaces it.
-            let _ = fs::remove_dir_all(&self.path);
-        }
-        let _ = self.lock.unlock();
-    }
-}
-
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).context("sync", dir)
-}
 
 /// Writes a whole file, durably, and returns what a manifest says of it. `name` is the path below `dir`, with forward
 /// slashes; its folder must be there.

@@ -16,11 +16,12 @@ use rankine_reader::block::{self, Block, BlockId};
 use rankine_reader::convert::{Conversion, RowCounts, RowFormat};
 use rankine_reader::dataset::{self, Manifest, Origin};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::publish::PartialDir;
 use rankine_reader::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,
 };
 use rankine_reader::statistics;
-use rankine_reader::write::{DatasetWriter, PartialDir};
+use rankine_reader::write::DatasetWriter;
 use rankine_reader::{Dataset, Part, Samples, Schema};
 use serde_json::Value;
 use serde_json::value::RawValue;

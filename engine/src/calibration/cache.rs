@@ -4,9 +4,9 @@ use std::env;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process;
 
 use rankine_cuda::calibrate::Figures;
+use rankine_reader::publish::replace_file;
 use serde::{Deserialize, Serialize};
 
 use super::Gpus;
@@ -58,11 +58,7 @@ fn recall_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
 fn keep_in(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let text = serde_json::to_string_pretty(&Kept::of(gpus, figures)).expect("figures are plain data") + "\n";
-    let (path, partial) =
-        (folder.join(file_name(gpus)), folder.join(format!("{}.{}", file_name(gpus), process::id())));
-    fs::write(&partial, text)?;
-    // Whoever reads meanwhile reads what was there, or all of this.
-    fs::rename(partial, path)
+    replace_file(&folder.join(file_name(gpus)), text.as_bytes()).map_err(io::Error::other)
 }
 
 /// `$XDG_CACHE_HOME/rankine`, by default `~/.cache/rankine`.

@@ -10,6 +10,7 @@ use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
     SchemaFile, Split, VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
 };
+use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
 
 use super::progress::Progress;
@@ -229,6 +230,7 @@ impl Named {
     fn convert(self, convert: Convert, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
         let schema = SchemaFile::load(&self.schema)?;
         let options = self.common.options(self.dense_dtype).with_memory(self.counting.memory);
+        refuse_inputs(&options.out, [&self.schema])?;
         Ok((convert(&options, &schema, self.min_count.get(), bars)?, options.out))
     }
 }
@@ -249,6 +251,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         Format::Csv(Csv { named }) => named.convert(convert_csv, &bars)?,
         Format::HugectrRaw(args) => {
             let options = args.common.options(args.dense_dtype);
+            refuse_inputs(&options.out, [&args.shape])?;
             (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
         }
         Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &bars)?,

@@ -1,11 +1,12 @@
 //! `rankine generate`: a synthetic dataset.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rankine::job::{Count, NonNegative, ThreadCount};
 use rankine::system;
 use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
+use rankine_reader::publish::refuse_inputs;
 
 use super::progress::Progress;
 use super::{CommandError, output};
@@ -64,6 +65,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         alpha: args.alpha.get(),
         seed: args.seed,
     };
+    refuse_inputs(&args.out, [Path::new(&args.shape)])?;
     let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, false);
     let threads = system::thread_count(args.threads);
     let manifest = generate::generate(&spec, &args.out, threads, |samples| progress.at(samples))?;

@@ -1,12 +1,12 @@
 //! `rankine init`: a job to begin with.
 
-use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use rankine::job::Model;
 use rankine::training::{StarterData, starter_job};
 use rankine_reader::Dataset;
+use rankine_reader::publish::{PartialFile, refuse_inputs};
 
 use super::raw::RecordArgs;
 use super::{CommandError, Exit, output};
@@ -52,6 +52,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    let shape_file = args.shape.as_deref().map(Path::new);
+    let inputs = args.data.as_deref().into_iter().chain(shape_file);
+    let raw = args.raw.iter().chain(&args.eval).map(PathBuf::as_path);
+    refuse_inputs(&args.out, inputs.chain(raw))?;
     let kind = args.model.as_deref();
     let text = match (&args.data, &args.shape) {
         (None, Some(shape)) => {
@@ -65,14 +69,10 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             starter_job(&Dataset::open(dir)?, StarterData::Folder(dir), kind)
         }
     };
-    let written = File::create_new(&args.out).and_then(|mut file| file.write_all(text.as_bytes()));
+    let mut file = PartialFile::create_new(&args.out)?;
+    let written = file.write_all(text.as_bytes());
     let out = args.out.display();
-    written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => CommandError::new(
-            Exit::Usage,
-            format!("{out} is there already, and is not overwritten: choose another --out, or remove it"),
-        ),
-        _ => CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")),
-    })?;
+    written.map_err(|error| CommandError::new(Exit::Failed, format!("cannot write {out}: {error}")))?;
+    file.publish()?;
     output::text(format_args!("job    {out}\nnext   rankine train {out}\n"))
 }

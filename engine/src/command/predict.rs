@@ -8,6 +8,7 @@ use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, 
 use rankine::saved::SavedModel;
 use rankine::system;
 use rankine::training::{self, EvaluationOptions, RunDir};
+use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
 
@@ -74,6 +75,8 @@ struct Outcome<'a> {
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let model_dir = RunDir::model_path(&args.run);
+    let rows = args.files.iter().chain(&args.data).map(PathBuf::as_path);
+    refuse_inputs(&args.out, rows.chain([model_dir.as_path(), &RunDir::job_path(&args.run)]))?;
     let saved = SavedModel::open(&model_dir)?;
     let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
     let (pool, _) = training::thread_pool(&job)?;

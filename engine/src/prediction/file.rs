@@ -1,18 +1,17 @@
 //! The file of predictions: CSV with a column `row` and one a head, which appears only when it is whole.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use rankine_reader::publish::PartialFile;
 
 use super::PredictError;
 
-/// A file of predictions that is being written, under a name of its own until it is whole.
+/// A file of predictions that is being written.
 #[derive(Debug)]
 pub(super) struct PredictionFile {
     path: PathBuf,
-    partial: PathBuf,
-    out: BufWriter<File>,
-    published: bool,
+    out: PartialFile,
 }
 
 impl PredictionFile {
@@ -21,12 +20,7 @@ impl PredictionFile {
         path: &Path,
         labels: impl Iterator<Item = &'a str>,
     ) -> Result<Self, PredictError> {
-        let mut partial = path.to_owned().into_os_string();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let file =
-            File::create(&partial).map_err(|source| PredictError::Write { path: partial.clone(), source })?;
-        let mut this = Self { path: path.to_owned(), partial, out: BufWriter::new(file), published: false };
+        let mut this = Self { path: path.to_owned(), out: PartialFile::create(path)? };
         let header = labels.fold(String::from("row"), |header, label| header + "," + &field(label));
         this.put(|out| writeln!(out, "{header}"))?;
         Ok(this)
@@ -49,30 +43,14 @@ impl PredictionFile {
 
     fn put(
         &mut self,
-        write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
+        write: impl FnOnce(&mut PartialFile) -> std::io::Result<()>,
     ) -> Result<(), PredictError> {
-        write(&mut self.out).map_err(|source| PredictError::Write { path: self.partial.clone(), source })
+        write(&mut self.out).map_err(|source| PredictError::Write { path: self.path.clone(), source })
     }
 
     /// Gives the file its name, once it is on disk.
-    pub(super) fn publish(mut self) -> Result<(), PredictError> {
-        self.put(|out| {
-            out.flush()?;
-            out.get_ref().sync_all()
-        })?;
-        fs::rename(&self.partial, &self.path)
-            .map_err(|source| PredictError::Write { path: self.path.clone(), source })?;
-        self.published = true;
-        Ok(())
-    }
-}
-
-impl Drop for PredictionFile {
-    fn drop(&mut self) {
-        if !self.published {
-            // What is left of a prediction that failed is of no use; where it cannot be removed, its name tells.
-            let _ = fs::remove_file(&self.partial);
-        }
+    pub(super) fn publish(self) -> Result<(), PredictError> {
+        Ok(self.out.publish()?)
     }
 }
 
@@ -87,6 +65,8 @@ fn field(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

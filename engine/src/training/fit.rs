@@ -422,10 +422,10 @@ impl Fit<'_> {
             None => self.evaluate(total.steps)?,
         };
         self.processes.does(Phase::Saving, total.steps);
-        match &self.run {
+        match &mut self.run {
             Some(run) => {
-                let path = RunDir::model_path(run.path());
-                let save = || saved::save(&path, &self.learner, total.steps, self.dataset);
+                let dir = run.begin_model()?;
+                let save = || saved::save_into(dir, &self.learner, total.steps, self.dataset);
                 // Of several, each tells how far it is.
                 if self.processes.size() == 1 {
                     alive(self.processes, total.steps, save)?

@@ -1,20 +1,26 @@
 //! A run's folder: the effective job, the metrics as they come, the summary and the model.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
+use rankine_reader::publish::{Lock, PartialDir, ReservedDir, replace_file_under};
+use rankine_reader::utc::Utc;
 use serde::{Deserialize, Serialize};
 
 use super::{Summary, TrainError};
 use crate::job::Job;
 
-/// The folder of one run.
+/// The folder of one run, which this process alone writes.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
     metrics: File,
+    /// Where the model goes. It is reserved before training: at the end it would be too late to find out that the file
+    /// system has no locks, or that another process is writing there.
+    model: Option<ReservedDir>,
+    /// On the folder and what is in it, except for the model. Dropped last.
+    lock: Lock,
 }
 
 impl RunDir {
@@ -35,16 +41,26 @@ impl RunDir {
             move |source| TrainError::Write { path, source }
         };
         fs::create_dir_all(&path).map_err(write(&path))?;
-        if fs::read_dir(&path).map_err(write(&path))?.next().is_some() {
+        let lock = Lock::within(&path)?;
+        if !is_empty(&path).map_err(write(&path))? {
             return Err(TrainError::RunDir(format!(
                 "the run folder {} is not empty: choose another --run-dir, remove it, or go on there with --resume",
                 path.display()
             )));
         }
-        let metrics = open_metrics(&path)?;
-        let run = Self { path, metrics };
+        let run = Self::locked(path, lock)?;
         run.write_job(job)?;
         Ok(run)
+    }
+
+    /// Opens the log of a folder that is locked, and reserves the place of the model.
+    fn locked(path: PathBuf, lock: Lock) -> Result<Self, TrainError> {
+        let log = path.join(Self::METRICS_NAME);
+        let metrics = File::options().append(true).create(true).open(&log);
+        let metrics = metrics.map_err(|source| TrainError::Write { path: log, source })?;
+        let model = ReservedDir::new(&Self::model_path(&path))?;
+        model.discard_leftover()?;
+        Ok(Self { path, metrics, model: Some(model), lock })
     }
 
     /// Goes on in a run's folder, or begins where there is nothing. The log and the job stay as they are until
@@ -54,12 +70,11 @@ impl RunDir {
     /// [`TrainError::RunDir`] where another process is at work there, or where there is something that is no run;
     /// [`TrainError::Write`].
     pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
-        let is_empty = match fs::read_dir(path) {
-            Ok(mut entries) => entries.next().is_none(),
+        let is_new = match is_empty(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
-            Err(error) => return Err(unreadable(path, &error)),
+            is_new => is_new.map_err(|error| unreadable(path, &error))?,
         };
-        if is_empty {
+        if is_new {
             return Self::create(Some(path), job);
         }
         if !path.join(Self::METRICS_NAME).exists() && !path.join(Self::JOB_NAME).exists() {
@@ -68,7 +83,7 @@ impl RunDir {
                 path.display()
             )));
         }
-        Ok(Self { path: path.to_owned(), metrics: open_metrics(path)? })
+        Self::locked(path.to_owned(), Lock::within(path)?)
     }
 
     /// The summary of a run that has come to its end.
@@ -113,14 +128,16 @@ impl RunDir {
 
     /// Writes a file durably, in place of one that is there.
     fn replace(&self, name: &str, text: &str) -> Result<(), TrainError> {
-        let (path, temporary) = (self.path.join(name), self.path.join(format!(".{name}.partial")));
-        let written = File::create(&temporary).and_then(|mut file| {
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(&self.path)?.sync_all()
-        });
-        written.map_err(|source| TrainError::Write { path, source })
+        Ok(replace_file_under(&self.lock, &self.path.join(name), text.as_bytes())?)
+    }
+
+    /// Begins to save the model, in a folder that gets its name once it is complete.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] where there is a model already, or where the folder cannot be made.
+    pub(super) fn begin_model(&mut self) -> Result<PartialDir, TrainError> {
+        let model = self.model.take().map_or_else(|| ReservedDir::new(&Self::model_path(&self.path)), Ok);
+        Ok(model.and_then(ReservedDir::begin)?)
     }
 
     /// Where the checkpoints of a run lie.
@@ -166,14 +183,12 @@ impl RunDir {
 
     /// Writes `tuning.json`: the algorithms that a GPU's products take, with which `device.tuning` computes alike.
     pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
-        let path = self.path.join("tuning.json");
-        fs::write(&path, record).map_err(|source| TrainError::Write { path, source })
+        self.replace("tuning.json", record)
     }
 
     /// Writes `machine.toml`: what the planner took GPUs to do in a second, with which `device.machine` plans alike.
     pub(super) fn write_machine(&self, text: &str) -> Result<(), TrainError> {
-        let path = self.path.join("machine.toml");
-        fs::write(&path, text).map_err(|source| TrainError::Write { path, source })
+        self.replace("machine.toml", text)
     }
 
     /// Writes `summary.json`, whole or not at all.
@@ -189,19 +204,14 @@ fn unreadable(path: &Path, error: &std::io::Error) -> TrainError {
     TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
 }
 
-/// Opens the log to append to it, and keeps other processes from doing the same.
-fn open_metrics(dir: &Path) -> Result<File, TrainError> {
-    let path = dir.join(RunDir::METRICS_NAME);
-    let metrics = File::options().append(true).create(true).open(&path);
-    let metrics = metrics.map_err(|source| TrainError::Write { path, source })?;
-    match metrics.try_lock() {
-        Err(TryLockError::WouldBlock) => Err(TrainError::RunDir(format!(
-            "another process trains in {} now: wait for its end, or choose another --run-dir",
-            dir.display()
-        ))),
-        // Where a file system has no locks, nobody is kept out.
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(metrics),
+/// Whether a run's folder is empty but for the files of its lock.
+fn is_empty(path: &Path) -> std::io::Result<bool> {
+    for entry in fs::read_dir(path)? {
+        if !Lock::is_lock_name(&entry?.file_name()) {
+            return Ok(false);
+        }
     }
+    Ok(true)
 }
 
 /// How many bytes of a log are whole lines of steps up to this one; what follows the first that is not, is not either.
@@ -220,28 +230,13 @@ fn lines_up_to(text: &[u8], step: u64) -> usize {
 
 /// A folder below `runs` that is not there yet.
 fn fresh(name: &str) -> PathBuf {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let base = Path::new("runs").join(format!("{name}-{}", utc(since_1970.as_secs())));
+    let base = Path::new("runs").join(format!("{name}-{}", Utc::now().compact()));
     let numbered = (2..).map(|number| {
         let mut path = base.clone().into_os_string();
         path.push(format!("-{number}"));
         PathBuf::from(path)
     });
     std::iter::once(base.clone()).chain(numbered).find(|path| !path.exists()).expect("numbers do not run out")
-}
-
-/// `YYYYMMDD-HHMMSS` in UTC, of seconds since 1970. Days to dates by Howard Hinnant's `civil_from_days`.
-fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}{month:02}{day:02}-{:02}{:02}{:02}", second / 3600, second / 60 % 60, second % 60)
 }
 
 #[cfg(test)]
@@ -260,14 +255,5 @@ mod tests {
         let torn = text.replacen("20", "2\0", 1);
         assert_eq!(lines_up_to(torn.as_bytes(), 40), line(10).len());
         assert_eq!(lines_up_to(b"", 40), 0);
-    }
-
-    #[test]
-    fn dates_are_right() {
-        assert_eq!(utc(0), "19700101-000000");
-        assert_eq!(utc(951_782_399), "20000228-235959");
-        assert_eq!(utc(951_782_400), "20000229-000000");
-        assert_eq!(utc(4_107_542_399), "21000228-235959");
-        assert_eq!(utc(4_107_542_400), "21000301-000000");
     }
 }

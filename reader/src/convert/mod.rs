@@ -65,9 +65,10 @@ use std::sync::Arc;
 
 use crate::dataset::Origin;
 use crate::error::{Error, IoContext, Result};
+use crate::publish::{PartialDir, refuse_inputs, sync_dir};
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
 use crate::vocabulary;
-use crate::write::{CheckedFile, DatasetWriter, PartialDir, sync_dir, write_file};
+use crate::write::{CheckedFile, DatasetWriter, write_file};
 
 use criteo::CriteoParser;
 use lines::{Limits, LineRules, Source};
@@ -236,6 +237,7 @@ fn convert<S: RowSource>(
     source: &S,
     progress: &dyn Progress,
 ) -> Result<ConversionReport> {
+    refuse_inputs(&options.out, options.files.iter().chain(&options.eval))?;
     let dir = PartialDir::create(&options.out)?;
     let pass = Pass::new(options, source, &plan.draft, progress)?;
     let mut learnt = learn::learn(&pass, plan, dir.path())?;

@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::{Manifest, Origin, Part};
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
+use crate::publish::PartialDir;
 use crate::rng::Rng;
 use crate::samples::Samples;
 use crate::schema::{DenseFunction, Hotness, Schema};
-use crate::write::{DatasetWriter, PartialDir};
+use crate::write::DatasetWriter;
 
 pub use power_law::PowerLaw;
 pub use shape::Shape;

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::ladder;
 use super::options::Rung;
 use super::reads::{ReadRequest, Reads};
 use super::slab::SlabRing;
+use crate::publish::unique_suffix;
 
 /// Bytes of the file that is tried: several reads' worth.
 const PROBE_BYTES: usize = 256 * 1024;
@@ -54,13 +56,19 @@ struct TemporaryFile {
 
 impl TemporaryFile {
     fn create(dir: &Path) -> Result<Self, String> {
-        let path = dir.join(format!(".rankine-probe-{}", std::process::id()));
+        Self::create_at(dir.join(format!(".rankine-probe-{}", unique_suffix())))
+    }
+
+    /// The folder may be anybody's: what was put there under the file's name is neither written nor followed.
+    fn create_at(path: PathBuf) -> Result<Self, String> {
         let bytes: Vec<u8> = (0..PROBE_BYTES).map(|at| (at ^ (at >> 8)) as u8).collect();
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&path);
-        let error = |error| format!("cannot write {}: {error}", path.display());
-        // From here on the file is removed, whatever comes of it.
-        let (mut file, made) = (file.map_err(error)?, Self { path: path.clone(), bytes });
-        file.write_all(&made.bytes).and_then(|()| File::sync_all(&file)).map_err(error)?;
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create_new(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        let failed = |error| format!("cannot write {}: {error}", path.display());
+        let mut file = file.map_err(failed)?;
+        // From here on the file is removed, whatever happens.
+        let made = Self { path: path.clone(), bytes };
+        file.write_all(&made.bytes).and_then(|()| File::sync_all(&file)).map_err(failed)?;
         Ok(made)
     }
 }
@@ -87,6 +95,21 @@ mod tests {
             }
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_lies_under_the_name_of_the_probe_is_neither_written_nor_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (probe, precious) = (dir.path().join("probe"), dir.path().join("precious"));
+        fs::write(&precious, "kept").unwrap();
+        for link in [&precious, &dir.path().join("missing")] {
+            std::os::unix::fs::symlink(link, &probe).unwrap();
+            assert!(TemporaryFile::create_at(probe.clone()).is_err());
+            assert!(fs::symlink_metadata(&probe).unwrap().is_symlink());
+            fs::remove_file(&probe).unwrap();
+        }
+        assert_eq!(fs::read(&precious).unwrap(), b"kept");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use rankine::saved::{self, SavedModelError, Weights};
 use rankine::training;
 use rankine_embedding::rows::gather;
 use rankine_reader::Dataset;
+use rankine_reader::publish::refuse_inputs;
 
 use super::open;
 use crate::command::{CommandError, Exit, output};
@@ -64,6 +65,9 @@ impl Weights for Stored<'_> {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let checkpoint = open(&args.path)?;
     let dataset = dataset(&checkpoint, args.data.as_deref())?;
+    // Raw files lie in any folder, in which there may be room for a model, too.
+    let dataset_dir = dataset.manifest().map(|_| dataset.dir());
+    refuse_inputs(&args.out, [checkpoint.path()].into_iter().chain(dataset_dir))?;
     let steps = checkpoint.manifest().train.step;
     saved::save(&args.out, &Stored { checkpoint: &checkpoint }, steps, &dataset)?;
     output::text(format_args!("the model of step {steps} is in {}\n", args.out.display()))

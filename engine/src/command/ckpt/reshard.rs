@@ -7,9 +7,10 @@ use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine::training::RunDir;
 use rankine_embedding::Topology;
 use rankine_embedding::rows::Rows;
+use rankine_reader::publish::{Lock, refuse_inputs, replace_file_under};
 
 use super::{disk, open};
-use crate::command::{CommandError, output};
+use crate::command::{CommandError, Exit, output};
 
 /// Write a checkpoint anew, whole, in as many shards as other ranks would have written
 ///
@@ -39,11 +40,17 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let topology = Topology::new(ranks, 1).expect("there is a rank");
     let mut manifest = checkpoint.manifest().clone();
     (manifest.ranks, manifest.nodes, manifest.base) = (ranks, 1, None);
+    refuse_inputs(&args.out, [checkpoint.path()])?;
+    std::fs::create_dir_all(&args.out).map_err(|error| {
+        CommandError::new(Exit::Failed, format!("cannot create {}: {error}", args.out.display()))
+    })?;
+    // Neither a training nor another reshard works there until all is written.
+    let lock = Lock::within(&args.out)?;
     let dir = RunDir::checkpoints_path(&args.out);
     let step = manifest.train.step;
     if dir.join(rankine::checkpoint::step_name(step)).exists() {
         let what = format!("{} has a checkpoint of step {step} already", args.out.display());
-        return Err(CommandError::new(crate::command::Exit::Usage, what));
+        return Err(CommandError::new(Exit::Usage, what));
     }
     let draft = Draft::begin(disk(), &dir, step)?;
     let dense = checkpoint.dense()?;
@@ -70,13 +77,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     if let Some((_, job)) = beside.iter().find(|(name, _)| *name == "job.toml") {
         let path = RunDir::job_path(&args.out);
         if !path.exists() {
-            let wrote = std::fs::write(&path, job);
-            wrote.map_err(|error| {
-                CommandError::new(
-                    crate::command::Exit::Failed,
-                    format!("cannot write {}: {error}", path.display()),
-                )
-            })?;
+            replace_file_under(&lock, &path, job.as_bytes())?;
         }
     }
     output::text(format_args!("{}: {} bytes in {ranks} shards\n", published.path.display(), published.bytes))

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rankine_reader::publish::replace_file;
+
 use super::super::TrainError;
 use super::super::learner::Learner;
 use super::TraceSummary;
@@ -21,7 +23,7 @@ pub(in crate::training) struct Activity {
 /// Traces so many steps, which `run` does and waits for, and writes what the GPU did to a file.
 ///
 /// # Errors
-/// Those of `run`; [`TrainError::Device`] where no trace can be taken here, [`TrainError::Write`] where the file cannot
+/// Those of `run`; [`TrainError::Device`] where no trace can be taken here, [`TrainError::Data`] where the file cannot
 /// be written.
 pub(super) fn take(
     learner: &mut Learner,
@@ -30,9 +32,7 @@ pub(super) fn take(
     run: impl FnOnce(&mut Learner) -> Result<(), TrainError>,
 ) -> Result<TraceSummary, TrainError> {
     let activities = learner.trace(run)?;
-    let write = |source| TrainError::Write { path: path.to_owned(), source };
-    let json = serde_json::to_string(&chrome(&activities)).map_err(|error| write(error.into()))?;
-    std::fs::write(path, json).map_err(write)?;
+    replace_file(path, chrome(&activities).to_string().as_bytes())?;
     let kernels = activities.iter().filter(|activity| activity.is_kernel).count();
     Ok(TraceSummary {
         path: path.display().to_string(),

@@ -1,0 +1,206 @@
+//! Folders that appear whole or not at all.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::lock::Lock;
+use super::path::{parent, resolve};
+use super::sync_dir;
+use crate::error::{Error, IoContext, Result};
+
+/// The ending of a folder in the making.
+const PARTIAL: &str = "partial";
+/// An empty file in a folder in the making: without it the folder is somebody else's, whatever its name.
+const MARKER_NAME: &str = ".rankine-partial";
+
+/// A folder that this process alone may publish; nothing is written yet.
+#[derive(Debug)]
+pub struct ReservedDir {
+    path: PathBuf,
+    target: PathBuf,
+    _lock: Lock,
+}
+
+impl ReservedDir {
+    /// Locks `target`, follows it where it is a symbolic link, and makes the folders that it lies in.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where another process is writing it, or where it cannot be published; [`Error::Io`].
+    pub fn new(target: &Path) -> Result<Self> {
+        if target.extension().is_some_and(|extension| extension == PARTIAL) {
+            return Err(Error::invalid(format!(
+                "{}: names that end with .{PARTIAL} are kept for unfinished folders, choose another name",
+                target.display()
+            )));
+        }
+        create_folders(parent(target))?;
+        let target = resolve(target)?;
+        let path = target.with_added_extension(PARTIAL);
+        // A folder is published by a rename, which does not lead from one file system to another.
+        let devices =
+            [fs::metadata(&target), fs::metadata(parent(&target))].map(|metadata| metadata.map(|m| m.dev()));
+        if let [Ok(own), Ok(folder)] = devices
+            && own != folder
+        {
+            return Err(Error::invalid(format!(
+                "{} is a mount point, which cannot be replaced: choose a folder within it",
+                target.display()
+            )));
+        }
+        let lock = Lock::beside(&target)?;
+        Ok(Self { path, target, _lock: lock })
+    }
+
+    /// Removes what a process that ended left of the folder, and reports it. To be called where the folder is known to
+    /// be of Rankine.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn discard_leftover(&self) -> Result<()> {
+        if fs::symlink_metadata(&self.path).is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return Ok(());
+        }
+        let bytes = bytes_below(&self.path);
+        fs::remove_dir_all(&self.path).context("remove", &self.path)?;
+        tracing::info!("removed {} ({bytes} bytes), left by an interrupted process", self.path.display());
+        Ok(())
+    }
+
+    /// Makes the folder to write to, in place of what a process that ended left there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where the target is not empty; [`Error::Io`].
+    pub fn begin(self) -> Result<PartialDir> {
+        self.refuse_taken()?;
+        if fs::symlink_metadata(&self.path).is_ok() {
+            if !is_leftover(&self.path)? {
+                return Err(Error::invalid(format!(
+                    "{} is in the way: {} is written under that name until it is complete. Move or remove it, or \
+                     choose another folder",
+                    self.path.display(),
+                    self.target.display()
+                )));
+            }
+            self.discard_leftover()?;
+        }
+        fs::create_dir(&self.path).context("create", &self.path)?;
+        let partial = PartialDir { reserved: self, published: false };
+        let marker = partial.path().join(MARKER_NAME);
+        File::create_new(&marker).context("create", &marker)?;
+        Ok(partial)
+    }
+
+    fn refuse_taken(&self) -> Result<()> {
+        let is_taken = match fs::read_dir(&self.target) {
+            Ok(mut entries) => entries.next().is_some(),
+            Err(error) if error.kind() == ErrorKind::NotFound => false,
+            Err(error) => return Err(error).context("write to", &self.target),
+        };
+        if !is_taken {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "{} is there already and is not empty: remove it, or choose another folder",
+            self.target.display()
+        )))
+    }
+}
+
+/// A folder in the making: `DIR.partial` until [`PartialDir::publish`] renames it to `DIR`. Dropped before, it is
+/// removed. The lock on `DIR` is held until all is done.
+#[derive(Debug)]
+pub struct PartialDir {
+    reserved: ReservedDir,
+    published: bool,
+}
+
+impl PartialDir {
+    /// Reserves `target` and begins to write it.
+    ///
+    /// # Errors
+    /// Those of [`ReservedDir::new`] and [`ReservedDir::begin`].
+    pub fn create(target: &Path) -> Result<Self> {
+        ReservedDir::new(target)?.begin()
+    }
+
+    /// The folder to write to.
+    pub fn path(&self) -> &Path {
+        &self.reserved.path
+    }
+
+    /// Gives the folder its final name, durably. The files in it must have been synced; folders are synced here.
+    ///
+    /// # Errors
+    /// [`Error::Io`]. Where the folder is complete and only its name is refused, it stays under the name that it has,
+    /// and the error says so.
+    pub fn publish(mut self) -> Result<()> {
+        let ReservedDir { path, target, .. } = &self.reserved;
+        let marker = path.join(MARKER_NAME);
+        fs::remove_file(&marker).context("remove", &marker)?;
+        sync_tree(path)?;
+        // This never replaces a folder that is not empty.
+        let renamed = fs::rename(path, target);
+        self.published = true;
+        renamed.map_err(|error| {
+            Error::invalid(format!(
+                "cannot give {} its name {}: {error}. It is complete: move it where you want it",
+                path.display(),
+                target.display()
+            ))
+        })?;
+        sync_dir(parent(target))
+    }
+}
+
+impl Drop for PartialDir {
+    fn drop(&mut self) {
+        // The lock is released after this: fields are dropped last.
+        if !self.published
+            && let Err(error) = fs::remove_dir_all(self.path())
+        {
+            tracing::warn!("cannot remove the unfinished folder {}: {error}", self.path().display());
+        }
+    }
+}
+
+/// Whether a folder was begun here and not finished: it has the marker, or its maker did not get as far as that.
+fn is_leftover(path: &Path) -> Result<bool> {
+    let is_dir = fs::symlink_metadata(path).context("open", path)?.is_dir();
+    Ok(is_dir
+        && (path.join(MARKER_NAME).exists() || fs::read_dir(path).context("read", path)?.next().is_none()))
+}
+
+/// Makes a folder and those that it lies in, durably.
+fn create_folders(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    create_folders(parent(path))?;
+    match fs::create_dir(path) {
+        // Another process made it.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made.context("create", path).and_then(|()| sync_dir(parent(path))),
+    }
+}
+
+/// Syncs a folder and all folders below it.
+fn sync_tree(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).context("read", dir)? {
+        let entry = entry.context("read", dir)?;
+        if entry.file_type().context("read", &entry.path())?.is_dir() {
+            sync_tree(&entry.path())?;
+        }
+    }
+    sync_dir(dir)
+}
+
+/// Bytes of all files below a path, as far as they can be counted.
+fn bytes_below(path: &Path) -> u64 {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return 0 };
+    if !metadata.is_dir() {
+        return metadata.len();
+    }
+    fs::read_dir(path).into_iter().flatten().flatten().map(|entry| bytes_below(&entry.path())).sum()
+}

@@ -1,0 +1,260 @@
+//! Files that appear whole or not at all; pipes and devices, which are written as they are.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::lock::Lock;
+use super::path::{is_unique_suffix, parent, resolve, unique_suffix};
+use super::sync_dir;
+use crate::error::{Error, IoContext, Result};
+
+/// How long [`replace_file`] waits for other processes that write the same file, which is a matter of milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PERMISSION_BITS: u32 = 0o777;
+
+/// Writes a file in place of the one that is there, durably: readers find the old file or the new one, whole. Waits for
+/// other processes that do the same; the last one wins.
+///
+/// Symbolic links are followed, and pipes and devices are written as they are.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Invalid`] where `path` is a folder, or where another process does not finish writing it.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    PartialFile::begin(path, false, |target| Lock::beside_within(target, PATIENCE).map(Some))?
+        .publish_all(bytes)
+}
+
+/// The same for a file in a folder that `lock` is a lock of, by [`Lock::within`]: the file needs no lock of its own.
+///
+/// # Errors
+/// As [`replace_file`].
+pub fn replace_file_under(_lock: &Lock, path: &Path, bytes: &[u8]) -> Result<()> {
+    PartialFile::begin(path, false, |_| Ok(None))?.publish_all(bytes)
+}
+
+/// A file in the making: `.NAME.PID-N.partial` beside its target until [`PartialFile::publish`] renames it. Dropped
+/// before, it is removed. The lock on the target is held until all is done.
+///
+/// What is written to a pipe or a device goes there at once, and cannot be taken back.
+#[derive(Debug)]
+pub struct PartialFile {
+    /// Where it is published.
+    target: PathBuf,
+    /// Where it is meanwhile; of pipes and devices `None`.
+    temporary: Option<Temporary>,
+    out: BufWriter<File>,
+    /// Whether the target must not be there.
+    is_new: bool,
+    _lock: Option<Lock>,
+}
+
+/// A file that is removed unless it is renamed.
+#[derive(Debug)]
+struct Temporary {
+    path: PathBuf,
+    renamed: bool,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.renamed
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove the unfinished file {}: {error}", self.path.display());
+        }
+    }
+}
+
+impl PartialFile {
+    /// Begins a file that replaces the one that is there, with its permissions. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where another process is writing it, or where it is a folder; [`Error::Io`].
+    pub fn create(path: &Path) -> Result<Self> {
+        Self::begin(path, false, |target| Lock::beside(target).map(Some))
+    }
+
+    /// Begins a file that must not be there yet, now and when it is published.
+    ///
+    /// # Errors
+    /// As [`PartialFile::create`], and [`Error::Invalid`] where it is there.
+    pub fn create_new(path: &Path) -> Result<Self> {
+        Self::begin(path, true, |target| Lock::beside(target).map(Some))
+    }
+
+    fn begin(path: &Path, is_new: bool, lock: impl FnOnce(&Path) -> Result<Option<Lock>>) -> Result<Self> {
+        let target = match destination(path)? {
+            Destination::File(target) => target,
+            Destination::Stream(file) => {
+                let out = BufWriter::new(file);
+                return Ok(Self {
+                    target: path.to_owned(),
+                    temporary: None,
+                    out,
+                    is_new: false,
+                    _lock: None,
+                });
+            }
+        };
+        let lock = lock(&target)?;
+        let old = old_file(&target)?;
+        if is_new && old.is_some() {
+            return Err(exists(&target));
+        }
+        remove_leftovers(&target);
+        let permissions = old.map(|old| Permissions::from_mode(old.permissions().mode() & PERMISSION_BITS));
+        let temporary = temporary_path(&target);
+        let mut options = File::options();
+        options.write(true).create_new(true);
+        if let Some(permissions) = &permissions {
+            options.mode(permissions.mode());
+        }
+        let file = options.open(&temporary).context("create", &temporary)?;
+        let temporary = Temporary { path: temporary, renamed: false };
+        // The umask may have taken some away.
+        permissions
+            .map_or(Ok(()), |own| file.set_permissions(own))
+            .context("set the permissions of", &target)?;
+        let out = BufWriter::new(file);
+        Ok(Self { target, temporary: Some(temporary), out, is_new, _lock: lock })
+    }
+
+    fn publish_all(mut self, bytes: &[u8]) -> Result<()> {
+        self.out.write_all(bytes).context("write", &self.target)?;
+        self.publish()
+    }
+
+    /// Gives the file its name, once it is on disk.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Invalid`] where it must not be there and has been made meanwhile.
+    pub fn publish(mut self) -> Result<()> {
+        self.out.flush().context("write", &self.target)?;
+        let Some(temporary) = &mut self.temporary else { return Ok(()) };
+        self.out.get_ref().sync_all().context("sync", &self.target)?;
+        if self.is_new {
+            rename_to_new(&temporary.path, &self.target)?;
+        } else {
+            fs::rename(&temporary.path, &self.target).context("write", &self.target)?;
+        }
+        temporary.renamed = true;
+        sync_dir(parent(&self.target))
+    }
+}
+
+impl Write for PartialFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// What a path leads to.
+enum Destination {
+    /// A regular file, or nothing yet: its path without symbolic links.
+    File(PathBuf),
+    /// A pipe or a device, open.
+    Stream(File),
+}
+
+fn destination(path: &Path) -> Result<Destination> {
+    let resolved = resolve(path)?;
+    // Such as /dev/stdout: the file behind it is open already, and may be one that others append to as well.
+    if resolved.starts_with("/proc") {
+        let file = match standard_stream(&resolved) {
+            Some(file) => file,
+            None => File::options().append(true).open(&resolved),
+        };
+        return file.map(Destination::Stream).context("open", path);
+    }
+    let file_type = match fs::symlink_metadata(&resolved) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Destination::File(resolved)),
+        metadata => metadata.context("open", &resolved)?.file_type(),
+    };
+    if file_type.is_file() {
+        return Ok(Destination::File(resolved));
+    }
+    if file_type.is_fifo() || file_type.is_char_device() || file_type.is_block_device() {
+        let file = File::options().write(true).open(&resolved).context("open", path)?;
+        return Ok(Destination::Stream(file));
+    }
+    let what = if file_type.is_dir() { "a folder" } else { "not a file" };
+    Err(Error::invalid(format!("cannot write {}: it is {what}", path.display())))
+}
+
+/// This process's own stdout or stderr, where that is what a path of /proc leads to.
+fn standard_stream(path: &Path) -> Option<io::Result<File>> {
+    let own = Path::new("/proc/self").canonicalize().ok()?;
+    let name = path.strip_prefix(own.join("fd")).ok()?;
+    let stream = match name.to_str()? {
+        "1" => io::stdout().as_fd().try_clone_to_owned(),
+        "2" => io::stderr().as_fd().try_clone_to_owned(),
+        _ => return None,
+    };
+    Some(stream.map(File::from))
+}
+
+/// The file that is replaced, if there is one. One that is write-protected is not: a rename would not ask.
+fn old_file(target: &Path) -> Result<Option<Metadata>> {
+    match File::options().append(true).open(target) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        file => file.and_then(|file| file.metadata()).map(Some).context("write", target),
+    }
+}
+
+/// Renames a file, unless there is one of the new name.
+fn rename_to_new(from: &Path, to: &Path) -> Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from).context("remove", from),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(exists(to)),
+        // The file system has no links. Other processes of Rankine are kept out by the lock.
+        Err(_) if fs::symlink_metadata(to).is_ok() => Err(exists(to)),
+        Err(_) => fs::rename(from, to).context("write", to),
+    }
+}
+
+fn exists(target: &Path) -> Error {
+    Error::invalid(format!(
+        "{} is there already, and is not overwritten: choose another name, or remove it",
+        target.display()
+    ))
+}
+
+fn temporary_path(target: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    name.push(format!(".{}.partial", unique_suffix()));
+    parent(target).join(name)
+}
+
+/// Removes what processes that ended left of a file. Nobody else writes it: this process has the lock.
+fn remove_leftovers(target: &Path) {
+    let name = target.file_name().unwrap_or_default().as_encoded_bytes();
+    let is_leftover = |entry: &[u8]| {
+        let rest = entry
+            .strip_prefix(b".")
+            .and_then(|entry| entry.strip_prefix(name))
+            .and_then(|entry| entry.strip_prefix(b".").and_then(|entry| entry.strip_suffix(b".partial")));
+        rest.is_some_and(is_unique_suffix)
+    };
+    for entry in fs::read_dir(parent(target)).into_iter().flatten().flatten() {
+        if !is_leftover(entry.file_name().as_encoded_bytes()) {
+            continue;
+        }
+        let (path, bytes) = (entry.path(), entry.metadata().map_or(0, |metadata| metadata.len()));
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                tracing::info!("removed {} ({bytes} bytes), left by an interrupted process", path.display())
+            }
+            Err(error) => tracing::warn!("cannot remove {}, which is a leftover: {error}", path.display()),
+        }
+    }
+}

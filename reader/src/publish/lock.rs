@@ -1,0 +1,392 @@
+//! An exclusive lock on an output, for one process at a time, on file systems with and without flock(2).
+//!
+//! The lock is a file that exists while the lock is held and says who holds it. It appears with its whole content, by
+//! link(2), so exactly one of several processes makes it. The holder also has an exclusive flock on it where the file
+//! system has them, as proof of life: a lock file without flock was left by a process that ended. Elsewhere host, PID
+//! and start time tell. A lock whose holder cannot be judged, since it ran on another machine, is never taken over.
+//!
+//! A dead holder's file is never removed to make room, since somebody else could have replaced it meanwhile. The
+//! process that takes over makes the next free one of `LOCK.1`, `LOCK.2` and so on, checks that all files before it
+//! are still those of the dead, and renames its file to `LOCK`. Whoever makes such a file after that rename finds a
+//! live holder in `LOCK` when it checks, and retreats.
+
+use std::ffi::OsString;
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::owner::{Life, Owner};
+use super::path::{parent, unique_suffix};
+use crate::error::{Error, IoContext, Result};
+
+/// Takeovers that were cut short, one after the other; each leaves a file.
+const GENERATIONS_MAX: usize = 64;
+/// How often an attempt is repeated because lock files changed while it looked at them.
+const ATTEMPTS_MAX: usize = 1000;
+/// How long a lock file may be empty, on file systems without hard links, before its maker counts as dead.
+const EMPTY_MAX: Duration = Duration::from_secs(1);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(2);
+/// A claim without a record was left by a process that ended between two system calls, once it is this old.
+const CLAIM_AGE_MAX: Duration = Duration::from_secs(3600);
+const RECORD_BYTES_MAX: u64 = 4096;
+
+/// An exclusive lock, held until it is dropped.
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lock {
+    /// Locks an output: `.NAME.lock` beside it. `target` must be free of symbolic links (see [`super::path::resolve`]).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where another process holds the lock, or may hold it; [`Error::Io`].
+    pub(super) fn beside(target: &Path) -> Result<Self> {
+        Self::acquire(&path_beside(target), target)
+    }
+
+    /// The same, but waits for a live holder to release the lock.
+    pub(super) fn beside_within(target: &Path, patience: Duration) -> Result<Self> {
+        let path = path_beside(target);
+        let began = Instant::now();
+        loop {
+            match attempt(&path).context("lock", target)? {
+                Attempt::Held(lock) => return Ok(lock),
+                Attempt::Refused(Holder { life: Life::Alive, .. }) if began.elapsed() < patience => {
+                    thread::sleep(PAUSE);
+                }
+                Attempt::Refused(holder) => return Err(holder.refusal(&path, target)),
+            }
+        }
+    }
+
+    /// Locks a folder in which a process works for a long time: `.lock` within it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where another process holds the lock, or may hold it; [`Error::Io`].
+    pub fn within(folder: &Path) -> Result<Self> {
+        Self::acquire(&folder.join(".lock"), folder)
+    }
+
+    /// Whether a name within a folder is one of the files by which [`Lock::within`] locks it.
+    pub fn is_lock_name(name: &std::ffi::OsStr) -> bool {
+        name == ".lock" || name.as_encoded_bytes().starts_with(b".lock.")
+    }
+
+    fn acquire(path: &Path, target: &Path) -> Result<Self> {
+        match attempt(path).context("lock", target)? {
+            Attempt::Held(lock) => Ok(lock),
+            Attempt::Refused(holder) => Err(holder.refusal(path, target)),
+        }
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The flock goes with the file, which is closed after this: nobody sees the file without a live holder.
+        if is_at(&self.file, &self.path)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            tracing::warn!("cannot remove the lock {}: {error}", self.path.display());
+        }
+    }
+}
+
+fn path_beside(target: &Path) -> PathBuf {
+    let mut name = OsString::from(".");
+    name.push(target.file_name().unwrap_or_default());
+    name.push(".lock");
+    parent(target).join(name)
+}
+
+/// What came of an attempt.
+enum Attempt {
+    Held(Lock),
+    Refused(Holder),
+}
+
+/// Who holds a lock, as far as is known.
+struct Holder {
+    owner: Option<Owner>,
+    life: Life,
+}
+
+impl Holder {
+    fn refusal(&self, path: &Path, target: &Path) -> Error {
+        let (lock, target) = (path.display(), target.display());
+        let name = self.owner.as_ref().map_or_else(|| "an unknown process".into(), Owner::name);
+        Error::invalid(match self.life {
+            Life::Unknown => format!(
+                "{target} is locked by {name}, and it cannot be told from here whether that process still runs: the \
+                 file system has no locks that would tell. Wait for its end or choose another output. If it has \
+                 ended, remove the lock: rm '{lock}'"
+            ),
+            Life::Alive | Life::Dead => format!(
+                "another process is writing {target} now ({name}): wait for its end, or choose another output"
+            ),
+        })
+    }
+}
+
+fn attempt(path: &Path) -> io::Result<Attempt> {
+    let claim = Claim::new(path)?;
+    let began = Instant::now();
+    for _ in 0..ATTEMPTS_MAX {
+        match claim.take(path, began.elapsed() > EMPTY_MAX)? {
+            Taken::Held(file) => {
+                let lock = Lock { path: path.to_owned(), file };
+                claim.remove_dead_claims(path);
+                return Ok(Attempt::Held(lock));
+            }
+            Taken::Refused(holder) => return Ok(Attempt::Refused(holder)),
+            Taken::Changed => thread::sleep(PAUSE),
+        }
+    }
+    Err(io::Error::new(ErrorKind::TimedOut, format!("{} keeps changing", path.display())))
+}
+
+/// This process's record in a file under a name of its own, with a flock where there are any. It becomes the lock file
+/// by getting that name, too.
+struct Claim {
+    path: PathBuf,
+    file: File,
+    owner: Owner,
+}
+
+enum Taken {
+    Held(File),
+    Refused(Holder),
+    /// The lock files changed meanwhile: try again.
+    Changed,
+}
+
+/// What came of making a lock file.
+enum Placed {
+    /// It was made; the file is the claim's, or a copy of it.
+    Made(File),
+    /// There is one.
+    Exists,
+}
+
+/// A lock file that was found.
+enum Found {
+    Nothing,
+    Held(Holder),
+    /// Its holder has ended. As long as the file is open, no other one gets its inode number.
+    Dead(File),
+    /// It has no content yet.
+    Empty,
+}
+
+impl Claim {
+    fn new(lock: &Path) -> io::Result<Self> {
+        let (path, file) = loop {
+            let path = with_suffix(lock, &unique_suffix());
+            match File::options().read(true).write(true).create_new(true).open(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+                file => break (path, file?),
+            }
+        };
+        // From here on the file is removed, whatever happens.
+        let mut claim = Self { path, file, owner: Owner::this_process(true) };
+        claim.owner.flock = try_flock(&claim.file)?;
+        write_record(&claim.file, &claim.owner)?;
+        Ok(claim)
+    }
+
+    /// Makes the first free lock file, if all before it are of the dead.
+    fn take(&self, path: &Path, empty_is_old: bool) -> io::Result<Taken> {
+        let mut dead: Vec<(PathBuf, File)> = Vec::new();
+        for generation in 0..GENERATIONS_MAX {
+            let at =
+                if generation == 0 { path.to_owned() } else { with_suffix(path, &generation.to_string()) };
+            if let Placed::Made(file) = self.place(&at)? {
+                return self.settle(path, &at, file, &dead);
+            }
+            match self.inspect(&at, empty_is_old)? {
+                Found::Nothing | Found::Empty => return Ok(Taken::Changed),
+                Found::Held(holder) => return Ok(Taken::Refused(holder)),
+                Found::Dead(file) => dead.push((at, file)),
+            }
+        }
+        Err(io::Error::other(format!("{} takeovers of {} failed", GENERATIONS_MAX, path.display())))
+    }
+
+    /// After making the file `at`: checks that those before it are still those of the dead, and gives it the first
+    /// one's name.
+    fn settle(&self, path: &Path, at: &Path, file: File, dead: &[(PathBuf, File)]) -> io::Result<Taken> {
+        let retreat = |at: &Path| {
+            if is_at(&file, at) {
+                let _ = fs::remove_file(at);
+            }
+        };
+        if !dead.iter().all(|(at, file)| is_at(file, at)) {
+            retreat(at);
+            return Ok(Taken::Changed);
+        }
+        if at != path {
+            if let Err(error) = fs::rename(at, path) {
+                retreat(at);
+                return if error.kind() == ErrorKind::NotFound { Ok(Taken::Changed) } else { Err(error) };
+            }
+            for (at, file) in &dead[1..] {
+                if is_at(file, at) {
+                    let _ = fs::remove_file(at);
+                }
+            }
+        }
+        if is_at(&file, path) { Ok(Taken::Held(file)) } else { Ok(Taken::Changed) }
+    }
+
+    /// Makes a lock file, unless there is one.
+    fn place(&self, at: &Path) -> io::Result<Placed> {
+        match fs::hard_link(&self.path, at) {
+            Ok(()) => Ok(Placed::Made(self.file.try_clone()?)),
+            // NFS repeats a request whose answer was lost, and then finds its own link.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if is_at(&self.file, at) {
+                    Ok(Placed::Made(self.file.try_clone()?))
+                } else {
+                    Ok(Placed::Exists)
+                }
+            }
+            Err(error) if has_no_links(&error) => self.place_without_links(at),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// On file systems without hard links the lock file is empty for a moment.
+    fn place_without_links(&self, at: &Path) -> io::Result<Placed> {
+        let file = match File::options().read(true).write(true).create_new(true).open(at) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(Placed::Exists),
+            file => file?,
+        };
+        let written =
+            try_flock(&file).and_then(|flock| write_record(&file, &Owner { flock, ..self.owner.clone() }));
+        if let Err(error) = written {
+            let _ = fs::remove_file(at);
+            return Err(error);
+        }
+        Ok(Placed::Made(file))
+    }
+
+    /// Looks at a lock file of somebody else.
+    fn inspect(&self, at: &Path, empty_is_old: bool) -> io::Result<Found> {
+        // What is no lock file must neither be followed nor block.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let mut file = match File::options().read(true).custom_flags(flags).open(at) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Found::Nothing),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Ok(Found::Held(Holder { owner: None, life: Life::Unknown }));
+            }
+            file => file?,
+        };
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other(format!("{} is not a regular file", at.display())));
+        }
+        let mut text = Vec::new();
+        Read::by_ref(&mut file).take(RECORD_BYTES_MAX).read_to_end(&mut text)?;
+        let owner: Option<Owner> = serde_json::from_slice(&text).ok();
+        if owner.is_none() && !empty_is_old {
+            return Ok(Found::Empty);
+        }
+        let life = owner.as_ref().map_or(Life::Unknown, |owner| owner.life(&self.owner));
+        let has_flock = owner.as_ref().is_none_or(|owner| owner.flock);
+        let life = if has_flock && self.owner.flock {
+            // Of two that look at the same time neither must take the other one for the holder: hence a shared lock.
+            match file.try_lock_shared() {
+                Ok(()) if life == Life::Unknown => Life::Dead,
+                Ok(()) => life,
+                Err(TryLockError::WouldBlock) => Life::Alive,
+                Err(TryLockError::Error(error)) if has_no_flock(&error) => life,
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+        } else {
+            life
+        };
+        if !is_at(&file, at) {
+            return Ok(Found::Nothing);
+        }
+        Ok(if life == Life::Dead { Found::Dead(file) } else { Found::Held(Holder { owner, life }) })
+    }
+
+    /// Removes what processes left that ended while they tried to get this lock.
+    fn remove_dead_claims(&self, lock: &Path) {
+        let mut prefix = lock.file_name().unwrap_or_default().to_owned();
+        prefix.push(".");
+        for entry in fs::read_dir(parent(lock)).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !entry.file_name().as_encoded_bytes().starts_with(prefix.as_encoded_bytes())
+                || path == self.path
+            {
+                continue;
+            }
+            let is_old = || {
+                let made = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+                made.and_then(|made| SystemTime::now().duration_since(made).ok()) > Some(CLAIM_AGE_MAX)
+            };
+            let is_dead = match self.inspect(&path, false) {
+                Ok(Found::Dead(_)) => true,
+                Ok(Found::Empty) => is_old(),
+                _ => false,
+            };
+            if is_dead {
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn write_record(mut file: &File, owner: &Owner) -> io::Result<()> {
+    let mut record = serde_json::to_vec(owner).expect("it is plain data");
+    record.push(b'\n');
+    file.write_all(&record)?;
+    // Where the record alone says who holds the lock, it must survive what the holder survives.
+    if owner.flock { Ok(()) } else { file.sync_all() }
+}
+
+/// Takes an exclusive flock on a file that nobody else has; `false` where the file system has none.
+fn try_flock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::Error(error)) if has_no_flock(&error) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+        Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
+    }
+}
+
+/// Whether flock(2) is not there, as on Lustre without `-o flock`, on NFS without a lock daemon, and under some FUSE.
+fn has_no_flock(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::ENOLCK | libc::EOPNOTSUPP))
+}
+
+fn has_no_links(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EPERM | libc::EOPNOTSUPP | libc::ENOSYS | libc::EMLINK | libc::EINVAL)
+    )
+}
+
+/// Whether a path leads to the file that is open, and not to another one of the same name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let Ok(open) = file.metadata() else { return false };
+    fs::symlink_metadata(path).is_ok_and(|there| (there.dev(), there.ino()) == (open.dev(), open.ino()))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
+}
