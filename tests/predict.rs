@@ -1,11 +1,13 @@
 //! Predictions from outside: a dataset's and its raw rows' are the same to the last bit, and the ones that are judged.
 
+use std::cmp::Ordering;
 use std::fs;
 
 use rankine_reader::convert::RowFormat;
 use rankine_reader::sealed;
 use support::{
-    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, numbers, run, summary, train,
+    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, json_lines, numbers, run,
+    summary, train,
 };
 
 mod support;
@@ -92,25 +94,34 @@ fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
     let labels: Vec<bool> = trained.rows[TRAIN..].iter().map(|row| row.starts_with('1')).collect();
     let judged =
         run(["eval", "--run", &trained.run_dir, "--data", &trained.data, "--json"]).with(SUCCESS).json();
-    assert_eq!(auc(&predictions, &labels), judged["auc"].as_f64().unwrap());
+    assert_eq!(auc(&predictions, &labels, &[1.0; EVAL]), judged["auc"].as_f64().unwrap());
 
     trained.predict("train.csv", &["--data", &trained.data, "--part", "train"]).with(SUCCESS);
     assert_eq!(trained.predictions("train.csv").len(), TRAIN);
 }
 
-/// The share of pairs of both labels that are in order, ties counting half: pair by pair.
-fn auc(predictions: &[(u64, f64)], labels: &[bool]) -> f64 {
+/// The share of pairs of both labels that are in order, ties counting half, pair by pair. A pair counts as the product
+/// of its weights.
+fn auc(predictions: &[(u64, f64)], labels: &[bool], weights: &[f64]) -> f64 {
     let of = |label: bool| {
-        let scored = predictions.iter().zip(labels);
-        scored.filter(move |(_, own)| **own == label).map(|((_, score), _)| *score).collect::<Vec<_>>()
+        let scored = predictions.iter().zip(labels).zip(weights);
+        scored
+            .filter(move |((_, own), _)| **own == label)
+            .map(|(((_, score), _), weight)| (*score, *weight))
+            .collect::<Vec<_>>()
     };
-    let (positives, negatives) = (of(true), of(false));
-    let twice: u64 = positives
-        .iter()
-        .flat_map(|positive| negatives.iter().map(move |negative| positive.partial_cmp(negative)))
-        .map(|order| order.expect("no prediction is NaN") as i64 + 1)
-        .sum::<i64>() as u64;
-    twice as f64 / (2 * positives.len() * negatives.len()) as f64
+    let (mut pairs, mut ordered) = (0.0, 0.0);
+    for (positive, weight) in of(true) {
+        for (negative, other) in of(false) {
+            pairs += weight * other;
+            ordered += match positive.partial_cmp(&negative).expect("no prediction is NaN") {
+                Ordering::Less => 0.0,
+                Ordering::Equal => weight * other / 2.0,
+                Ordering::Greater => weight * other,
+            };
+        }
+    }
+    ordered / pairs
 }
 
 /// Rows of CSV: two labels of which the first may be missing, a weight, two columns of one vocabulary, and bags.
@@ -197,6 +208,65 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     let (run_dir, out) = (place.word("run"), place.word("lacking.out"));
     let ended = run(["predict", "--run", &run_dir, "--out", &out, &lacking]).with(USAGE);
     ended.says(&["lacking.csv", "\"last\""]);
+}
+
+/// Rows with a label, a weight, a number and a film. People like a film the more often the greater its number is; rows
+/// that weigh nothing say the contrary.
+fn weighted_rows(count: usize, seed: u64) -> Vec<(bool, f64, String)> {
+    let mut next = numbers(seed);
+    let row = |_| {
+        let (film, weight) = (next() % 20, [0.0, 0.0, 1.0, 2.5][next() as usize % 4]);
+        let liked = (next() % 20 < film) == (weight > 0.0);
+        (liked, weight, format!("{},{weight},{},f{film}\n", u8::from(liked), next() % 50))
+    };
+    (0..count).map(row).collect()
+}
+
+#[test]
+fn training_aims_at_the_weighted_auc_and_eval_prints_it() {
+    const SCHEMA: &str = "\
+label = { column = 'liked' }
+weight = { column = 'weight' }
+dense = [{ column = 'age', transform = 'standardize' }]
+categorical = [{ column = 'film', vocabulary = { kind = 'exact' } }]
+";
+    let place = Place::new();
+    let rows = weighted_rows(TRAIN + EVAL, 7);
+    let file = |name: &str, rows: &[(bool, f64, String)]| {
+        let rows: String = rows.iter().map(|(_, _, row)| row.as_str()).collect();
+        place.file(name, format!("liked,weight,age,film\n{rows}"))
+    };
+    let (log, eval) = (file("log.csv", &rows[..TRAIN]), file("eval.csv", &rows[TRAIN..]));
+    let (schema, data) = (place.file("schema.toml", SCHEMA), place.word("data"));
+    run(["convert", "csv", &log, "--schema", &schema, "--eval", &eval, "--out", &data]).with(SUCCESS);
+
+    let until = ["train.epochs=20", "eval.every_steps=20", "eval.target_auc=0.75"];
+    train(&place, &job(&place), "run", &until).with(SUCCESS);
+    let summary = summary(&place, "run");
+    assert_eq!(summary["train"]["stopped"], "target_auc", "{summary:#}");
+    let run_dir = place.word("run");
+    let judged = run(["eval", "--run", &run_dir, "--json"]).with(SUCCESS).json();
+    let log = json_lines(&place.path("run/metrics.jsonl"));
+    let last = log.iter().rfind(|line| line["kind"] == "eval").expect("there was an evaluation");
+    assert_eq!((&last["auc"], &summary["eval"]["auc"]), (&judged["auc"], &judged["auc"]));
+    let told = run(["eval", "--run", &run_dir]).with(SUCCESS).stdout;
+    let judged = judged["auc"].as_f64().unwrap();
+    assert!(told.contains(&format!("AUC                 {judged:.5}")), "{told}");
+
+    let out = place.word("out.csv");
+    run(["predict", "--run", &run_dir, "--data", &data, "--out", &out]).with(SUCCESS);
+    let text = fs::read_to_string(&out).unwrap();
+    let predictions: Vec<(u64, f64)> = text
+        .lines()
+        .skip(1)
+        .map(|line| line.split_once(',').expect("there are two columns"))
+        .map(|(row, probability)| (row.parse().unwrap(), probability.parse().unwrap()))
+        .collect();
+    let (labels, weights): (Vec<_>, Vec<_>) =
+        rows[TRAIN..].iter().map(|(liked, weight, _)| (*liked, *weight)).unzip();
+    let expected = auc(&predictions, &labels, &weights);
+    assert!((judged - expected).abs() <= 1e-12, "{judged}, and the predictions give {expected}");
+    assert!(auc(&predictions, &labels, &[1.0; EVAL]) < 0.6, "weights do not matter");
 }
 
 #[test]

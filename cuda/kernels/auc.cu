@@ -1,9 +1,13 @@
 // The exact area under the ROC curve: ranking keys are sorted by score, and the pairs of a positive and a negative are
 // counted in integers. `judge.cu` makes the keys.
 //
-// A key has a score's order in its high word and the label in its low one: 0, 1, or 2 for a sample that has none and
-// counts for nothing. Sorting takes four passes over the high word, of counting and of scattering, each of which reads
-// 8 bytes a key twice and writes 8; counting the pairs reads 8 bytes twice: 112 bytes a key in all.
+// A key has a score's order in its high word. Without weights its low word is the label, or 2 for a sample that has
+// none and counts for nothing. With weights the low word has the label in its highest bit, and below it the bits of the
+// weight, which is not negative; a sample without a label weighs 0.
+//
+// Sorting takes four passes over the high word, of counting and of scattering, each of which reads 8 bytes a key twice
+// and writes 8; counting the pairs reads 8 bytes twice: 112 bytes a key in all. With weights there is one more pass,
+// which counts weights by size and reads 8 bytes a key.
 #include "common.cuh"
 
 constexpr u32 KEYS_TILE = 4096;
@@ -140,7 +144,40 @@ extern "C" __global__ void __launch_bounds__(KEYS_THREADS) keys_scatter(const __
     }
 }
 
-// Positives and negatives.
+// Labels times exponents of weights: the 9 highest bits of a weighted key's low word.
+constexpr u32 WEIGHT_CLASSES = 512;
+
+struct WeightsCount {
+    const u64* keys;
+    // [label][exponent]: must be 0 before.
+    u32* classes;
+    u32 count;
+    u32 reserved;
+};
+static_assert(sizeof(WeightsCount) == 24);
+
+// Counts the samples of each label and exponent of the weight, leaving out those that weigh nothing. Grid: one block a
+// tile.
+extern "C" __global__ void __launch_bounds__(KEYS_THREADS) weights_count(const __grid_constant__ WeightsCount p) {
+    __shared__ u32 classes[WEIGHT_CLASSES];
+    for (u32 i = threadIdx.x; i < WEIGHT_CLASSES; i += KEYS_THREADS) classes[i] = 0;
+    __syncthreads();
+    const u32 begin = blockIdx.x * KEYS_TILE + threadIdx.x;
+#pragma unroll
+    for (u32 round = 0; round < KEYS_EACH; round++) {
+        const u32 place = begin + round * KEYS_THREADS;
+        const u32 low = place < p.count ? u32(p.keys[place]) : 0;
+        const u32 own = low << 1 != 0 ? low >> 23 : ~0u;
+        u32 equals;
+        if (first_of_equals(own, equals) && own != ~0u) atomicAdd(classes + own, __popc(equals));
+    }
+    __syncthreads();
+    for (u32 i = threadIdx.x; i < WEIGHT_CLASSES; i += KEYS_THREADS) {
+        if (classes[i] > 0) atomicAdd(p.classes + i, classes[i]);
+    }
+}
+
+// Positives and negatives: samples, or their weights as integers, which add up to less than 2^63 for each label.
 struct Counts {
     u64 positives;
     u64 negatives;
@@ -158,102 +195,195 @@ struct Ties {
     const u64* keys;
     // One a tile.
     Before* tiles;
-    // Twice the pairs in order, then all positives and all negatives. The first must be 0 at the beginning.
+    // Twice the pairs in order, as four addends of which the next one counts 2^32 times as much, then all positives and
+    // all negatives. The addends must be 0 at the beginning.
     u64* result;
+    // What weights are multiplied by: of negatives, and of positives.
+    double scales[2];
     u32 count;
     u32 tiles_count;
 };
-static_assert(sizeof(Ties) == 32);
+static_assert(sizeof(Ties) == 48);
+constexpr u32 PAIRS_ADDENDS = 4;
 
-// Counts of a tile in one word: positives above negatives. Of two places the later one has the greater word, or the
-// same.
-constexpr u32 POSITIVE = 1 << 16;
-static_assert(KEYS_TILE < POSITIVE);
-
-__device__ inline u32 counted(u64 key) {
-    const u32 label = u32(key);
-    return label == 1 ? POSITIVE : label == 0 ? 1 : 0;
-}
-
-__device__ inline Counts counts_of(u32 packed) { return {packed / POSITIVE, packed % POSITIVE}; }
+using u128 = unsigned __int128;
 
 __device__ inline Counts operator+(Counts a, Counts b) {
     return {a.positives + b.positives, a.negatives + b.negatives};
 }
 
+__device__ inline u32 shuffled_up(u32 value, u32 distance) { return __shfl_up_sync(ALL_LANES, value, distance); }
+__device__ inline Counts shuffled_up(Counts value, u32 distance) {
+    return {__shfl_up_sync(ALL_LANES, value.positives, distance), __shfl_up_sync(ALL_LANES, value.negatives, distance)};
+}
+
+__device__ inline u64 shuffled_xor(u64 value, u32 mask) { return __shfl_xor_sync(ALL_LANES, value, mask); }
+__device__ inline u128 shuffled_xor(u128 value, u32 mask) {
+    const u64 high = __shfl_xor_sync(ALL_LANES, u64(value >> 64), mask);
+    return u128(high) << 64 | __shfl_xor_sync(ALL_LANES, u64(value), mask);
+}
+
+// Counting samples. Counts within a tile fit one word: positives above negatives.
+struct OfSamples {
+    using InTile = u32;
+    using Pairs = u64;
+    static constexpr u32 POSITIVE = 1 << 16;
+    static_assert(KEYS_TILE < POSITIVE);
+
+    __device__ explicit OfSamples(const Ties&) {}
+
+    __device__ InTile counted(u64 key) const {
+        const u32 label = u32(key);
+        return label == 1 ? POSITIVE : label == 0 ? 1 : 0;
+    }
+
+    static __device__ Counts counts(InTile packed) { return {packed / POSITIVE, packed % POSITIVE}; }
+
+    static __device__ InTile greater(InTile a, InTile b) { return max(a, b); }
+
+    static __device__ void add_to(u64* addends, Pairs pairs) {
+        atomicAdd(reinterpret_cast<unsigned long long*>(addends), static_cast<unsigned long long>(pairs));
+    }
+};
+
+// Counting weights.
+struct OfWeights {
+    using InTile = Counts;
+    using Pairs = u128;
+
+    double negative;
+    double positive;
+
+    __device__ explicit OfWeights(const Ties& p) : negative(p.scales[0]), positive(p.scales[1]) {}
+
+    // The same operations as on the host: a product that is exact, rounded to the nearest integer, ties to even.
+    __device__ InTile counted(u64 key) const {
+        const u32 low = u32(key);
+        const double weight = __uint_as_float(low & 0x7fffffffu);
+        if (low >> 31) return {__double2ull_rn(weight * positive), 0};
+        return {0, __double2ull_rn(weight * negative)};
+    }
+
+    static __device__ Counts counts(InTile counts) { return counts; }
+
+    static __device__ InTile greater(InTile a, InTile b) {
+        return {max(a.positives, b.positives), max(a.negatives, b.negatives)};
+    }
+
+    static __device__ void add_to(u64* addends, Pairs pairs) {
+#pragma unroll
+        for (u32 i = 0; i < PAIRS_ADDENDS; i++) {
+            const auto addend = static_cast<unsigned long long>(u32(pairs >> (32 * i)));
+            if (addend != 0) atomicAdd(reinterpret_cast<unsigned long long*>(addends + i), addend);
+        }
+    }
+};
+
+// Counts with a mark: one more positive. So counts of a place and no place, which is 0, can be told apart. Counts grow
+// from place to place, so the greatest of some places' is the last one's.
+__device__ inline Counts marked(Counts counts) { return {counts.positives + 1, counts.negatives}; }
+__device__ inline Counts unmarked(Counts counts) { return {counts.positives - 1, counts.negatives}; }
+__device__ inline u32 marked(u32 packed) { return packed + OfSamples::POSITIVE; }
+__device__ inline u32 unmarked(u32 packed) { return packed - OfSamples::POSITIVE; }
+__device__ inline bool is_marked(Counts counts) { return counts.positives > 0; }
+__device__ inline bool is_marked(u32 packed) { return packed > 0; }
+
+// Returns the combined values of the threads before, or 0 if there are none; `all` becomes those of all threads.
+// `warps` is shared memory for one value a warp.
+template <class Value, class Combine>
+__device__ Value exclusive_scan(Value value, Value* warps, Value& all, Combine combine) {
+    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    Value inclusive = value;
+#pragma unroll
+    for (u32 distance = 1; distance < WARP; distance *= 2) {
+        const Value other = shuffled_up(inclusive, distance);
+        if (lane >= distance) inclusive = combine(other, inclusive);
+    }
+    if (lane == WARP - 1) warps[warp] = inclusive;
+    Value before = shuffled_up(inclusive, 1);
+    if (lane == 0) before = {};
+    __syncthreads();
+    all = {};
+    for (u32 other = 0; other < KEYS_WARPS; other++) {
+        if (other == warp) before = combine(all, before);
+        all = combine(all, warps[other]);
+    }
+    __syncthreads();
+    return before;
+}
+
 // A thread's consecutive keys of a tile.
+template <class Of>
 struct Walk {
+    using InTile = typename Of::InTile;
+
+    Of of;
     u64 keys[KEYS_EACH];
     // Of the key before them.
     u32 score_before;
     bool first_of_all;
     u32 here;
     // Counts in the tile before them, and in the tile as a whole.
-    u32 before;
-    u32 in_tile;
+    InTile before;
+    InTile in_tile;
 
-    __device__ Walk(const Ties& p, u32* warps) {
+    __device__ Walk(const Ties& p, InTile* warps) : of(p) {
         const u32 place = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
         here = place < p.count ? min(KEYS_EACH, p.count - place) : 0;
-        u32 own = 0;
+        InTile own = {};
 #pragma unroll
         for (u32 i = 0; i < KEYS_EACH; i++) {
             keys[i] = i < here ? p.keys[place + i] : 0;
-            if (i < here) own += counted(keys[i]);
+            if (i < here) own = own + of.counted(keys[i]);
         }
         first_of_all = place == 0;
         score_before = here > 0 && place > 0 ? u32(p.keys[place - 1] >> 32) : 0;
-        before = exclusive_sum<KEYS_THREADS>(own, warps, in_tile);
+        before = exclusive_scan(own, warps, in_tile, [](InTile a, InTile b) { return a + b; });
     }
 
-    // Tells, in order, each place at which a new score begins: 1 + the counts in the tile before it. Returns the last.
+    // Tells, in order, each place at which a new score begins: the counts in the tile before it. Returns those of the
+    // last one, marked, or 0.
     template <class Tell>
-    __device__ u32 starts(Tell tell) const {
-        u32 packed = before, last = 0;
+    __device__ InTile starts(Tell tell) const {
+        InTile counts = before, last = {};
 #pragma unroll
         for (u32 i = 0; i < KEYS_EACH; i++) {
             if (i >= here) break;
             const u32 earlier = i > 0 ? u32(keys[i > 0 ? i - 1 : 0] >> 32) : score_before;
             if ((i == 0 && first_of_all) || u32(keys[i] >> 32) != earlier) {
-                last = 1 + packed;
-                tell(last);
+                last = marked(counts);
+                tell(counts);
             }
-            packed += counted(keys[i]);
+            counts = counts + of.counted(keys[i]);
         }
         return last;
     }
+
+    // The last start in the tile before the thread's keys, marked, or 0. `all` becomes the tile's last one.
+    __device__ InTile start_before(InTile* warps, InTile& all) const {
+        return exclusive_scan(starts([](InTile) {}), warps, all, Of::greater);
+    }
 };
 
-// The greatest of the values of the threads before, or 0, and of all threads in `all`.
-__device__ inline u32 exclusive_max(u32 value, u32* warps, u32& all) {
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    u32 inclusive = value;
-#pragma unroll
-    for (u32 distance = 1; distance < WARP; distance *= 2) {
-        const u32 other = __shfl_up_sync(ALL_LANES, inclusive, distance);
-        if (lane >= distance) inclusive = max(inclusive, other);
-    }
-    if (lane == WARP - 1) warps[warp] = inclusive;
-    u32 before = __shfl_up_sync(ALL_LANES, inclusive, 1);
-    if (lane == 0) before = 0;
-    __syncthreads();
-    all = 0;
-    for (u32 other = 0; other < KEYS_WARPS; other++) {
-        if (other == warp) before = max(before, all);
-        all = max(all, warps[other]);
-    }
-    __syncthreads();
-    return before;
+template <class Of>
+__device__ void count_tile(const Ties& p) {
+    using InTile = typename Of::InTile;
+    __shared__ InTile warps[KEYS_WARPS];
+    const Walk<Of> walk(p, warps);
+    InTile last;
+    walk.start_before(warps, last);
+    const Counts start = is_marked(last) ? marked(Of::counts(unmarked(last))) : Counts{0, 0};
+    if (threadIdx.x == 0) p.tiles[blockIdx.x] = {Of::counts(walk.in_tile), start};
 }
 
-// Counts each tile's keys, and those before the last new score in it: 1 + the counts, or 0 where none begins there.
-// Grid: one block a tile.
+// Counts each tile's keys, and those before the last new score in it: marked, or 0 where none begins there. Grid: one
+// block a tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_count(const __grid_constant__ Ties p) {
-    __shared__ u32 warps[KEYS_WARPS + 1];
-    const Walk walk(p, warps);
-    u32 last;
-    exclusive_max(walk.starts([](u32) {}), warps, last);
-    if (threadIdx.x == 0) p.tiles[blockIdx.x] = {counts_of(walk.in_tile), {last, 0}};
+    count_tile<OfSamples>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_count_weights(const __grid_constant__ Ties p) {
+    count_tile<OfWeights>(p);
 }
 
 constexpr u32 TIES_THREADS = 1024;
@@ -268,8 +398,8 @@ extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __g
     bool any = false;
     for (u32 tile = begin; tile < end; tile++) {
         const Before own = p.tiles[tile];
-        if (const u32 last = u32(own.score.positives)) {
-            score = sum + counts_of(last - 1);
+        if (is_marked(own.score)) {
+            score = sum + unmarked(own.score);
             any = true;
         }
         sum = sum + own.keys;
@@ -284,46 +414,58 @@ extern "C" __global__ void __launch_bounds__(TIES_THREADS) ties_before(const __g
             if (own.score.positives != ~u64(0)) before.score = before.keys + own.score;
             before.keys = before.keys + own.keys;
         }
-        p.result[1] = before.keys.positives;
-        p.result[2] = before.keys.negatives;
+        p.result[PAIRS_ADDENDS] = before.keys.positives;
+        p.result[PAIRS_ADDENDS + 1] = before.keys.negatives;
     }
     __syncthreads();
     Before before = threads[threadIdx.x];
     for (u32 tile = begin; tile < end; tile++) {
         const Before own = p.tiles[tile];
         p.tiles[tile] = before;
-        if (const u32 last = u32(own.score.positives)) before.score = before.keys + counts_of(last - 1);
+        if (is_marked(own.score)) before.score = before.keys + unmarked(own.score);
         before.keys = before.keys + own.keys;
+    }
+}
+
+template <class Of>
+__device__ void count_pairs(const Ties& p) {
+    using InTile = typename Of::InTile;
+    using Pairs = typename Of::Pairs;
+    __shared__ InTile warps[KEYS_WARPS];
+    __shared__ Pairs sums[KEYS_WARPS];
+    const Walk<Of> walk(p, warps);
+    InTile last;
+    const InTile earlier = walk.start_before(warps, last);
+    const Before before = p.tiles[blockIdx.x];
+    Counts score = is_marked(earlier) ? before.keys + Of::counts(unmarked(earlier)) : before.score;
+    Pairs sum = 0;
+    const auto add = [&](Counts here) {
+        sum += Pairs(here.positives - score.positives) * (here.negatives + score.negatives);
+        score = here;
+    };
+    walk.starts([&](InTile start) { add(before.keys + Of::counts(start)); });
+    // The last score ends with the last key.
+    const u32 place = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
+    if (walk.here > 0 && place + walk.here == p.count) {
+        add({p.result[PAIRS_ADDENDS], p.result[PAIRS_ADDENDS + 1]});
+    }
+#pragma unroll
+    for (u32 distance = WARP / 2; distance > 0; distance /= 2) sum += shuffled_xor(sum, distance);
+    if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (u32 warp = 1; warp < KEYS_WARPS; warp++) sum += sums[warp];
+        // Integers: any order of the blocks gives the same.
+        Of::add_to(p.result, sum);
     }
 }
 
 // Adds up, over the scores, positives of the score times (twice the negatives below it + its own): the trapezoids
 // between the places at which scores begin. Grid: one block a tile.
 extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_pairs(const __grid_constant__ Ties p) {
-    __shared__ u32 warps[KEYS_WARPS + 1];
-    __shared__ u64 sums[KEYS_WARPS];
-    const Walk walk(p, warps);
-    u32 last;
-    const u32 own_last = walk.starts([](u32) {});
-    const u32 earlier = exclusive_max(own_last, warps, last);
-    const Before before = p.tiles[blockIdx.x];
-    Counts score = earlier == 0 ? before.score : before.keys + counts_of(earlier - 1);
-    u64 sum = 0;
-    const auto add = [&](Counts here) {
-        sum += (here.positives - score.positives) * (here.negatives + score.negatives);
-        score = here;
-    };
-    walk.starts([&](u32 start) { add(before.keys + counts_of(start - 1)); });
-    // The last score ends with the last key.
-    const u32 place = blockIdx.x * KEYS_TILE + threadIdx.x * KEYS_EACH;
-    if (walk.here > 0 && place + walk.here == p.count) add({p.result[1], p.result[2]});
-#pragma unroll
-    for (u32 distance = WARP / 2; distance > 0; distance /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, distance);
-    if (threadIdx.x % WARP == 0) sums[threadIdx.x / WARP] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (u32 warp = 1; warp < KEYS_WARPS; warp++) sum += sums[warp];
-        // Integers: any order of the blocks gives the same.
-        atomicAdd(reinterpret_cast<unsigned long long*>(p.result), static_cast<unsigned long long>(sum));
-    }
+    count_pairs<OfSamples>(p);
+}
+
+extern "C" __global__ void __launch_bounds__(KEYS_THREADS) ties_pairs_weights(const __grid_constant__ Ties p) {
+    count_pairs<OfWeights>(p);
 }

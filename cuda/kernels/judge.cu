@@ -45,11 +45,17 @@ struct Judge {
     u32 heads;
     u32 labels_stride;
     u32 blocks;
-    u32 reserved;
+    // Whether keys have the samples' weights.
+    u32 weighted;
 };
 static_assert(sizeof(Judge) == 88);
 
 constexpr u32 JUDGE_THREADS = 256;
+
+// A weight in 31 bits. -0 is 0, and a negative number becomes NaN, for which there is no AUC.
+__device__ inline u32 weight_bits(float weight) {
+    return weight >= 0 ? __float_as_uint(weight) & 0x7fffffffu : 0x7fc00000u;
+}
 
 // Makes a batch's keys, and sums of parts of it. What is beyond the capacity is left out; `judged` tells of it.
 // Grid: blocks, heads.
@@ -65,10 +71,13 @@ extern "C" __global__ void __launch_bounds__(JUDGE_THREADS) judge(const __grid_c
         const float label = p.labels[u64(head) * p.labels_stride + sample];
         const u32 bits = __float_as_uint(logit), ascending = bits >> 31 ? ~bits : bits | 1u << 31;
         const u32 kind = isnan(label) ? 2 : label != 0 ? 1 : 0;
-        p.keys[head * p.capacity + before + sample] = u64(ascending) << 32 | kind;
+        const float own_weight = p.weights[sample];
+        // See `auc.cu`.
+        const u32 low = p.weighted == 0 ? kind : kind == 2 ? 0 : kind << 31 | weight_bits(own_weight);
+        p.keys[head * p.capacity + before + sample] = u64(ascending) << 32 | low;
         if (isnan(logit)) sums.not_numbers++;
         if (kind == 2) continue;
-        const double z = logit, weight = p.weights[sample], e = exp(-fabs(z));
+        const double z = logit, weight = own_weight, e = exp(-fabs(z));
         sums.weights += weight;
         sums.losses += weight * (fmax(z, 0.0) - z * label + log1p(e));
         sums.predictions += weight * (z >= 0 ? 1 / (1 + e) : e / (1 + e));

@@ -1,4 +1,4 @@
-//! Metrics computed on the GPU are those of the host: the AUC to the bit.
+//! Metrics computed on the GPU are those of the host: the AUC to the bit, with weights and without.
 
 use std::time::Instant;
 
@@ -12,8 +12,43 @@ use super::{Bench, Body, CASES, Outcome, Words, close};
 
 pub(crate) const BODIES: &[Body] = &[
     ("metrics_are_the_hosts", 4 * CASES, metrics_are_the_hosts),
-    ("the_auc_of_89_million_scores_takes_no_50_ms", 1, the_auc_of_89_million_scores_takes_no_50_ms),
+    ("an_unusable_weight_leaves_no_auc", 1, an_unusable_weight_leaves_no_auc),
+    ("the_auc_of_89_million_scores_takes_no_50_ms", 1, |bench, words| {
+        the_auc_of_89_million_scores_takes_no_50_ms(bench, words, false)
+    }),
+    ("the_weighted_auc_of_89_million_scores_takes_no_50_ms", 1, |bench, words| {
+        the_auc_of_89_million_scores_takes_no_50_ms(bench, words, true)
+    }),
 ];
+
+/// Sample weights to judge with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AucWeights {
+    /// The dataset has none.
+    None,
+    Ones,
+    /// 0, 1, 2 or 3.
+    Counts,
+    /// From 0.5 to 2.5.
+    Usual,
+    /// Any finite number that is not negative, subnormal ones included.
+    All,
+}
+
+impl AucWeights {
+    pub(super) const GIVEN: [Self; 4] = [Self::Ones, Self::Counts, Self::Usual, Self::All];
+
+    pub(super) fn of(self, words: &mut Words, samples: usize) -> Vec<f32> {
+        let mut weight = || match self {
+            Self::None | Self::Ones => 1.0,
+            Self::Counts => words.below(4) as f32,
+            Self::Usual => words.number() + 1.5,
+            Self::All => f32::from_bits(words.below(u64::from(f32::MAX.to_bits()) + 1) as u32),
+        };
+        let samples = if self == Self::None { 0 } else { samples };
+        (0..samples).map(|_| weight()).collect()
+    }
+}
 
 fn heads(count: usize) -> Vec<HeadSpec> {
     let head = |label_number| HeadSpec { label: format!("L{label_number}"), label_number, weight: 1.0 };
@@ -22,13 +57,15 @@ fn heads(count: usize) -> Vec<HeadSpec> {
 
 fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
     let heads = heads(1 + words.below(3) as usize);
-    let batch_size = words.one_of(&[1, 700, 5000]);
+    let batch_size = words.one_of(&[1, 700, 5000, 100_000]);
     let batches = 1 + words.below(5) as usize;
-    let weighted = words.below(2) == 0;
+    let [none, ones, counts, usual, all] =
+        [AucWeights::None, AucWeights::Ones, AucWeights::Counts, AucWeights::Usual, AucWeights::All];
+    let kind = words.one_of(&[none, none, ones, counts, usual, all]);
     // Many ties, few, and scores that lie close together.
     let (steps, scale) = words.one_of(&[(3, 1.0), (50, 0.1), (1 << 24, 1e-40), (1 << 24, 20.0)]);
     let missing = words.one_of(&[0, 4]);
-    let on_gpu = CudaEvaluation::new(&bench.device, &heads, batch_size * batches)?;
+    let on_gpu = CudaEvaluation::new(&bench.device, &heads, batch_size * batches, kind != AucWeights::None)?;
     // What an earlier evaluation left does not matter.
     for _ in 0..2 {
         let mut on_cpu = Evaluation::new(&heads);
@@ -45,14 +82,14 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 if missing > 0 && words.below(missing) == 0 { f32::NAN } else { (words.below(3) / 2) as f32 }
             };
             let labels: Vec<Vec<f32>> = heads.iter().map(|_| (0..len).map(|_| label()).collect()).collect();
-            let weights: Vec<f32> = (0..len).map(|_| words.number() + 1.5).collect();
+            let weights = kind.of(words, len);
             let mut padded = vec![1.0; heads.len() * batch_size];
             for (to, from) in padded.chunks_exact_mut(batch_size).zip(&labels) {
                 to[..len].copy_from_slice(from);
             }
             let all_one = vec![1.0; len];
             let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&padded)?];
-            let at_weights = bench.buffer(if weighted { &weights } else { &all_one })?;
+            let at_weights = bench.buffer(if weights.is_empty() { &all_one } else { &weights })?;
             let at_samples = Buffer::of(&bench.device, &[len as u32])?;
             let scored = Scored {
                 logits: at_logits.pointer(),
@@ -64,7 +101,6 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
             // SAFETY: the buffers have these lengths, and live until the lane has been waited for.
             unsafe { on_gpu.add(&bench.lane, scored) }?;
             bench.lane.synchronize()?;
-            let weights = if weighted { weights } else { Vec::new() };
             on_cpu.add(&Samples { len, labels, weights, ..Samples::default() }, &logits);
         }
         let judgement = on_gpu.finish(&bench.lane)?;
@@ -76,17 +112,23 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 return Err(format!("{:?} and {:?}", found.metrics, expected.metrics).into());
             };
             if (found.samples, found.auc) != (expected.samples, expected.auc) {
-                return Err(format!("{found:?}, and {expected:?} is expected").into());
+                return Err(format!("{found:?}, and {expected:?} is expected, weights {kind:?}").into());
             }
-            // Sums of 25,000 numbers at most, in another order.
+            // Ratios of sums in another order. Where one weight is much of the sum of all, the rate may be so near to 1
+            // that its entropy has few digits.
+            let entropies = match kind {
+                AucWeights::All => (0.0, 0.0),
+                _ => (found.normalized_entropy.unwrap_or(0.0), expected.normalized_entropy.unwrap_or(0.0)),
+            };
             let all = [
                 (found.log_loss, expected.log_loss),
                 (found.label_rate, expected.label_rate),
-                (found.normalized_entropy.unwrap_or(0.0), expected.normalized_entropy.unwrap_or(0.0)),
+                entropies,
                 (found.calibration.unwrap_or(0.0), expected.calibration.unwrap_or(0.0)),
             ];
+            let rounding = 1e-11f64.max(4.0 * f64::EPSILON * found.samples as f64);
             for (number, (found, expected)) in all.into_iter().enumerate() {
-                close("metric", number, found, expected, 1e-11 * expected.abs())?;
+                close("metric", number, found, expected, rounding * expected.abs())?;
             }
         }
         if judgement.not_numbers != 0 || judgement.heads.len() != heads.len() {
@@ -100,7 +142,7 @@ fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
     let logits = bench.buffer(&[0.0, f32::NAN, 1.0])?;
     let ones = bench.buffer(&[1.0; 3])?;
     let samples = Buffer::of(&bench.device, &[3])?;
-    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), 3)?;
+    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), 3, false)?;
     let scored = Scored {
         logits: logits.pointer(),
         labels: ones.pointer(),
@@ -114,7 +156,35 @@ fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
     if not_numbers == 1 { Ok(()) } else { Err(format!("{not_numbers} are no numbers, not 1").into()) }
 }
 
-fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words) -> Outcome {
+fn an_unusable_weight_leaves_no_auc(bench: &Bench, _: &mut Words) -> Outcome {
+    let logits = bench.buffer(&[0.0, 1.0, 2.0])?;
+    let labels = bench.buffer(&[0.0, 1.0, 1.0])?;
+    let samples = Buffer::of(&bench.device, &[3])?;
+    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), 3, true)?;
+    let cases =
+        [(1e-45, Some(1.0)), (-0.0, Some(1.0)), (-1e-45, None), (f32::INFINITY, None), (f32::NAN, None)];
+    for (weight, expected) in cases {
+        let weights = bench.buffer(&[1.0, 1.0, weight])?;
+        let scored = Scored {
+            logits: logits.pointer(),
+            labels: labels.pointer(),
+            labels_stride: 3,
+            weights: weights.pointer(),
+            samples: samples.pointer(),
+        };
+        evaluation.begin(&bench.lane)?;
+        // SAFETY: the buffers have these lengths.
+        unsafe { evaluation.add(&bench.lane, scored) }?;
+        let metrics = evaluation.finish(&bench.lane)?.heads[0].metrics;
+        let found = metrics.and_then(|metrics| metrics.auc);
+        if found != expected {
+            return Err(format!("weight {weight}: the AUC is {found:?}, not {expected:?}").into());
+        }
+    }
+    Ok(())
+}
+
+fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words, weighted: bool) -> Outcome {
     /// Of the benchmark's evaluation part.
     const SAMPLES: usize = 89_137_319;
     /// Different scores: a few of them are tied.
@@ -126,7 +196,7 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words)
         state ^= state << 17;
         state
     };
-    let (mut logits, mut labels) = (Vec::with_capacity(SAMPLES), Vec::with_capacity(SAMPLES));
+    let [mut logits, mut labels, mut weights] = [(); 3].map(|()| Vec::with_capacity(SAMPLES));
     // [score][label]
     let mut counts = vec![[0u64; 2]; SCORES];
     for _ in 0..SAMPLES {
@@ -134,9 +204,11 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words)
         // Two uniform numbers' mean, as far as scores are concerned: most lie in the middle.
         let score = ((word & (SCORES as u64 - 1)) + (word >> 24 & (SCORES as u64 - 1))) as usize / 2;
         let label = usize::from((word >> 48) as usize % SCORES < 16384 + score / 128);
-        counts[score][label] += 1;
+        let weight = if weighted { (word >> 22 & 3) + (word >> 46 & 3) } else { 1 };
+        counts[score][label] += weight;
         logits.push((score as f32 - SCORES as f32 / 2.0) / 1e5);
         labels.push(label as f32);
+        weights.push(weight as f32);
     }
     let (mut negatives, mut positives, mut ordered_twice) = (0u128, 0u128, 0u128);
     for [negative, positive] in counts.into_iter().map(|counts| counts.map(u128::from)) {
@@ -146,15 +218,15 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words)
     }
     let expected = ordered_twice as f64 / (2 * negatives * positives) as f64;
 
-    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), SAMPLES)?;
+    let evaluation = CudaEvaluation::new(&bench.device, &heads(1), SAMPLES, weighted)?;
     let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&labels)?];
-    let ones = bench.buffer(&vec![1.0; SAMPLES])?;
+    let weights = bench.buffer(&weights)?;
     let samples = Buffer::of(&bench.device, &[SAMPLES as u32])?;
     let scored = Scored {
         logits: at_logits.pointer(),
         labels: at_labels.pointer(),
         labels_stride: SAMPLES,
-        weights: ones.pointer(),
+        weights: weights.pointer(),
         samples: samples.pointer(),
     };
     let mut times = Vec::new();
@@ -174,7 +246,8 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words)
     }
     times.sort();
     let ms = times[2].map(|time| time.as_secs_f64() * 1e3);
-    eprintln!("89 million scores: {:.2} ms to gather, {:.2} ms to the AUC", ms[1], ms[0]);
+    let scores = if weighted { "scores with weights" } else { "scores" };
+    eprintln!("89 million {scores}: {:.2} ms to gather, {:.2} ms to the AUC", ms[1], ms[0]);
     if ms[0] > 50.0 {
         return Err(format!("it took {:.1} ms", ms[0]).into());
     }

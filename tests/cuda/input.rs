@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{BatchShape, CudaModel, Feed, InputLayout, InputSlot};
+use rankine::cuda::{BatchShape, CudaModel, Feed, InputLayout, InputSlot, JudgedPart};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
@@ -341,7 +341,8 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&spec.heads);
-    unpacked.begin_judging(samples, batch_size)?;
+    let judged = JudgedPart { samples, batch_size, weighted: part.schema.weight.is_some() };
+    unpacked.begin_judging(judged)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {
         let samples = &batch?.samples;
         unpacked.judge(samples)?;
@@ -352,7 +353,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     let expected = unpacked.finish_judging()?;
     let kept = Feed::open(devices, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
     for _ in 0..2 {
-        fed.begin_judging(samples, batch_size)?;
+        fed.begin_judging(judged)?;
         kept.iter().try_for_each(|batch| fed.judge_fed(batch))?;
         let found = fed.finish_judging()?;
         if found != expected {

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::Execution;
+use rankine::cuda::{CudaModel, Execution, JudgedPart};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
@@ -15,6 +15,7 @@ use rankine_embedding::{
 };
 use rankine_reader::Samples;
 
+use super::auc::AucWeights;
 use super::input::is_the_same_however_it_is_fed;
 use super::training::{Nearness, Run, Training, overlaps_change_no_bit, stays_near, weights};
 use super::{Bench, Body, Outcome, Words, close};
@@ -222,10 +223,21 @@ pub(super) fn judges_as_the_cpu_does(
     devices: &[Arc<Device>],
     plan: Option<PlanOf<'_>>,
 ) -> Outcome {
-    let training = Training::random(words, Interaction::Dot, 20);
+    let mut training = Training::random(words, Interaction::Dot, 20);
     let plan = plan.map(|plan| plan(&training)).transpose()?;
     let mut model = training.over_ranks(devices, Precision::Bf16, plan.as_ref())?;
     training.losses_on_gpu(&mut model)?;
+    for weights in [AucWeights::None, words.one_of(&AucWeights::GIVEN)] {
+        for batch in &mut training.batches {
+            batch.weights = weights.of(words, batch.len);
+        }
+        judges_these_as_the_cpu_does(&training, &mut model)
+            .map_err(|failed| format!("weights {weights:?}: {}", failed.message().unwrap_or_default()))?;
+    }
+    Ok(())
+}
+
+fn judges_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -> Outcome {
     let size = model.score_size();
     let batches: Vec<Samples> = (training.batches.iter())
         .flat_map(|batch| (0..batch.len).step_by(size).map(|at| batch.slice(at..batch.len.min(at + size))))
@@ -235,7 +247,8 @@ pub(super) fn judges_as_the_cpu_does(
     let room = batches.len() * size;
     for _ in 0..2 {
         let mut on_host = Evaluation::new(&training.spec.heads);
-        model.begin_judging(room, size)?;
+        let weighted = !batches[0].weights.is_empty();
+        model.begin_judging(JudgedPart { samples: room, batch_size: size, weighted })?;
         for batch in &batches {
             model.judge(batch)?;
         }

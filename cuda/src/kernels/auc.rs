@@ -16,7 +16,8 @@ pub const KEY_DIGITS: u32 = 4;
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KeysCount {
-    /// The score's order in the high word; in the low one the label, or 2 where there is none.
+    /// The score's order in the high word. In the low one the label, or 2 where there is none; with weights, the label
+    /// in the highest bit and below it the weight's bits, all 0 where there is no label.
     pub keys: Pointer<u64>,
     /// `[digit][tile]`: [`KeysCount::counts`] of them.
     pub counts: Pointer<u32>,
@@ -93,7 +94,28 @@ pub struct Before {
     pub score: [u64; 2],
 }
 
-/// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`] after one another.
+/// Counts the samples of each label and exponent of the weight, leaving out those that weigh nothing. Grid: as that of
+/// [`KeysCount`].
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct WeightsCount {
+    /// With weights, in any order.
+    pub keys: Pointer<u64>,
+    /// `[label][exponent]`: [`WeightsCount::CLASSES`] of them, which must be 0 before.
+    pub classes: Pointer<u32>,
+    /// Keys, one or more.
+    pub count: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+impl WeightsCount {
+    /// Labels times the exponents of a float.
+    pub const CLASSES: usize = 512;
+}
+
+/// Counts pairs: [`TiesCount`], [`TiesBefore`] and [`TiesPairs`] after one another. Keys with weights take
+/// [`TiesCountWeights`] and [`TiesPairsWeights`] instead of the first and the last.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Ties {
@@ -101,19 +123,34 @@ pub struct Ties {
     pub keys: Pointer<u64>,
     /// One a tile.
     pub tiles: Pointer<Before>,
-    /// Three: twice the pairs in order, ties counting half, which must be 0 before; then all positives and all
-    /// negatives.
+    /// [`Ties::RESULTS`] numbers. First [`Ties::ADDENDS`] that must be 0 before: twice the pairs in order plus the
+    /// ties, as addends of which the next one counts 2^32 times as much. Then all positives, and all negatives.
     pub result: Pointer<u64>,
+    /// What the weights of negatives and of positives are multiplied by to be rounded to integers, which must add up to
+    /// less than 2^63 for each.
+    pub scales: [f64; 2],
     /// Keys, one or more.
     pub count: u32,
     /// Tiles: [`KeysCount::tiles`].
     pub tiles_count: u32,
 }
 
+impl Ties {
+    /// Addends of the pairs.
+    pub const ADDENDS: usize = 4;
+    /// Words of `result`.
+    pub const RESULTS: usize = Self::ADDENDS + 2;
+}
+
 /// Counts each tile. Grid: one block a tile.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy)]
 pub struct TiesCount(pub Ties);
+
+/// Adds up each tile's weights. Grid: one block a tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesCountWeights(pub Ties);
 
 /// Sums over tiles. Grid: one block.
 #[repr(transparent)]
@@ -125,8 +162,14 @@ pub struct TiesBefore(pub Ties);
 #[derive(Debug, Clone, Copy)]
 pub struct TiesPairs(pub Ties);
 
+/// Adds up the products of the pairs' weights. Grid: one block a tile.
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy)]
+pub struct TiesPairsWeights(pub Ties);
+
 const _: () = assert!(size_of::<KeysCount>() == 24 && size_of::<KeysSum>() == 24);
-const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 32);
+const _: () = assert!(size_of::<KeysScatter>() == 40 && size_of::<Ties>() == 48);
+const _: () = assert!(size_of::<WeightsCount>() == 24);
 
 macro_rules! kernel {
     ($($kernel:ident = $name:literal, $threads:literal;)+) => {
@@ -145,7 +188,10 @@ kernel! {
     KeysCount = "keys_count", 256;
     KeysSum = "keys_sum", 1024;
     KeysScatter = "keys_scatter", 256;
+    WeightsCount = "weights_count", 256;
     TiesCount = "ties_count", 256;
+    TiesCountWeights = "ties_count_weights", 256;
     TiesBefore = "ties_before", 1024;
     TiesPairs = "ties_pairs", 256;
+    TiesPairsWeights = "ties_pairs_weights", 256;
 }

@@ -63,8 +63,8 @@ pub struct Judge {
     pub labels_stride: u32,
     /// Blocks of [`JudgeParts`] along x.
     pub blocks: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Whether keys have the samples' weights: 0 or 1.
+    pub weighted: u32,
 }
 
 /// Grid: `blocks`, and `heads`.

@@ -53,7 +53,10 @@ mod update;
 pub(crate) use all_reduce::{
     AllReduce, AllReduceAtOnce, AllReduceBySlices, AllReduceScatter, AllReduceSpread,
 };
-pub use auc::{Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesPairs};
+pub use auc::{
+    Before, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties, TiesBefore, TiesCount, TiesCountWeights,
+    TiesPairs, TiesPairsWeights, WeightsCount,
+};
 pub(crate) use barrier::{Barrier, Flags, GAVE_UP, Wait};
 pub use begin_state::BeginState;
 pub use columns::{Columns, Total};
@@ -255,7 +258,9 @@ kernels! {
         AllReduceScatter4 = c"all_reduce_scatter_4", AllReduceSpread4 = c"all_reduce_spread_4",
         AllReduceScatter8 = c"all_reduce_scatter_8", AllReduceSpread8 = c"all_reduce_spread_8";
     "auc": KeysCount = c"keys_count", KeysSum = c"keys_sum", KeysScatter = c"keys_scatter",
-        TiesCount = c"ties_count", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs";
+        WeightsCount = c"weights_count", TiesCount = c"ties_count",
+        TiesCountWeights = c"ties_count_weights", TiesBefore = c"ties_before", TiesPairs = c"ties_pairs",
+        TiesPairsWeights = c"ties_pairs_weights";
     "barrier": Barrier = c"barrier";
     "begin_state": BeginState = c"begin_state";
     "columns": ColumnsF32 = c"columns_f32", ColumnsBf16 = c"columns_bf16", ColumnsF16 = c"columns_f16",

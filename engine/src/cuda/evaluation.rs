@@ -1,27 +1,50 @@
 //! The metrics of an evaluation, computed where the logits are.
 //!
-//! Batches leave 8 bytes a sample and head, the key that ranks the sample; sums are kept in f64. The AUC is counted in
-//! integers, so it is the very one that the host's code gives.
+//! Batches leave 8 bytes a sample and head: the score, the label and the weight in one key. Sums are kept in f64. The
+//! AUC is counted in integers, so it equals the host's to the bit, for any number of ranks.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use rankine_cuda::kernels::{
     Before, Judge, JudgeParts, JudgeSums, JudgeTotal, KEY_DIGITS, KeysCount, KeysScatter, KeysSum, Ties,
-    TiesBefore, TiesCount, TiesPairs,
+    TiesBefore, TiesCount, TiesCountWeights, TiesPairs, TiesPairsWeights, WeightsCount,
 };
 use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
 use super::together::Member;
-use crate::evaluation::{HeadMetrics, Sums, of_pairs};
+use crate::evaluation::{HeadMetrics, Pairs, Sums, WEIGHT_CLASSES, weight_scales};
 use crate::model::HeadSpec;
 
-/// Samples that can be judged: their numbers fit in 31 bits, and the pairs' in 63.
+/// Samples that can be judged: their number fits in 31 bits, so twice the number of pairs fits in 62.
 const SAMPLES_MAX: u64 = 1 << 31;
 /// Blocks that sum up a batch.
 const BLOCKS: usize = 256;
+const _: () = assert!(WEIGHT_CLASSES == WeightsCount::CLASSES);
+
+/// What a model is to judge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JudgedPart {
+    /// Samples, one or more, as many as [`CudaEvaluation::fits`] allows.
+    pub samples: usize,
+    /// Samples of every batch but the last one.
+    pub batch_size: usize,
+    /// Whether samples have weights. Otherwise the AUC takes each to weigh 1.
+    pub weighted: bool,
+}
+
+/// What an evaluation has room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct EvaluationRoom {
+    /// Samples of all ranks.
+    pub(super) samples: usize,
+    /// Samples of one rank, at most.
+    pub(super) own: usize,
+    /// Whether samples have weights.
+    pub(super) weighted: bool,
+}
 
 /// Judges a model's heads on as many samples as there is room for, again and again. Takes 8 bytes a sample and head,
 /// and 8 more a sample.
@@ -31,9 +54,7 @@ const BLOCKS: usize = 256;
 #[derive(Debug)]
 pub struct CudaEvaluation {
     heads: Vec<HeadSpec>,
-    /// Samples of all ranks, and of this one.
-    samples: usize,
-    own: usize,
+    room: EvaluationRoom,
     /// Keys that there is room for here.
     capacity: usize,
     judged: Buffer<u64>,
@@ -48,6 +69,8 @@ pub struct CudaEvaluation {
     totals: Buffer<u32>,
     tiles: Buffer<Before>,
     pairs: Buffer<u64>,
+    /// `[label][exponent]`, where samples have weights.
+    classes: Buffer<u32>,
 }
 
 /// Where keys lie.
@@ -93,19 +116,18 @@ pub struct Judgement {
 }
 
 impl CudaEvaluation {
-    /// Room for `capacity` samples.
+    /// Room for `samples` samples. Unless they are `weighted`, the AUC takes each to weigh 1.
     ///
     /// # Panics
-    /// Where that is none, or more than [`CudaEvaluation::fits`] allows.
+    /// If there are no samples, or more than [`CudaEvaluation::fits`] allows.
     ///
     /// # Errors
-    /// Where the GPU's memory does not suffice.
-    pub fn new(device: &Arc<Device>, heads: &[HeadSpec], capacity: usize) -> Result<Self> {
-        Self::of_rank((device, None), heads, capacity, capacity)
+    /// If the GPU's memory does not suffice.
+    pub fn new(device: &Arc<Device>, heads: &[HeadSpec], samples: usize, weighted: bool) -> Result<Self> {
+        Self::of_rank((device, None), heads, EvaluationRoom { samples, own: samples, weighted })
     }
 
-    /// Room for `samples` samples, of which `own` at most come to this rank. With other ranks this is a collective
-    /// call.
+    /// The evaluation of one rank. With other ranks this is a collective call.
     ///
     /// # Panics
     /// As [`CudaEvaluation::new`].
@@ -115,9 +137,9 @@ impl CudaEvaluation {
     pub(super) fn of_rank(
         (device, member): (&Arc<Device>, Option<&Member>),
         heads: &[HeadSpec],
-        samples: usize,
-        own: usize,
+        room: EvaluationRoom,
     ) -> Result<Self> {
+        let EvaluationRoom { samples, own, weighted } = room;
         assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be judged");
         let _evaluation = device.purpose("evaluation");
         let is_first = member.is_none_or(|member| member.cluster.rank() == 0);
@@ -133,8 +155,7 @@ impl CudaEvaluation {
         };
         Ok(Self {
             heads: heads.to_vec(),
-            samples,
-            own,
+            room,
             capacity,
             judged: Buffer::filled(device, 1, 0)?,
             keys,
@@ -144,13 +165,14 @@ impl CudaEvaluation {
             counts: Buffer::uninitialized(device, KeysCount::counts(count))?,
             totals: Buffer::uninitialized(device, KeysSum::TOTALS)?,
             tiles: Buffer::uninitialized(device, KeysCount::tiles(count) as usize)?,
-            pairs: Buffer::filled(device, 3, 0)?,
+            pairs: Buffer::filled(device, Ties::RESULTS, 0)?,
+            classes: Buffer::uninitialized(device, if is_first && weighted { WEIGHT_CLASSES } else { 0 })?,
         })
     }
 
-    /// Samples that there is room for, over all ranks.
-    pub(super) fn samples(&self) -> usize {
-        self.samples
+    /// What there is room for.
+    pub(super) fn room(&self) -> EvaluationRoom {
+        self.room
     }
 
     /// Whether so many samples can be numbered.
@@ -190,7 +212,7 @@ impl CudaEvaluation {
             heads: self.heads.len() as u32,
             labels_stride: labels_stride as u32,
             blocks: BLOCKS as u32,
-            reserved: 0,
+            weighted: self.room.weighted.into(),
         };
         // SAFETY: the caller vouches for the batch; all else is this value's, with these lengths.
         unsafe {
@@ -246,10 +268,11 @@ impl CudaEvaluation {
         let of_ranks = cluster.gather(judged)?;
         let sum = |ranks: &[u64]| ranks.iter().sum::<u64>() as usize;
         let all = sum(&of_ranks);
-        assert!(all <= self.samples, "{all} samples, and room for {}", self.samples);
+        let EvaluationRoom { samples, own, .. } = self.room;
+        assert!(all <= samples, "{all} samples, and room for {samples}");
         if place > 0 {
             let before = sum(&of_ranks[node * places..][..place]);
-            let capacity = first_capacity(self.samples, self.own, (node, places));
+            let capacity = first_capacity(samples, own, (node, places));
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
                 let to = keys.of(0).element(head * capacity + before);
@@ -302,14 +325,20 @@ impl CudaEvaluation {
     /// The AUC of a head, whose keys are sorted for it.
     fn auc(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<f64>> {
         let keys = self.keys.pointer().element(head * self.capacity);
+        let scales = match self.room.weighted {
+            true => self.weight_scales(lane, keys, count)?,
+            false => Some([0.0; 2]),
+        };
+        let Some(scales) = scales else { return Ok(None) };
         let (counts, totals) = (self.counts.pointer(), self.totals.pointer());
         let tiles = KeysCount::tiles(count);
         let places = [keys, self.sorted.pointer()];
-        self.pairs.write(lane, &[0; 3])?;
+        self.pairs.write(lane, &[0; Ties::RESULTS])?;
         let ties = Ties {
             keys,
             tiles: self.tiles.pointer(),
             result: self.pairs.pointer(),
+            scales,
             count,
             tiles_count: tiles,
         };
@@ -324,13 +353,36 @@ impl CudaEvaluation {
                 let scatter = KeysScatter { keys: from, counts, totals, sorted: to, count, pass };
                 lane.launch(&scatter, number.grid())?;
             }
-            lane.launch(&TiesCount(ties), (tiles, 1))?;
-            lane.launch(&TiesBefore(ties), (1, 1))?;
-            lane.launch(&TiesPairs(ties), (tiles, 1))?;
+            if self.room.weighted {
+                lane.launch(&TiesCountWeights(ties), (tiles, 1))?;
+                lane.launch(&TiesBefore(ties), (1, 1))?;
+                lane.launch(&TiesPairsWeights(ties), (tiles, 1))?;
+            } else {
+                lane.launch(&TiesCount(ties), (tiles, 1))?;
+                lane.launch(&TiesBefore(ties), (1, 1))?;
+                lane.launch(&TiesPairs(ties), (tiles, 1))?;
+            }
         }
-        let pairs = self.pairs.read(lane)?;
-        let [ordered_twice, positives, negatives] = [0, 1, 2].map(|place: usize| u128::from(pairs[place]));
-        Ok(of_pairs(ordered_twice, positives, negatives))
+        let result = self.pairs.read(lane)?;
+        let (addends, counts) = result.split_at(Ties::ADDENDS);
+        let pairs = Pairs {
+            ordered_twice: addends.iter().rev().fold(0, |sum, &addend| (sum << 32) + u128::from(addend)),
+            positives: counts[0].into(),
+            negatives: counts[1].into(),
+        };
+        Ok(pairs.auc())
+    }
+
+    /// What the weights in a head's keys are multiplied by; `None` if one of them is not finite.
+    fn weight_scales(&self, lane: &Lane, keys: Pointer<u64>, count: u32) -> Result<Option<[f64; 2]>> {
+        self.classes.write(lane, &[0; WEIGHT_CLASSES])?;
+        let classes = WeightsCount { keys, classes: self.classes.pointer(), count, reserved: 0 };
+        // SAFETY: there are as many keys, and the classes are this value's.
+        unsafe { lane.launch(&classes, (KeysCount::tiles(count), 1)) }?;
+        let counts = self.classes.read(lane)?;
+        let mut classes = [0; WEIGHT_CLASSES];
+        classes.iter_mut().zip(counts).for_each(|(class, count)| *class = count.into());
+        Ok(weight_scales(&classes))
     }
 }
 

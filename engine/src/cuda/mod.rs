@@ -33,7 +33,7 @@ mod work;
 mod workers;
 
 pub use error::{Error, Result};
-pub use evaluation::{CudaEvaluation, Judgement, Scored};
+pub use evaluation::{CudaEvaluation, JudgedPart, Judgement, Scored};
 pub use feed::{FedBatch, FedPart, Feed};
 pub use input::{InputLayout, InputSlot};
 pub use model::{BatchShape, CudaModel, Execution};

@@ -20,7 +20,7 @@ use rankine_reader::schema;
 
 use super::batch::{Whole, parts};
 use super::error::{Error, Result};
-use super::evaluation::Judgement;
+use super::evaluation::{EvaluationRoom, JudgedPart, Judgement};
 use super::feed::FedBatch;
 use super::network::Products;
 use super::pieces::{MISSING, pack, unpack};
@@ -454,18 +454,19 @@ impl CudaModel {
         Ok(())
     }
 
-    /// Begins an evaluation, once all that was begun before is done: of so many samples, in batches of one size but for
-    /// the last of them.
+    /// Begins an evaluation, once all that was begun before is done.
     ///
     /// # Panics
-    /// Where there are more samples than [`super::CudaEvaluation::fits`] allows, or none.
+    /// If there are more samples than [`super::CudaEvaluation::fits`] allows, or none.
     ///
     /// # Errors
     /// As [`CudaModel::take_outcomes`], and where memory does not suffice.
-    pub fn begin_judging(&mut self, samples: usize, batch_size: usize) -> Result<()> {
+    pub fn begin_judging(&mut self, part: JudgedPart) -> Result<()> {
+        let JudgedPart { samples, batch_size, weighted } = part;
         // Of each batch a rank has its share, which may be rounded up.
         let own = samples.div_ceil(batch_size) * batch_size.div_ceil(self.topology.ranks());
-        self.on_all(move |rank| rank.begin_judging(samples, own.min(samples)))?;
+        let room = EvaluationRoom { samples, own: own.min(samples), weighted };
+        self.on_all(move |rank| rank.begin_judging(room))?;
         Ok(())
     }
 

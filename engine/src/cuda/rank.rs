@@ -11,7 +11,7 @@ use rankine_reader::schema;
 
 use super::batch::Batch;
 use super::error::Result;
-use super::evaluation::Judgement;
+use super::evaluation::{EvaluationRoom, Judgement};
 use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
@@ -35,9 +35,8 @@ pub(super) trait Rank: Debug + Send {
     /// The logits of samples that fit a slot, one a sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
 
-    /// Begins an evaluation, once all steps are done, of as many samples in all as are said first, and of those that
-    /// come to this rank.
-    fn begin_judging(&mut self, samples: usize, own: usize) -> Result<()>;
+    /// Begins an evaluation, once all steps are done.
+    fn begin_judging(&mut self, room: EvaluationRoom) -> Result<()>;
 
     /// Enqueues scoring samples that fit a slot, and judging the scores.
     fn judge(&mut self, batch: Batch<'_>) -> Result<()>;

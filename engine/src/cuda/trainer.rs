@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
 use super::error::{Error, Result};
-use super::evaluation::{CudaEvaluation, Judgement, Scored};
+use super::evaluation::{CudaEvaluation, EvaluationRoom, Judgement, Scored};
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
@@ -392,14 +392,14 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(self.network.logits(&self.main, count)?)
     }
 
-    fn begin_judging(&mut self, samples: usize, own: usize) -> Result<()> {
+    fn begin_judging(&mut self, room: EvaluationRoom) -> Result<()> {
         self.finish()?;
-        if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.samples() != samples) {
+        if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.room() != room) {
             // What there was is given back first.
             self.evaluation = None;
             let member = self.together.as_ref().map(Together::member);
             let (device, heads) = (self.main.device(), &self.spec.heads);
-            self.evaluation = Some(CudaEvaluation::of_rank((device, member), heads, samples, own)?);
+            self.evaluation = Some(CudaEvaluation::of_rank((device, member), heads, room)?);
         }
         self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::auc::auc;
+use super::auc::{auc, weighted_auc};
 use crate::cpu::{bce, sigmoid};
 
 /// One head's logits and labels, gathered batch by batch. Takes eight bytes a sample, twelve where samples have
@@ -22,7 +22,8 @@ pub struct Scores {
 pub struct Metrics {
     /// Samples judged.
     pub samples: u64,
-    /// The exact area under the ROC curve, ties counting half, weights not counted; absent where all labels are equal.
+    /// The exact area under the ROC curve, weighted, ties counting half; absent where the samples of one label weigh
+    /// nothing.
     pub auc: Option<f64>,
     /// Mean binary cross-entropy in nats, weighted.
     pub log_loss: f64,
@@ -81,7 +82,11 @@ impl Scores {
             sums.predictions += weight * sigmoid(logit);
             sums.positives += weight * label;
         }
-        sums.metrics(auc(&self.logits, &self.labels))
+        let auc = match self.weights.as_slice() {
+            [] => auc(&self.logits, &self.labels),
+            weights => weighted_auc(&self.logits, &self.labels, weights),
+        };
+        sums.metrics(auc)
     }
 }
 
@@ -111,6 +116,8 @@ mod tests {
         let metrics = scores.metrics().unwrap();
         assert!((metrics.log_loss - std::f64::consts::LN_2).abs() < 1e-12);
         assert!((metrics.label_rate - 0.75).abs() < 1e-12);
+        // The sample above the positive weighs nothing, and the other one is tied with it.
+        assert_eq!(metrics.auc, Some(0.5));
         let alone = Scores { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
         assert_eq!((alone.auc, alone.normalized_entropy, alone.calibration), (None, None, None));
         let nothing = Scores { logits: vec![0.3], labels: vec![0.0], weights: vec![0.0] };

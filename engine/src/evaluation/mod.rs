@@ -1,12 +1,14 @@
 //! How good a model's predictions are.
 
 mod auc;
+#[cfg(test)]
+mod auc_tests;
 mod heads;
 mod metrics;
 
-pub use auc::auc;
 #[cfg(feature = "cuda")]
-pub(crate) use auc::of_pairs;
+pub(crate) use auc::{Pairs, WEIGHT_CLASSES, weight_scales};
+pub use auc::{auc, weighted_auc};
 pub use heads::{EvalMetrics, Evaluation, HeadMetrics};
 #[cfg(feature = "cuda")]
 pub(crate) use metrics::Sums;

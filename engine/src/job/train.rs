@@ -56,7 +56,8 @@ pub struct Eval {
     pub every_steps: Option<Count>,
     /// Samples of a batch of the evaluation; it has no influence on the result.
     pub batch_size: BatchSize,
-    /// Ends the training at the first evaluation with at least this AUC. Needs `every_steps`.
+    /// Ends the training at the first evaluation with at least this AUC. It is weighted where the dataset has sample
+    /// weights. Needs `every_steps`.
     pub target_auc: Option<AucTarget>,
 }
 

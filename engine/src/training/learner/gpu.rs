@@ -18,7 +18,7 @@ use super::super::seats::Seats;
 use super::Activity;
 use crate::calibration;
 use crate::cuda::{
-    BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, Judgement, refusals,
+    BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, JudgedPart, Judgement, refusals,
 };
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
@@ -210,7 +210,11 @@ impl Judge {
             return Err(TrainError::Device(format!("a GPU does not judge {samples} samples at once")));
         }
         let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
-        model.begin_judging(part.samples as usize, options.batch_size)?;
+        model.begin_judging(JudgedPart {
+            samples: part.samples as usize,
+            batch_size: options.batch_size,
+            weighted: part.schema.weight.is_some(),
+        })?;
         let mut samples = 0;
         let mut count = |batch: usize, out_of_range: &[u64]| {
             samples += batch as u64;
