@@ -2,6 +2,9 @@
 //!
 //! Start at [`job`] for what can be asked of it, and at [`training`] for what then happens.
 
+// They panic where stderr is closed or full.
+#![warn(clippy::print_stderr)]
+
 #[cfg(feature = "cuda")]
 pub mod calibration;
 pub mod checkpoint;
@@ -11,6 +14,7 @@ pub mod cuda;
 pub mod doctor;
 pub mod evaluation;
 pub mod guard;
+pub mod hooks;
 pub mod job;
 pub mod launch;
 pub mod model;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::files::{Files, Input, Output};
+use crate::hooks;
 
 /// What becomes of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,13 +77,13 @@ impl Faulty {
         Self { files, counter: Arc::new(Counter { done: AtomicU64::new(0), at, fault }) }
     }
 
-    /// The same by what the environment variable `RANKINE_TEST_FAULT` says, `NUMBER:KIND`; where it says nothing, the
-    /// files as they are.
+    /// Fails the operation that the environment variable `RANKINE_TEST_FAULT` names as `NUMBER:KIND`. Returns the files
+    /// as they are if it is not set, and in builds without the feature `test-hooks`.
     ///
     /// # Errors
-    /// Where it says something else.
+    /// Where the variable has another form.
     pub fn by_environment(files: Arc<dyn Files>) -> Result<Arc<dyn Files>, String> {
-        let Some(text) = std::env::var_os("RANKINE_TEST_FAULT") else { return Ok(files) };
+        let Some(text) = hooks::variable(hooks::FAULT) else { return Ok(files) };
         let Rehearsal(at, fault) = text.to_string_lossy().parse()?;
         Ok(Arc::new(Self::new(files, at, fault)))
     }

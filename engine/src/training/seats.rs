@@ -4,11 +4,9 @@ use rankine_embedding::Topology;
 
 use super::TrainError;
 use super::data::same_everywhere;
+use crate::hooks;
 use crate::job::{DeviceKind, Job, RankCount, Ranks};
 use crate::launch::{Member, Node, ProcessGroup, nodes};
-
-/// What a test sets so that a job's ranks may share GPUs.
-const LOOPBACK: &str = "RANKINE_TEST_LOOPBACK";
 
 /// The ranks that a process has. They are in one run, as long for each process, in the order of processes.
 #[derive(Debug, Clone)]
@@ -28,7 +26,7 @@ impl Seats {
     /// they have different jobs; [`TrainError::Processes`].
     pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
         same_everywhere(processes, "job", &job.to_toml())?;
-        let shared = std::env::var_os(LOOPBACK).is_some();
+        let shared = hooks::variable(hooks::LOOPBACK).is_some();
         let found = match processes.size() {
             1 => alone(job, gpus_seen(), shared),
             _ => among(job, processes.members(), processes.rank(), shared),
