@@ -1,10 +1,11 @@
 //! A training that does not move ends, and says what it waited for.
 
-use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::process::Stdio;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use support::{LOST, Place, SHAPE, SUCCESS, USAGE, numbers, train};
+use support::process::{Running, Stalled, wait_until};
+use support::{LOST, Place, SHAPE, SUCCESS, USAGE, numbers, rankine, train};
 
 mod support;
 
@@ -24,26 +25,8 @@ fn records(count: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A file that nobody can open while this is there: who tries waits until the system takes the lease away, after
-/// `/proc/sys/fs/lease-break-time` seconds. That is what a file server does to its readers that does not answer.
-struct Stalled(File);
-
-impl Stalled {
-    /// None where the file system has no leases.
-    fn new(path: &str) -> Option<Self> {
-        let file = File::options().read(true).write(true).open(path).expect("the file is there");
-        // SAFETY: neither call touches memory. The signal that would ask for the lease is ignored.
-        let leased = unsafe {
-            libc::signal(libc::SIGIO, libc::SIG_IGN);
-            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
-        };
-        (leased == 0).then_some(Self(file))
-    }
-}
-
-#[test]
-fn a_reader_that_hangs_is_named() {
-    let place = Place::new();
+/// A job that learns from two files, in order; returns its path and that of the second file.
+fn two_files(place: &Place) -> (String, String) {
     let (first, second) =
         (place.file("a.bin", records(6 * BATCH, 1)), place.file("b.bin", records(6 * BATCH, 2)));
     let shape = place.file("shape.toml", SHAPE);
@@ -57,7 +40,13 @@ optimizer.sparse = {{ kind = \"adagrad\", learning_rate = 0.1 }}
 train = {{ batch_size = {BATCH}, shuffle = false }}
 "
     );
-    let job = place.file("job.toml", text);
+    (place.file("job.toml", text), second)
+}
+
+#[test]
+fn a_reader_that_hangs_is_named() {
+    let place = Place::new();
+    let (job, second) = two_files(&place);
     train(&place, &job, "moves", &["guard.step_timeout_s=5"]).with(SUCCESS);
     let Some(stalled) = Stalled::new(&second) else {
         support::told("skipped: this file system has no leases");
@@ -74,8 +63,36 @@ train = {{ batch_size = {BATCH}, shuffle = false }}
         ]);
         assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
     }
-    drop(stalled.0);
+    drop(stalled);
     train(&place, &job, "again", &["guard.step_timeout_s=5"]).with(SUCCESS);
+}
+
+/// SIGSTOP, Ctrl-Z or `scontrol suspend` in the middle of a step, for longer than a step may take.
+#[test]
+fn a_step_gets_a_new_period_after_a_suspension() {
+    let place = Place::new();
+    let (job, second) = two_files(&place);
+    for repeat in 0..support::times(1) {
+        let Some(stalled) = Stalled::new(&second) else {
+            support::told("skipped: this file system has no leases");
+            return;
+        };
+        let run = format!("run-{repeat}");
+        let mut training = rankine();
+        training.args(["train", &job, "--quiet", "--run-dir", &place.word(&run)]);
+        training.args(["--set", "guard.step_timeout_s=4", "--set", "guard.barrier_timeout_s=1"]);
+        let mut running = Running::start(training.stdout(Stdio::null()));
+        let metrics = place.path(&run).join("metrics.jsonl");
+        wait_until("training begins", || metrics.exists());
+        // By then it waits for the second file, which is opened with the first.
+        thread::sleep(Duration::from_secs(1));
+        running.signal(libc::SIGSTOP);
+        thread::sleep(Duration::from_secs(5));
+        running.signal(libc::SIGCONT);
+        thread::sleep(Duration::from_millis(500));
+        drop(stalled);
+        assert_eq!(running.end(), SUCCESS);
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-pub(crate) mod seccomp;
+pub(crate) mod process;
 
 /// How the process ends; `rankine --help` documents the numbers.
 pub(crate) const SUCCESS: i32 = 0;
@@ -243,6 +243,11 @@ pub(crate) fn gpus() -> usize {
     #[cfg(not(feature = "cuda"))]
     let count = 0;
     count
+}
+
+/// How often a test repeats what may go well by chance: `usual` times, or 50 times in the long version.
+pub(crate) fn times(usual: usize) -> usize {
+    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { usual }
 }
 
 /// A test's own word to whoever runs it.

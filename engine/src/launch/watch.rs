@@ -22,6 +22,9 @@ use super::meeting::WatchLines;
 const BEAT: Duration = Duration::from_secs(1);
 /// Between two looks at what has come.
 const PAUSE: Duration = Duration::from_millis(50);
+/// A pause that was this long was no pause: the process was stopped (SIGSTOP, Ctrl-Z, `scontrol suspend`), or its
+/// machine was suspended. Nothing could happen meanwhile, so every period begins again.
+const SUSPENDED: Duration = Duration::from_secs(1);
 
 /// How long what is waited for.
 #[derive(Debug, Clone, Copy)]
@@ -120,15 +123,7 @@ impl Watch {
         let others = if rank == 0 { 1 } else { 0 };
         let line = |(place, stream)| Line::new(place + others, stream);
         let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
-        let watcher = Watcher {
-            rank,
-            patience,
-            shared: Arc::clone(&shared),
-            lines,
-            found: Vec::new(),
-            told: None,
-            own: Own::new(),
-        };
+        let watcher = Watcher::new(rank, patience, Arc::clone(&shared), lines);
         let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
         Ok(Self { patience, shared, thread: Mutex::new(Some(thread)) })
     }
@@ -189,6 +184,19 @@ struct Watcher {
     /// When this process told last that it lives, in which phase, and whether it waited for others.
     told: Option<(Instant, (Phase, bool))>,
     own: Own,
+    /// The time of the last look. All periods are measured between looks, so that whatever stops this thread is noticed
+    /// before anything is judged by a time that it slept through.
+    now: Instant,
+}
+
+/// What comes of a look.
+enum Look {
+    /// Nothing is wrong.
+    GoOn,
+    /// This process is done.
+    Done,
+    /// All processes end.
+    End(Failure),
 }
 
 /// What is known of a process.
@@ -210,40 +218,40 @@ struct Line {
 }
 
 impl Own {
-    fn new() -> Self {
-        Self { activity: Activity::default(), moved: Instant::now() }
+    fn new(now: Instant) -> Self {
+        Self { activity: Activity::default(), moved: now }
     }
 
-    fn is(&mut self, activity: Activity) {
+    fn is(&mut self, activity: Activity, now: Instant) {
         if activity.signs != self.activity.signs {
-            self.moved = Instant::now();
+            self.moved = now;
         }
         self.activity = activity;
     }
 
-    fn stands_still(&self, patience: Patience) -> bool {
+    fn stands_still(&self, patience: Patience, now: Instant) -> bool {
         // Whoever waits for others is not the one that hangs.
         let works = self.activity.phase.goes_by_small_steps() && self.activity.waits_for.is_none();
-        works && self.moved.elapsed() > patience.standstill
+        works && now.duration_since(self.moved) > patience.standstill
     }
 }
 
 impl Line {
     fn new(rank: usize, stream: TcpStream) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let (inbox, heard) = (Inbox::default(), Instant::now());
-        Ok(Self { rank, stream, inbox, heard, of: Own::new(), over: false })
+        let (inbox, now) = (Inbox::default(), Instant::now());
+        Ok(Self { rank, stream, inbox, heard: now, of: Own::new(now), over: false })
     }
 
     /// Takes what has come; returns what is wrong.
-    fn read(&mut self, patience: Patience) -> Option<Failure> {
+    fn read(&mut self, patience: Patience, now: Instant) -> Option<Failure> {
         while !self.over {
             match self.inbox.read(&self.stream, BYTES_MAX) {
                 Ok(None) => break,
                 Ok(Some(Message { kind: Kind::Alive, bytes, .. })) => {
-                    self.heard = Instant::now();
+                    self.heard = now;
                     if let Ok(activity) = serde_json::from_slice(&bytes) {
-                        self.of.is(activity);
+                        self.of.is(activity, now);
                     }
                 }
                 Ok(Some(Message { kind: Kind::Failed, bytes, .. })) => {
@@ -261,7 +269,7 @@ impl Line {
                 }
             }
         }
-        let silent = !self.over && self.heard.elapsed() > patience.silence;
+        let silent = !self.over && now.duration_since(self.heard) > patience.silence;
         silent.then(|| {
             self.over = true;
             let what = format!("has not been heard of for {:.0} s", patience.silence.as_secs_f64());
@@ -288,59 +296,86 @@ fn lost(rank: usize, what: &str, activity: &Activity, why: &str) -> Failure {
 }
 
 impl Watcher {
+    fn new(rank: usize, patience: Patience, shared: Arc<Shared>, lines: Vec<Line>) -> Self {
+        let now = Instant::now();
+        Self { rank, patience, shared, lines, found: Vec::new(), told: None, own: Own::new(now), now }
+    }
+
     fn run(mut self, end: End) {
         loop {
-            let (activity, report, done) = {
-                let mut state = self.shared.state();
-                (state.activity.clone(), state.report.take(), state.done)
-            };
-            self.own.is(activity);
-            if let Some(report) = report {
-                self.report(report);
+            match self.look_at(Instant::now()) {
+                Look::GoOn => thread::sleep(PAUSE),
+                Look::Done => return,
+                Look::End(verdict) => return self.end(&verdict, end),
             }
-            let beat = self.patience.beat();
-            let state = (self.own.activity.phase, self.own.activity.waits_for.is_some());
-            if self.told.is_none_or(|(told, before)| told.elapsed() > beat || before != state) {
-                self.told = Some((Instant::now(), state));
-                for line in &mut self.lines {
-                    line.send(Kind::Alive, &self.own.activity);
-                }
+        }
+    }
+
+    /// Tells the others what this process does, and finds out what they do.
+    fn look_at(&mut self, now: Instant) -> Look {
+        if now.duration_since(self.now) > SUSPENDED {
+            self.begin_periods(now);
+        }
+        self.now = now;
+        let (activity, report, done) = {
+            let mut state = self.shared.state();
+            (state.activity.clone(), state.report.take(), state.done)
+        };
+        self.own.is(activity, now);
+        if let Some(report) = report {
+            self.report(report);
+        }
+        let beat = self.patience.beat();
+        let state = (self.own.activity.phase, self.own.activity.waits_for.is_some());
+        if self.told.is_none_or(|(told, before)| now.duration_since(told) > beat || before != state) {
+            self.told = Some((now, state));
+            for line in &mut self.lines {
+                line.send(Kind::Alive, &self.own.activity);
             }
-            if let Some(verdict) = self.look() {
-                return self.end(&verdict, end);
-            }
-            if done {
-                self.lines.iter_mut().for_each(|line| line.send(Kind::Done, &()));
-                return;
-            }
-            thread::sleep(PAUSE);
+        }
+        if let Some(verdict) = self.look() {
+            return Look::End(verdict);
+        }
+        if done {
+            self.lines.iter_mut().for_each(|line| line.send(Kind::Done, &()));
+            return Look::Done;
+        }
+        Look::GoOn
+    }
+
+    /// Grants everybody the whole of every period again. A process that alone was suspended is still found, by those
+    /// that were not.
+    fn begin_periods(&mut self, now: Instant) {
+        self.own.moved = now;
+        for line in &mut self.lines {
+            (line.heard, line.of.moved) = (now, now);
         }
     }
 
     /// What this process fails for goes to rank 0, which knows what else has happened.
     fn report(&mut self, report: Failure) {
         match self.rank {
-            0 => self.found.push((report, Instant::now())),
+            0 => self.found.push((report, self.now)),
             _ => self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &report)),
         }
     }
 
     /// Looks at all others; returns why all end, once that is known.
     fn look(&mut self) -> Option<Failure> {
-        let patience = self.patience;
-        let read = |line: &mut Line| Some((line.read(patience)?, Instant::now()));
+        let (patience, now) = (self.patience, self.now);
+        let read = |line: &mut Line| Some((line.read(patience, now)?, now));
         let found: Vec<_> = self.lines.iter_mut().filter_map(read).collect();
         if self.rank != 0 {
             return found.into_iter().next().map(|(failure, _)| failure);
         }
         self.found.extend(found);
         if self.found.is_empty() {
-            self.found.extend(self.at_a_standstill().map(|failure| (failure, Instant::now())));
+            self.found.extend(self.at_a_standstill().map(|failure| (failure, now)));
         }
         // What happened first goes before what follows from it, which may be heard of earlier.
         let first = self.found.iter().find(|(failure, _)| !failure.follows);
-        let first =
-            first.or_else(|| self.found.first().filter(|(_, since)| since.elapsed() > patience.grace));
+        let late = |since: Instant| now.duration_since(since) > patience.grace;
+        let first = first.or_else(|| self.found.first().filter(|(_, since)| late(*since)));
         let verdict = first.map(|(failure, _)| failure.clone())?;
         self.lines.iter_mut().for_each(|line| line.send(Kind::Failed, &verdict));
         Some(verdict)
@@ -351,7 +386,7 @@ impl Watcher {
         let others = self.lines.iter().filter(|line| !line.over).map(|line| (line.rank, &line.of));
         let all = others.chain([(self.rank, &self.own)]);
         let (rank, of) =
-            all.filter(|(_, of)| of.stands_still(self.patience)).min_by_key(|(_, of)| of.moved)?;
+            all.filter(|(_, of)| of.stands_still(self.patience, self.now)).min_by_key(|(_, of)| of.moved)?;
         let what = format!("has made no progress for {:.0} s", self.patience.standstill.as_secs_f64());
         Some(lost(rank, &what, &of.activity, "it hangs, or what it reads or writes does"))
     }
@@ -374,5 +409,65 @@ impl Watcher {
             thread::sleep(LAST);
         }
         end(verdict, &self.own.activity);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const PATIENCE: Patience = Patience {
+        silence: Duration::from_secs(40),
+        standstill: Duration::from_secs(300),
+        grace: Duration::from_secs(3),
+    };
+
+    /// The watch of rank 0 over itself and a rank that says nothing, and the time of its making.
+    fn watcher(ranks: usize) -> (Watcher, Vec<TcpStream>, Instant) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let connect = |rank| {
+            let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            (Line::new(rank, listener.accept().unwrap().0).unwrap(), other)
+        };
+        let (lines, others) = (1..ranks).map(connect).unzip();
+        let watcher = Watcher::new(0, PATIENCE, Arc::default(), lines);
+        watcher.shared.state().activity.phase = Phase::Training;
+        let now = watcher.now;
+        (watcher, others, now)
+    }
+
+    /// Looks every 50 ms from one time to another, both in seconds; returns when the job ends, and why.
+    fn looks(watcher: &mut Watcher, start: Instant, from: f64, to: f64) -> Option<(f64, String)> {
+        let looks = ((to - from) / PAUSE.as_secs_f64()) as u32;
+        (0..=looks).find_map(|look| {
+            let seconds = from + f64::from(look) * PAUSE.as_secs_f64();
+            match watcher.look_at(start + Duration::from_secs_f64(seconds)) {
+                Look::End(failure) => Some((seconds, failure.words)),
+                Look::GoOn | Look::Done => None,
+            }
+        })
+    }
+
+    #[test]
+    fn a_suspended_process_gets_a_new_period_and_a_hang_is_still_found() {
+        let (mut watcher, _, start) = watcher(1);
+        assert_eq!(looks(&mut watcher, start, 0.0, 299.0), None);
+        // Stopped for an hour, a second before the period is over.
+        assert_eq!(looks(&mut watcher, start, 3899.0, 4198.0), None);
+        let (seconds, words) = looks(&mut watcher, start, 4198.0, 4300.0).expect("the hang is found");
+        assert!((4199.0..4200.0).contains(&seconds), "{seconds}");
+        assert!(words.contains("rank 0 has made no progress for 300 s"), "{words}");
+    }
+
+    #[test]
+    fn a_suspended_job_does_not_miss_the_others_and_one_suspended_rank_is_missed() {
+        let (mut watcher, _others, start) = watcher(3);
+        assert_eq!(looks(&mut watcher, start, 0.0, 39.0), None);
+        assert_eq!(looks(&mut watcher, start, 1039.0, 1078.0), None);
+        let (seconds, words) = looks(&mut watcher, start, 1078.0, 1100.0).expect("the silence is found");
+        assert!((1079.0..1080.0).contains(&seconds), "{seconds}");
+        assert!(words.contains("has not been heard of for 40 s"), "{words}");
     }
 }

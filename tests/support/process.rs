@@ -1,0 +1,174 @@
+//! Commands that are signalled, and terminals that they run on.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Longer than anything that is waited for takes on a busy machine.
+pub(crate) const LONG_ENOUGH: Duration = Duration::from_secs(60);
+
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LONG_ENOUGH, "{what}: not after {LONG_ENOUGH:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A command that runs; killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Running(pub(crate) Child);
+
+impl Running {
+    #[track_caller]
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.spawn().expect("the command starts"))
+    }
+
+    /// Sends a signal.
+    #[track_caller]
+    pub(crate) fn signal(&self, signal: libc::c_int) {
+        // SAFETY: the call touches no memory; the child has not been waited for, so its number is its own.
+        let sent = unsafe { libc::kill(self.0.id().cast_signed(), signal) };
+        assert_eq!(sent, 0, "signal {signal} is sent");
+    }
+
+    /// Waits for the end; the exit code, or 128 and the signal that killed it.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> i32 {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().expect("it can be waited for") {
+                return code(status);
+            }
+            assert!(began.elapsed() < LONG_ENOUGH, "it still runs after {LONG_ENOUGH:?}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().or(status.signal().map(|signal| 128 + signal)).expect("it ended")
+}
+
+/// Closes a descriptor of the command before it starts.
+pub(crate) fn close(command: &mut Command, descriptor: libc::c_int) {
+    let close = move || {
+        // SAFETY: between fork and exec the call is async-signal-safe, and nothing here uses the descriptor.
+        unsafe { libc::close(descriptor) };
+        Ok(())
+    };
+    // SAFETY: the closure calls nothing else.
+    unsafe { command.pre_exec(close) };
+}
+
+/// Has the command ignore a signal, as `nohup` does with SIGHUP.
+pub(crate) fn ignore(command: &mut Command, signal: libc::c_int) {
+    let ignore = move || {
+        // SAFETY: between fork and exec the call is async-signal-safe.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: the closure calls nothing else.
+    unsafe { command.pre_exec(ignore) };
+}
+
+/// A pseudo-terminal, seen from the side of its user. Dropped, the terminal vanishes.
+#[derive(Debug)]
+pub(crate) struct Terminal {
+    master: File,
+    /// The other side, until a command has it.
+    slave: Option<OwnedFd>,
+}
+
+impl Terminal {
+    #[track_caller]
+    pub(crate) fn open() -> Self {
+        let (mut master, mut slave) = (-1, -1);
+        // SAFETY: the call writes two descriptors, which nothing else owns then; what is null is optional.
+        let (master, slave) = unsafe {
+            let opened = libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            );
+            assert_eq!(opened, 0, "there is a pseudo-terminal");
+            // Children must not hold the user's side open.
+            libc::fcntl(master, libc::F_SETFD, libc::FD_CLOEXEC);
+            libc::fcntl(slave, libc::F_SETFD, libc::FD_CLOEXEC);
+            (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
+        };
+        Self { master, slave: Some(slave) }
+    }
+
+    /// Starts a command with this terminal as its input, output and controlling terminal.
+    #[track_caller]
+    pub(crate) fn start(&mut self, mut command: Command) -> Running {
+        let slave = self.slave.take().expect("the terminal has no command yet");
+        let another = || Stdio::from(slave.try_clone().expect("there are descriptors to spare"));
+        command.stdin(another()).stdout(another()).stderr(another());
+        let controls = || {
+            // SAFETY: between fork and exec both calls are async-signal-safe, and touch no memory.
+            let done =
+                unsafe { libc::setsid() != -1 && libc::ioctl(libc::STDIN_FILENO, libc::TIOCSCTTY, 0) == 0 };
+            if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        // SAFETY: the closure calls nothing else.
+        unsafe { command.pre_exec(controls) };
+        // With the command goes this process's hold on the other side.
+        Running::start(&mut command)
+    }
+
+    /// Reads what is shown on another thread until the terminal's last command has ended.
+    pub(crate) fn shown(&self) -> JoinHandle<String> {
+        let mut master = self.master.try_clone().expect("there are descriptors to spare");
+        thread::spawn(move || {
+            let (mut shown, mut piece) = (Vec::new(), [0; 4096]);
+            // It ends with EIO.
+            while let Ok(read @ 1..) = master.read(&mut piece) {
+                shown.extend_from_slice(&piece[..read]);
+            }
+            String::from_utf8_lossy(&shown).into_owned()
+        })
+    }
+
+    /// Presses Ctrl and a key: `b'C'` interrupts, `b'S'` stops the output.
+    #[track_caller]
+    pub(crate) fn press_ctrl(&self, key: u8) {
+        (&self.master).write_all(&[key & 0x1f]).expect("the terminal takes a key");
+    }
+}
+
+/// A file that nobody can open while this is there: who tries waits until the system takes the lease away, after
+/// `/proc/sys/fs/lease-break-time` seconds. That is what a file server does to its readers that does not answer.
+#[derive(Debug)]
+pub(crate) struct Stalled(#[expect(dead_code, reason = "it holds the lease")] File);
+
+impl Stalled {
+    /// None where the file system has no leases.
+    pub(crate) fn new(path: &str) -> Option<Self> {
+        let file = File::options().read(true).write(true).open(path).expect("the file is there");
+        // SAFETY: neither call touches memory. The signal that would ask for the lease is ignored.
+        let leased = unsafe {
+            libc::signal(libc::SIGIO, libc::SIG_IGN);
+            libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+        };
+        (leased == 0).then_some(Self(file))
+    }
+}
