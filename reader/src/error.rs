@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::stop::StopCause;
+
 /// An error of the reader: names the file, the place in it, the likely cause and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -29,6 +31,9 @@ pub enum Error {
     /// Rows of a source that is converted are not what its format says, and were not to be left out, or are too many.
     #[error("{0}")]
     BadRows(String),
+    /// Somebody asked the work to stop: see [`crate::Stop`]. What it had written is removed.
+    #[error("stopped by {0}: nothing was kept of what was written")]
+    Stopped(StopCause),
     /// The caller asked for something that cannot be: a bad option, a mismatch, an existing folder.
     #[error("{0}")]
     Invalid(String),

@@ -31,6 +31,7 @@ mod key;
 mod nearest;
 mod ordered;
 mod rng;
+mod stop;
 #[cfg(test)]
 mod testing;
 
@@ -40,5 +41,6 @@ pub use ids::{IdRules, OutOfRange};
 pub use nearest::nearest;
 pub use samples::{Bags, Samples};
 pub use schema::Schema;
+pub use stop::{Stop, StopCause};
 pub use stream::{Batch, BatchStream, BlockStream, Order, Position, StreamOptions};
 pub use vocabulary::Vocabulary;

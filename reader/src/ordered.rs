@@ -4,21 +4,28 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 
 use crate::error::Result;
+use crate::stop::Stop;
 
 /// Items in flight a thread: one at work, one waiting, and one done that waits for an earlier one.
 pub(crate) const IN_FLIGHT_PER_THREAD: usize = 3;
+/// How often it is looked whether somebody asked to stop, while no result comes.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Calls `work` on each item of `source`, on `threads` threads, and `sink` on each result, on this thread, in the order
-/// of the source. A bounded number of items is in flight, so memory is bounded whatever the source.
+/// of the source. A bounded number of items is in flight, so memory is bounded whatever the source. Once asked to stop,
+/// it returns as soon as the items that threads work on are done.
 ///
 /// # Errors
 /// The first error of `source`, `work` or `sink` in the order of the source; nothing behind it reaches the sink.
+/// [`crate::Error::Stopped`].
 pub(crate) fn ordered_map<T: Send, U: Send>(
     threads: NonZeroUsize,
+    stop: &Stop,
     source: impl Iterator<Item = Result<T>> + Send,
     work: impl Fn(T) -> Result<U> + Sync,
     mut sink: impl FnMut(U) -> Result<()>,
@@ -57,7 +64,7 @@ pub(crate) fn ordered_map<T: Send, U: Send>(
         let mut waiting = BTreeMap::new();
         let mut next = 0;
         let mut consume = || {
-            for (number, result) in &result_in {
+            while let Some((number, result)) = receive(&result_in, stop)? {
                 waiting.insert(number, result);
                 while let Some(result) = waiting.remove(&next) {
                     next += 1;
@@ -75,6 +82,18 @@ pub(crate) fn ordered_map<T: Send, U: Send>(
     })
 }
 
+/// The next result; `None` where none comes any more.
+fn receive<T>(results: &Receiver<T>, stop: &Stop) -> Result<Option<T>> {
+    loop {
+        stop.check()?;
+        match results.recv_timeout(LOOK_EVERY) {
+            Ok(result) => return Ok(Some(result)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,11 +104,11 @@ mod tests {
         for threads in [1, 2, 7] {
             let mut seen = Vec::new();
             let work = |item: u64| {
-                std::thread::sleep(std::time::Duration::from_micros((item * 37) % 200));
+                std::thread::sleep(Duration::from_micros((item * 37) % 200));
                 Ok(item * item)
             };
             let threads = NonZeroUsize::new(threads).unwrap();
-            ordered_map(threads, (0..300).map(Ok), work, |result| {
+            ordered_map(threads, &Stop::default(), (0..300).map(Ok), work, |result| {
                 seen.push(result);
                 Ok(())
             })
@@ -103,14 +122,16 @@ mod tests {
         let mut seen = 0;
         let work =
             |item: u64| if item >= 40 { Err(Error::invalid(format!("item {item}"))) } else { Ok(item) };
-        let outcome = ordered_map(NonZeroUsize::new(4).unwrap(), (0..).map(Ok), work, |_| {
-            seen += 1;
-            Ok(())
-        });
+        let outcome =
+            ordered_map(NonZeroUsize::new(4).unwrap(), &Stop::default(), (0..).map(Ok), work, |_| {
+                seen += 1;
+                Ok(())
+            });
         assert_eq!(outcome.unwrap_err().to_string(), "item 40");
         assert_eq!(seen, 40);
         let outcome = ordered_map(
             NonZeroUsize::new(2).unwrap(),
+            &Stop::default(),
             (0..).map(Ok),
             |item: u64| Ok(item),
             |item| {
@@ -118,5 +139,24 @@ mod tests {
             },
         );
         assert_eq!(outcome.unwrap_err().to_string(), "full");
+    }
+
+    #[test]
+    fn it_stops_when_asked_also_where_nothing_comes() {
+        let (stop, threads) = (Stop::default(), NonZeroUsize::new(2).unwrap());
+        // The third item takes its time.
+        let third = std::iter::once_with(|| {
+            std::thread::sleep(Duration::from_millis(200));
+            2
+        });
+        let source = (0..2).chain(third).map(Ok);
+        let work = |item: u64| {
+            if item == 1 {
+                stop.ask();
+            }
+            Ok(item)
+        };
+        let outcome = ordered_map(threads, &stop, source, work, |_| Ok(()));
+        assert!(matches!(outcome, Err(Error::Stopped(crate::StopCause::Program))), "{outcome:?}");
     }
 }

@@ -12,6 +12,7 @@ use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics;
+use crate::stop::Stop;
 use crate::stream::{BlockStream, bytes_before, check_block, decode_records};
 
 /// Damages that are described; further ones are counted.
@@ -62,7 +63,7 @@ impl From<&Error> for Damage {
         let (path, offset) = match error {
             Error::Io { path, .. } => (Some(path.clone()), None),
             Error::Damaged { path, offset, .. } => (Some(path.clone()), *offset),
-            Error::BadRows(_) | Error::Invalid(_) => (None, None),
+            Error::BadRows(_) | Error::Invalid(_) | Error::Stopped(_) => (None, None),
         };
         Self { path, offset, what: error.to_string() }
     }
@@ -160,7 +161,7 @@ fn verify_part(
             let labels = slab.and_then(|slab| verify_block(part, index, &slab, &spare));
             Ok(Checked { index, labels })
         };
-        ordered_map(threads, source, work, |checked| {
+        ordered_map(threads, &Stop::default(), source, work, |checked| {
             next = checked.index + 1;
             read.blocks += 1;
             read.bytes += u64::from(part.blocks[checked.index].bytes);

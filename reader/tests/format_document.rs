@@ -22,7 +22,7 @@ use rankine_reader::schema::{
 };
 use rankine_reader::statistics;
 use rankine_reader::write::DatasetWriter;
-use rankine_reader::{Dataset, Part, Samples, Schema};
+use rankine_reader::{Dataset, Part, Samples, Schema, Stop};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
@@ -484,7 +484,7 @@ fn the_document_suffices_to_read_generated_datasets() {
         let spec =
             GenerateSpec { shape, rows_cap: None, samples: 1100, eval_samples: 70, alpha: 1.1, seed: 5 };
         let dir = temp.path().join(format!("ragged-{ragged}"));
-        generate(&spec, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
+        generate(&spec, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
         assert_eq!(check(&dir), 3);
     }
 }

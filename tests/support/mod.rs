@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 pub(crate) mod process;
+pub(crate) mod seccomp;
 
 /// How the process ends; `rankine --help` documents the numbers.
 pub(crate) const SUCCESS: i32 = 0;

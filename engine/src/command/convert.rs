@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use clap::Subcommand;
 use rankine::job::{Count, ThreadCount};
 use rankine::system;
+use rankine_reader::Stop;
 use rankine_reader::convert::{
     self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
     SchemaFile, Split, VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
@@ -15,9 +16,11 @@ use rankine_reader::schema::DenseDtype;
 
 use super::progress::Progress;
 use super::raw::RecordArgs;
-use super::{CommandError, output};
+use super::{CommandError, output, signals};
 
 /// Convert click logs to a dataset
+///
+/// SIGTERM, SIGINT and SIGHUP end it within a second, and leave no dataset.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -209,7 +212,7 @@ struct Common {
 }
 
 impl Common {
-    fn options(self, dense_dtype: DenseDtype) -> ConvertOptions {
+    fn options(self, dense_dtype: DenseDtype, stop: &Stop) -> ConvertOptions {
         ConvertOptions {
             split: self.split,
             eval: self.eval,
@@ -217,6 +220,7 @@ impl Common {
             bad_limit: self.bad_limit,
             threads: system::thread_count(self.threads),
             dense_dtype,
+            stop: stop.clone(),
             ..ConvertOptions::new(self.files, self.out)
         }
     }
@@ -227,9 +231,14 @@ type Convert =
 
 impl Named {
     /// Converts with the function for the form; returns also where the dataset is.
-    fn convert(self, convert: Convert, bars: &Bars) -> Result<(ConversionReport, PathBuf), CommandError> {
+    fn convert(
+        self,
+        convert: Convert,
+        stop: &Stop,
+        bars: &Bars,
+    ) -> Result<(ConversionReport, PathBuf), CommandError> {
         let schema = SchemaFile::load(&self.schema)?;
-        let options = self.common.options(self.dense_dtype).with_memory(self.counting.memory);
+        let options = self.common.options(self.dense_dtype, stop).with_memory(self.counting.memory);
         refuse_inputs(&options.out, [&self.schema])?;
         Ok((convert(&options, &schema, self.min_count.get(), bars)?, options.out))
     }
@@ -237,6 +246,7 @@ impl Named {
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let bars = Bars::default();
+    let (stop, deadline) = signals::work()?;
     let (report, out) = match args.format {
         Format::CriteoTsv(args) => {
             let columns = CriteoColumns {
@@ -245,18 +255,18 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
                 vocabulary: args.vocabulary,
                 columns: args.columns,
             };
-            let options = args.common.options(args.dense_dtype).with_memory(args.counting.memory);
+            let options = args.common.options(args.dense_dtype, &stop).with_memory(args.counting.memory);
             (convert_criteo(&options, &columns, &bars)?, options.out)
         }
-        Format::Csv(Csv { named }) => named.convert(convert_csv, &bars)?,
+        Format::Csv(Csv { named }) => named.convert(convert_csv, &stop, &bars)?,
         Format::HugectrRaw(args) => {
-            let options = args.common.options(args.dense_dtype);
+            let options = args.common.options(args.dense_dtype, &stop);
             refuse_inputs(&options.out, [&args.shape])?;
             (convert_hugectr_raw(&options, &args.records.format(&args.shape)?, &bars)?, options.out)
         }
-        Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &bars)?,
+        Format::Parquet(Parquet { named }) => named.convert(convert_parquet, &stop, &bars)?,
     };
-    drop(bars);
+    drop((bars, deadline));
     let rows = &report.conversion.rows;
     output::text(format_args!(
         "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n",

@@ -82,6 +82,7 @@ impl From<rankine_reader::Error> for CommandError {
             rankine_reader::Error::Io { .. } => Exit::Failed,
             rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_) => Exit::BadData,
             rankine_reader::Error::Invalid(_) => Exit::Usage,
+            rankine_reader::Error::Stopped(cause) => Exit::of_stop(*cause),
         };
         Self::new(exit, error)
     }
@@ -120,7 +121,7 @@ impl From<TrainError> for CommandError {
             TrainError::Data(error) => error.into(),
             TrainError::Saved(error) => error.into(),
             TrainError::Checkpoint(error) => error.into(),
-            TrainError::Interrupted { .. } => Self::new(Exit::Resumable, error),
+            TrainError::Interrupted { .. } | TrainError::NotBegun { .. } => Self::new(Exit::Resumable, error),
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }

@@ -9,11 +9,12 @@ use rankine_reader::generate::{self, GenerateSpec, Shape};
 use rankine_reader::publish::refuse_inputs;
 
 use super::progress::Progress;
-use super::{CommandError, output};
+use super::{CommandError, output, signals};
 
 /// Make a synthetic dataset: ids by a power law, labels by a hidden model
 ///
-/// The same arguments give the same bytes on every machine, whatever the number of threads.
+/// The same arguments give the same bytes on every machine, whatever the number of threads. SIGTERM, SIGINT and SIGHUP
+/// end it within a second, and leave no dataset.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -68,8 +69,9 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     refuse_inputs(&args.out, [Path::new(&args.shape)])?;
     let mut progress = Progress::new("generating", "samples", spec.samples + spec.eval_samples, false);
     let threads = system::thread_count(args.threads);
-    let manifest = generate::generate(&spec, &args.out, threads, |samples| progress.at(samples))?;
-    drop(progress);
+    let (stop, deadline) = signals::work()?;
+    let manifest = generate::generate(&spec, &args.out, threads, &stop, |samples| progress.at(samples))?;
+    drop((progress, deadline));
     let Origin::Generated(generation) = &manifest.origin else { return Ok(()) };
     if let Some(auc) = generation.auc_achievable {
         output::text(format_args!("achievable AUC  {auc:.5}\n"))?;

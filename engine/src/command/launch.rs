@@ -128,16 +128,13 @@ fn hangs(failure: &Failure) {
         &format_args!("{failure}; guard.step_timeout_s is how long that may take. The model was not saved"),
         None,
     );
-    // SAFETY: as for `lost`.
-    unsafe { libc::_exit(i32::from(Exit::Lost as u8)) }
+    Exit::Lost.now()
 }
 
 /// Ends this process, whose other threads may wait for what will never come.
 fn lost(rank: usize, failure: &Failure, activity: &Activity) {
     super::print_error(&format_args!("{failure}\n  this process was {activity}"), Some(rank));
-    // Nothing of the GPU's is waited for, as it would be on the way out of `main`.
-    // SAFETY: the call has no precondition; what was written to files is in the system's hands already.
-    unsafe { libc::_exit(i32::from(Exit::Lost as u8)) }
+    Exit::Lost.now()
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

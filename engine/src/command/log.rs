@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use super::{CommandError, Exit};
+use super::{CommandError, Exit, stderr};
 
 /// The variable that says how much is told.
 const VARIABLE: &str = "RANKINE_LOG";
@@ -32,15 +32,16 @@ struct Lines {
 }
 
 impl Write for Lines {
-    /// Of a whole line at a time: lines of several processes shall not mix.
+    /// Takes a whole line at a time, so that lines of several processes do not mix. It never fails: the logger would
+    /// report that on stderr.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let prefix = self.rank.map_or_else(String::new, |rank| format!("rank {rank}: "));
-        io::stderr().lock().write_all(&[prefix.as_bytes(), line].concat())?;
+        stderr::write(&[prefix.as_bytes(), line].concat());
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }
 

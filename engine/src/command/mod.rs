@@ -1,13 +1,15 @@
 //! The command line: one file a subcommand, each with its arguments and a `run`.
 //!
 //! Results go to stdout and everything else to stderr, so that `rankine ... | jq` always works. Only here are errors
-//! printed, and only here does the process decide how it ends.
+//! printed, and only here does the process decide how it ends. What stderr does not take is dropped.
 
 use std::fmt;
 use std::process;
 
 use clap::{Parser, Subcommand};
+use rankine::hooks;
 use rankine::launch::Seat;
+use rankine::training::StopCause;
 use tracing_subscriber::filter::LevelFilter;
 
 mod arguments;
@@ -31,6 +33,7 @@ mod predict;
 mod progress;
 mod raw;
 mod signals;
+mod stderr;
 mod train;
 
 use error::CommandError;
@@ -59,7 +62,8 @@ Exit codes:
   3   bad input data: a damaged dataset, or too many bad rows
   4   the model does not fit into the memory of the ranks it was planned for
   5   another rank of the job failed, ended or did not come, or one hung, this one included
-  75   a signal stopped training, and a checkpoint is there: with --resume it goes on";
+  75   a signal stopped training after it saved a checkpoint, from which --resume continues
+  129, 130, 143   SIGHUP 129, SIGINT 130 or SIGTERM 143 stopped convert or generate, which left nothing";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -79,28 +83,61 @@ enum Command {
 
 /// How the process ends. The numbers are documented in `rankine --help`, and scripts rely on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Exit {
     /// All is done.
-    Success = 0,
+    Success,
     /// The work failed.
-    Failed = 1,
+    Failed,
     /// The arguments or the job file are wrong; clap exits with the same.
-    Usage = 2,
+    Usage,
     /// The input data are wrong.
-    BadData = 3,
+    BadData,
     /// The model does not fit into memory.
-    DoesNotFit = 4,
+    DoesNotFit,
     /// Another rank is lost, or one hangs.
-    Lost = 5,
+    Lost,
     /// Training was asked to stop, and can go on: `EX_TEMPFAIL` of `sysexits.h`, which schedulers may be told to
     /// repeat.
-    Resumable = 75,
+    Resumable,
+    /// A signal of this number stopped work that has to be done again.
+    Signal(u8),
+}
+
+impl Exit {
+    /// The process's exit code.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Success => 0,
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::BadData => 3,
+            Self::DoesNotFit => 4,
+            Self::Lost => 5,
+            Self::Resumable => 75,
+            // As shells report a command that a signal killed.
+            Self::Signal(signal) => 128 + signal,
+        }
+    }
+
+    /// Of work that was asked to stop.
+    pub(crate) fn of_stop(cause: StopCause) -> Self {
+        let signal = match cause {
+            StopCause::Signal(signal) => u8::try_from(signal).ok().filter(|signal| *signal < 128),
+            StopCause::Program => None,
+        };
+        signal.map_or(Self::Failed, Self::Signal)
+    }
+
+    /// Ends the process at once: other threads may wait for what will never come, or for a GPU.
+    pub(crate) fn now(self) -> ! {
+        // SAFETY: the call has no precondition; what was written to files is in the system's hands already.
+        unsafe { libc::_exit(i32::from(self.code())) }
+    }
 }
 
 impl From<Exit> for process::ExitCode {
     fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
+        Self::from(exit.code())
     }
 }
 
@@ -120,19 +157,11 @@ pub(crate) fn main() -> Exit {
     let quiet =
         matches!(&cli.command, Command::Train(args) if args.quiet) || rank.is_some_and(|rank| rank > 0);
     let level = if quiet { LevelFilter::WARN } else { LevelFilter::INFO };
-    let result = log::init(level, rank).and_then(|()| match cli.command {
-        Command::Train(args) => train::run(args, &seat),
-        Command::Eval(args) => eval::run(args),
-        Command::Predict(args) => predict::run(args),
-        Command::Init(args) => init::run(args),
-        Command::Check(args) => check::run(args),
-        Command::Plan(args) => plan::run(args),
-        Command::Ckpt(args) => ckpt::run(args),
-        Command::Generate(args) => generate::run(args),
-        Command::Convert(args) => convert::run(args),
-        Command::Inspect(args) => inspect::run(args),
-        Command::Bench(args) => bench::run(args, &seat),
-        Command::Doctor(args) => doctor::run(args),
+    let result = log::init(level, rank).and_then(|()| {
+        hooks::ignored().for_each(|name| {
+            tracing::warn!("{name} is ignored: it acts in builds with the feature `test-hooks`, for tests");
+        });
+        run(cli.command, &seat)
     });
     match result {
         Ok(()) => Exit::Success,
@@ -142,17 +171,33 @@ pub(crate) fn main() -> Exit {
     }
 }
 
+fn run(command: Command, seat: &Seat) -> Result<(), CommandError> {
+    match command {
+        Command::Train(args) => train::run(args, seat),
+        Command::Eval(args) => eval::run(args),
+        Command::Predict(args) => predict::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Ckpt(args) => ckpt::run(args),
+        Command::Generate(args) => generate::run(args),
+        Command::Convert(args) => convert::run(args),
+        Command::Inspect(args) => inspect::run(args),
+        Command::Bench(args) => bench::run(args, seat),
+        Command::Doctor(args) => doctor::run(args),
+    }
+}
+
 fn failed(error: &CommandError, rank: Option<usize>) -> Exit {
     print_error(error, rank);
     error.exit()
 }
 
 /// Prints an error; of one of several processes, with its rank.
-#[expect(clippy::print_stderr, reason = "the one place where errors meet the user")]
 fn print_error(error: &dyn fmt::Display, rank: Option<usize>) {
     match rank {
-        None => eprintln!("error: {error}"),
-        Some(rank) => eprintln!("error (rank {rank}): {error}"),
+        None => stderr::line(format_args!("error: {error}")),
+        Some(rank) => stderr::line(format_args!("error (rank {rank}): {error}")),
     }
 }
 
@@ -179,7 +224,9 @@ mod tests {
             Exit::Resumable,
         ];
         for exit in all {
-            assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit as u8)), "{exit:?}");
+            assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit.code())), "{exit:?}");
         }
+        let stopped = Exit::of_stop(StopCause::Signal(15)).code();
+        assert!(AFTER_HELP.contains(&format!("SIGTERM {stopped}")), "{stopped}");
     }
 }

@@ -1,17 +1,26 @@
-//! How far a command has come, told on stderr: a bar on a terminal, now and then a plain line elsewhere.
+//! How far a command is, on stderr: a bar on a terminal, and now and then a plain line elsewhere.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{
+    HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike,
+};
+
+use super::stderr;
 
 /// Plain lines come at most this often.
 const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Bars are drawn at most this many times a second.
+const FRAMES_PER_SECOND: u8 = 20;
 
 /// Shows the progress of one piece of work.
 #[derive(Debug)]
 pub(crate) struct Progress {
+    pace: Arc<Mutex<Pace>>,
+    began: Instant,
     shown: Shown,
 }
 
@@ -19,74 +28,101 @@ pub(crate) struct Progress {
 enum Shown {
     Nothing,
     Bar(ProgressBar),
-    Lines { what: String, unit: &'static str, total: u64, began: Instant, last: Instant },
+    Lines { what: String, unit: &'static str, last: Instant },
+}
+
+/// How much is done, and in what time. The rate and the time left are those of the whole work so far, in bars and lines
+/// alike.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    done: u64,
+    total: u64,
+    seconds: f64,
+}
+
+impl Pace {
+    /// Units per second.
+    fn rate(self) -> f64 {
+        if self.seconds > 0.0 { self.done as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// Seconds until all is done at this rate; none before anything is done.
+    fn seconds_left(self) -> Option<f64> {
+        let left = self.total.saturating_sub(self.done) as f64;
+        (self.rate() > 0.0).then(|| left / self.rate())
+    }
 }
 
 impl Progress {
-    /// Work on `total` of some unit; `what` says in a word or two what is done.
+    /// Work on `total` of some unit; `what` names the work in a word or two.
     pub(crate) fn new(what: &str, unit: &'static str, total: u64, quiet: bool) -> Self {
-        let now = Instant::now();
+        let began = Instant::now();
+        let pace = Arc::new(Mutex::new(Pace { done: 0, total, seconds: 0.0 }));
         let shown = if quiet {
             Shown::Nothing
         } else if io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let (position, rate) = match unit {
-                "bytes" => ("{binary_bytes}/{binary_total_bytes}", "{binary_bytes_per_sec}"),
-                _ => ("{human_pos}/{human_len}", "{whole_per_sec}"),
-            };
-            let template = format!("{{prefix}} {{wide_bar}} {position} {unit}  {rate}  {{msg}}  ETA {{eta}}");
-            let style = ProgressStyle::with_template(&template).expect("the template is a constant");
-            let whole_per_sec = |state: &ProgressState, out: &mut dyn fmt::Write| {
-                // A bar that cannot be written is not worth an error.
-                let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
-            };
-            bar.set_style(style.with_key("whole_per_sec", whole_per_sec));
-            bar.set_prefix(what.to_owned());
-            Shown::Bar(bar)
+            Shown::Bar(bar(what, unit, total, &pace))
         } else {
-            Shown::Lines { what: what.to_owned(), unit, total, began: now, last: now }
+            Shown::Lines { what: what.to_owned(), unit, last: began }
         };
-        Self { shown }
+        Self { pace, began, shown }
     }
 
-    /// So much is done.
+    /// `done` of the total are done.
     pub(crate) fn at(&mut self, done: u64) {
+        self.at_after(done, self.began.elapsed().as_secs_f64());
+    }
+
+    /// The same for work that took `seconds`, which need not be the time since this progress was made: parts of the
+    /// work may have been done before, and other work in between.
+    pub(crate) fn at_after(&mut self, done: u64, seconds: f64) {
+        self.keep(done, seconds);
         match &mut self.shown {
             Shown::Nothing => (),
             Shown::Bar(bar) => bar.set_position(done),
             Shown::Lines { last, .. } if last.elapsed() < LINE_EVERY => (),
-            Shown::Lines { .. } => self.line(done, ""),
+            Shown::Lines { .. } => self.print(""),
         }
     }
 
-    /// Words beside the bar.
+    /// Sets the words beside the bar.
     pub(crate) fn message(&mut self, message: String) {
         if let Shown::Bar(bar) = &self.shown {
             bar.set_message(message);
         }
     }
 
-    /// A line of its own where there is no bar: so much is done, and these words beside it.
-    #[expect(clippy::print_stderr, reason = "progress is for people, and a logger's stamps would hide it")]
-    pub(crate) fn line(&mut self, done: u64, message: &str) {
-        let Shown::Lines { what, unit, total, began, last } = &mut self.shown else { return };
-        *last = Instant::now();
-        let seconds = began.elapsed().as_secs_f64();
-        let share = done as f64 / (*total).max(1) as f64;
-        let eta = seconds * (1.0 - share) / share.max(1e-9);
-        let rate = done as f64 / seconds;
-        let space = if message.is_empty() { "" } else { "  " };
-        eprintln!("{what} {done}/{total} {unit}  {rate:.0} {unit}/s{space}{message}  ETA {eta:.0} s");
+    /// Prints a line with `message` where there is no bar. `done` and `seconds` are as in [`Progress::at_after`].
+    pub(crate) fn line(&mut self, done: u64, seconds: f64, message: &str) {
+        self.keep(done, seconds);
+        self.print(message);
     }
 
-    /// Says something above the bar, or on a line of its own.
-    #[expect(clippy::print_stderr, reason = "progress is for people, and a logger's stamps would hide it")]
+    /// Prints something above the bar, or on a line of its own.
     pub(crate) fn tell(&self, text: &str) {
         match &self.shown {
             Shown::Nothing => (),
-            Shown::Bar(bar) => bar.suspend(|| eprintln!("{text}")),
-            Shown::Lines { .. } => eprintln!("{text}"),
+            Shown::Bar(bar) => bar.suspend(|| stderr::line(text)),
+            Shown::Lines { .. } => stderr::line(text),
         }
+    }
+
+    fn keep(&self, done: u64, seconds: f64) {
+        let mut pace = lock(&self.pace);
+        (pace.done, pace.seconds) = (done, seconds);
+    }
+
+    fn print(&mut self, message: &str) {
+        let pace = *lock(&self.pace);
+        let Shown::Lines { what, unit, last } = &mut self.shown else { return };
+        *last = Instant::now();
+        let Pace { done, total, .. } = pace;
+        let space = if message.is_empty() { "" } else { "  " };
+        let left = pace.seconds_left().map_or_else(|| "?".to_owned(), |seconds| format!("{seconds:.0} s"));
+        stderr::line(format_args!(
+            "{what} {done}/{total} {unit}  {:.0} {unit}/s{space}{message}  ETA {left}",
+            pace.rate()
+        ));
     }
 }
 
@@ -95,5 +131,125 @@ impl Drop for Progress {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
         }
+    }
+}
+
+fn lock(pace: &Mutex<Pace>) -> MutexGuard<'_, Pace> {
+    pace.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bar(what: &str, unit: &str, total: u64, pace: &Arc<Mutex<Pace>>) -> ProgressBar {
+    let target = ProgressDrawTarget::term_like_with_hz(Box::new(Screen::default()), FRAMES_PER_SECOND);
+    let bar = ProgressBar::with_draw_target(Some(total), target);
+    let bytes = unit == "bytes";
+    let position = if bytes { "{binary_bytes}/{binary_total_bytes}" } else { "{human_pos}/{human_len}" };
+    let template = format!("{{prefix}} {{wide_bar}} {position} {unit}  {{rate}}  {{msg}}  ETA {{left}}");
+    let style = ProgressStyle::with_template(&template).expect("the template is a constant");
+    // A bar that cannot be written is not worth an error.
+    let rate = {
+        let pace = Arc::clone(pace);
+        move |_: &_, out: &mut dyn fmt::Write| {
+            let rate = lock(&pace).rate() as u64;
+            let _ = if bytes {
+                write!(out, "{}/s", HumanBytes(rate))
+            } else {
+                write!(out, "{}/s", HumanCount(rate))
+            };
+        }
+    };
+    let left = {
+        let pace = Arc::clone(pace);
+        move |_: &_, out: &mut dyn fmt::Write| {
+            let left = lock(&pace).seconds_left().and_then(|left| Duration::try_from_secs_f64(left).ok());
+            let _ = match left {
+                Some(left) => write!(out, "{:#}", HumanDuration(left)),
+                None => out.write_char('?'),
+            };
+        }
+    };
+    bar.set_style(style.with_key("rate", rate).with_key("left", left));
+    bar.set_prefix(what.to_owned());
+    bar
+}
+
+/// The terminal behind stderr. What is drawn goes there in one piece, or is dropped.
+#[derive(Debug, Default)]
+struct Screen(Mutex<String>);
+
+impl Screen {
+    fn push(&self, text: &str) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push_str(text);
+        Ok(())
+    }
+
+    /// Moves the cursor by `count` in the direction of an ANSI control sequence.
+    fn step(&self, count: usize, direction: char) -> io::Result<()> {
+        if count == 0 { Ok(()) } else { self.push(&format!("\x1b[{count}{direction}")) }
+    }
+}
+
+impl TermLike for Screen {
+    fn width(&self) -> u16 {
+        const DEFAULT: u16 = 80;
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: the request fills a `winsize`, which lives through the call; on failure it stays as it is.
+        unsafe { libc::ioctl(libc::STDERR_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+        if size.ws_col == 0 { DEFAULT } else { size.ws_col }
+    }
+
+    fn move_cursor_up(&self, count: usize) -> io::Result<()> {
+        self.step(count, 'A')
+    }
+
+    fn move_cursor_down(&self, count: usize) -> io::Result<()> {
+        self.step(count, 'B')
+    }
+
+    fn move_cursor_right(&self, count: usize) -> io::Result<()> {
+        self.step(count, 'C')
+    }
+
+    fn move_cursor_left(&self, count: usize) -> io::Result<()> {
+        self.step(count, 'D')
+    }
+
+    fn write_line(&self, text: &str) -> io::Result<()> {
+        self.push(text)?;
+        self.push("\n")
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.push(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.push("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        let frame = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        stderr::draw(frame.as_bytes());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_and_time_left_count_the_seconds_they_are_given() {
+        // 900 samples took 30 s, 600 of them before this process began.
+        let mut progress = Progress::new("training", "samples", 1500, true);
+        progress.at_after(900, 30.0);
+        let pace = *lock(&progress.pace);
+        assert_eq!(pace.rate(), 30.0);
+        assert_eq!(pace.seconds_left(), Some(20.0));
+    }
+
+    #[test]
+    fn nothing_done_has_no_rate() {
+        let pace = Pace { done: 0, total: 10, seconds: 0.0 };
+        assert_eq!((pace.rate(), pace.seconds_left()), (0.0, None));
     }
 }

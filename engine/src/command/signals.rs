@@ -1,28 +1,109 @@
-//! Signals that ask a training to stop.
+//! Signals that ask a command to stop.
 
-use std::sync::Arc;
+use std::mem::MaybeUninit;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rankine::training::Stop;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use rankine::training::{Stop, StopCause};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 use super::{CommandError, Exit};
 
-/// How a process ends that was interrupted for the second time: as the shell has it.
+/// The exit code after a second SIGINT, as in a shell.
 const INTERRUPTED: i32 = 128 + SIGINT;
+/// How long work that was asked to stop may take before the process ends all the same.
+const GRACE: Duration = Duration::from_millis(500);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
 
-/// Lets SIGTERM, SIGUSR1 and SIGINT ask a training to stop; a second SIGINT ends the process at once.
-pub(crate) fn stop() -> Result<Stop, CommandError> {
+/// Lets SIGTERM, SIGINT, SIGHUP and SIGUSR1 ask a training to stop.
+pub(crate) fn training() -> Result<Stop, CommandError> {
+    listen(&[SIGTERM, SIGINT, SIGUSR1])
+}
+
+/// Lets SIGTERM, SIGINT and SIGHUP ask other work to stop, which then ends within a second.
+pub(crate) fn work() -> Result<(Stop, Deadline), CommandError> {
+    let stop = listen(&[SIGTERM, SIGINT])?;
+    let deadline = Deadline::new(&stop, Exit::of_stop)?;
+    Ok((stop, deadline))
+}
+
+/// Lets signals, and SIGHUP, ask to stop; a second SIGINT ends the process at once. SIGHUP stays ignored where it was
+/// ignored at the start: that is how `nohup` keeps a command running.
+fn listen(signals: &[i32]) -> Result<Stop, CommandError> {
     let (stop, interrupted) = (Stop::default(), Arc::new(AtomicBool::new(false)));
+    let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     // The first of SIGINT's actions is done first: it sees what the last one of an earlier signal has set.
-    let registered = flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&interrupted))
-        .and_then(|_| flag::register(SIGINT, interrupted))
-        .and_then(|_| {
-            let mut signals = [SIGTERM, SIGUSR1, SIGINT].into_iter();
-            signals
-                .try_for_each(|signal| flag::register_usize(signal, stop.signal(), signal as usize).map(drop))
-        });
+    let registered =
+        flag::register_conditional_shutdown(SIGINT, INTERRUPTED, Arc::clone(&interrupted))
+            .and_then(|_| flag::register(SIGINT, interrupted))
+            .and_then(|_| {
+                signals.iter().copied().chain(hang_up).try_for_each(|signal| {
+                    flag::register_usize(signal, stop.signal(), signal as usize).map(drop)
+                })
+            });
     let refused = |error| CommandError::new(Exit::Failed, format!("cannot listen for signals: {error}"));
     registered.map(|()| stop).map_err(refused)
+}
+
+/// Whether the process ignores a signal.
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: without a new action the call changes nothing, and writes the current one to `action`, of which all zeros
+    // are a value too.
+    unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
+            && action.assume_init().sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// Until it is dropped, ends the process where work that is asked to stop does not: it may wait for a disk or a file
+/// server that does not answer.
+#[derive(Debug)]
+pub(crate) struct Deadline {
+    /// Whether the work is over. Locked while the process ends, so that it does not end after that.
+    over: Arc<Mutex<bool>>,
+}
+
+impl Deadline {
+    /// `exit` says with which code the process ends.
+    pub(crate) fn new(stop: &Stop, exit: fn(StopCause) -> Exit) -> Result<Self, CommandError> {
+        let over = Arc::new(Mutex::new(false));
+        let (stop, ended) = (stop.clone(), Arc::clone(&over));
+        let watch = move || {
+            let mut asked: Option<Instant> = None;
+            while !*ended.lock().unwrap_or_else(PoisonError::into_inner) {
+                thread::sleep(PAUSE);
+                let Some(cause) = stop.asked() else { continue };
+                if asked.get_or_insert_with(Instant::now).elapsed() < GRACE {
+                    continue;
+                }
+                let over = ended.lock().unwrap_or_else(PoisonError::into_inner);
+                if !*over {
+                    end(cause, exit(cause));
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("rankine-deadline".into()).spawn(watch);
+        let refused = |error| CommandError::new(Exit::Failed, format!("cannot start a thread: {error}"));
+        thread.map(|_| Self { over }).map_err(refused)
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+}
+
+fn end(cause: StopCause, exit: Exit) -> ! {
+    let text = format_args!(
+        "stopped by {cause} while a file did not answer: a folder with the ending .partial may be left, which the next \
+         run replaces"
+    );
+    super::print_error(&text, None);
+    exit.now()
 }

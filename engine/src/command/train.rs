@@ -1,16 +1,17 @@
 //! `rankine train`: from a job file to a trained model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::launch::Seat;
-use rankine::training::{self, Event, ExchangeSummary, Observer, TrainOptions};
+use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Stop, Summary, TrainOptions};
 
 use super::job::JobArgs;
 use super::metrics::{MetricsText, ids_out_of_range};
 use super::progress::Progress;
+use super::signals::Deadline;
 use super::{CommandError, Exit, launch, output, signals};
 
 /// Train the model of a job file
@@ -18,8 +19,9 @@ use super::{CommandError, Exit, launch, output, signals};
 /// What the run leaves behind is in its folder: the effective job, the log of losses and evaluations, the summary, and
 /// the model.
 ///
-/// SIGTERM, SIGUSR1 and SIGINT let it save a checkpoint at the end of the step at hand and end with exit code 75; a
-/// second SIGINT ends it at once. With --resume it goes on from there, as if it had never stopped.
+/// On SIGTERM, SIGUSR1, SIGINT or SIGHUP it saves a checkpoint at the end of the current step and exits with 75; a
+/// second SIGINT ends it at once. SIGHUP has no effect if it was ignored at the start, as under nohup. With --resume
+/// training goes on from the checkpoint, as if it had never stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,8 +56,9 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
     let processes = args.launch.form(seat, &job.guard)?;
-    let mut watcher = Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None };
-    let stop = signals::stop()?;
+    let stop = signals::training()?;
+    let mut watcher =
+        Watcher { quiet: args.quiet, phase: Phase::Waiting, training: None, stop: stop.clone() };
     let files =
         Faulty::by_environment(Arc::new(Disk)).map_err(|what| CommandError::new(Exit::Usage, what))?;
     // The first process tells for all.
@@ -71,6 +74,16 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     drop(watcher);
     let (summary, run) = launch::outcome(&processes, &file, outcome)?;
     let Some(run) = run else { return Ok(()) };
+    if let Err(error) = print_results(&summary, &run) {
+        // The run is complete, and must not look failed because nobody took its results.
+        let summary = RunDir::summary_path(&run);
+        tracing::warn!("{error}; the run is complete, and its results are in {}", summary.display());
+    }
+    Ok(())
+}
+
+/// Prints what a run achieved.
+fn print_results(summary: &Summary, run: &Path) -> Result<(), CommandError> {
     if let Some(eval) = &summary.eval {
         output::text(MetricsText { metrics: &eval.metrics, auc_achievable: eval.auc_achievable })?;
     }
@@ -113,6 +126,8 @@ struct Watcher {
     phase: Phase,
     /// Kept while an evaluation is shown in its place.
     training: Option<Progress>,
+    /// What asks the training to stop.
+    stop: Stop,
 }
 
 impl Watcher {
@@ -127,7 +142,8 @@ impl Watcher {
 
 enum Phase {
     Waiting,
-    Generating(Progress),
+    /// With what holds it to a second after a signal.
+    Generating(Progress, #[expect(dead_code, reason = "its drop ends it")] Option<Deadline>),
     Evaluating(Progress),
 }
 
@@ -136,13 +152,17 @@ impl Observer for Watcher {
         let quiet = self.quiet;
         match event {
             Event::Generating { samples, total } => {
-                if !matches!(self.phase, Phase::Generating(_)) {
-                    self.phase = Phase::Generating(Progress::new("generating", "samples", total, quiet));
+                if !matches!(self.phase, Phase::Generating(..)) {
+                    // Without a thread for it, generating still stops between two samples.
+                    let deadline = Deadline::new(&self.stop, |_| Exit::Resumable).ok();
+                    self.phase =
+                        Phase::Generating(Progress::new("generating", "samples", total, quiet), deadline);
                 }
-                if let Phase::Generating(progress) = &mut self.phase {
+                if let Phase::Generating(progress, _) = &mut self.phase {
                     progress.at(samples);
                 }
             }
+            Event::Generated => self.phase = Phase::Waiting,
             Event::Started { spec, device, memory, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);
@@ -168,7 +188,7 @@ impl Observer for Watcher {
             Event::Step(progress) => {
                 self.phase = Phase::Waiting;
                 if let Some(training) = &mut self.training {
-                    training.at(progress.samples);
+                    training.at_after(progress.samples, progress.seconds);
                     training.message(format!("loss {:.4}", progress.loss));
                 }
             }
@@ -183,7 +203,7 @@ impl Observer for Watcher {
                         ids => format!("  {ids} ids out of range"),
                     };
                     let words = format!("step {}  loss {:.4}{skipped}{ids}", progress.step, progress.loss);
-                    training.line(progress.samples, &words);
+                    training.line(progress.samples, progress.seconds, &words);
                 }
             }
             Event::Evaluating { samples, total } => {

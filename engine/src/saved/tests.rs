@@ -5,7 +5,7 @@ use std::num::NonZero;
 use rankine_embedding::{Dtype, Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Part, Samples};
+use rankine_reader::{Part, Samples, Stop};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,7 +27,7 @@ fn dataset(place: &TempDir) -> (Dataset, Samples) {
     let spec = GenerateSpec { shape, rows_cap: None, samples: 50, eval_samples: 0, alpha: 1.1, seed: 1 };
     let dir = place.path().join("data");
     let threads = NonZero::new(1).unwrap();
-    generate(&spec, &dir, threads, |_| {}).unwrap();
+    generate(&spec, &dir, threads, &Stop::default(), |_| {}).unwrap();
     let dataset = Dataset::open(&dir).unwrap();
     let mut batches =
         BatchStream::open(dataset.part(Part::Train).unwrap(), &StreamOptions::one_epoch(50)).unwrap();

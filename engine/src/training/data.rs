@@ -10,23 +10,23 @@ use rankine_reader::{Dataset, Part, Schema};
 
 use super::ids::{id_rules, with_ids};
 use super::translate::translate;
-use super::{Event, Observer, TrainError};
+use super::{Event, Observer, Stop, TrainError};
 use crate::job::{Conflict, Count, Generate, Job, Raw};
 use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
 
 /// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says
-/// how.
+/// how, which `stop` ends early.
 ///
 /// # Errors
-/// [`TrainError::Data`]; [`TrainError::Conflicts`] where the folder holds a dataset made by other settings than the
-/// job's.
-pub fn open_or_generate(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
-    with_ids(job, open_or_make(job, observer)?)
+/// [`TrainError::Data`]; [`TrainError::NotBegun`]; [`TrainError::Conflicts`] where the folder holds a dataset made by
+/// other settings than the job's.
+pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
+    with_ids(job, open_or_make(job, stop, observer)?)
 }
 
-fn open_or_make(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
+fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     if let Some(raw) = &job.data.raw {
         return Ok(Dataset::raw(&raw_format(raw)?, &raw.train, &raw.eval)?);
     }
@@ -39,7 +39,13 @@ fn open_or_make(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, Train
         tracing::info!("making the dataset {} ({} samples)", dir.display(), spec.samples + spec.eval_samples);
         let threads = system::thread_count(job.device.threads);
         let total = spec.samples + spec.eval_samples;
-        generate(&spec, dir, threads, |samples| observer.observe(Event::Generating { samples, total }))?;
+        observer.observe(Event::Generating { samples: 0, total });
+        let progress = |samples| observer.observe(Event::Generating { samples, total });
+        generate(&spec, dir, threads, stop, progress).map_err(|error| match error {
+            rankine_reader::Error::Stopped(cause) => TrainError::NotBegun { cause },
+            error => error.into(),
+        })?;
+        observer.observe(Event::Generated);
     }
     let dataset = Dataset::open(dir)?;
     match dataset.manifest().map(|manifest| &manifest.origin) {
@@ -57,9 +63,10 @@ fn open_or_make(job: &Job, observer: &mut dyn Observer) -> Result<Dataset, Train
 pub(super) fn open_together(
     job: &Job,
     processes: &ProcessGroup,
+    stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Dataset, TrainError> {
-    let first = if processes.is_first() { Some(open_or_generate(job, observer)?) } else { None };
+    let first = if processes.is_first() { Some(open_or_generate(job, stop, observer)?) } else { None };
     processes.wait("the dataset")?;
     let dir = job.data.folder();
     let dataset = match (first, dir) {
@@ -70,7 +77,7 @@ pub(super) fn open_together(
                 dir.display()
             )));
         }
-        (None, _) => open_or_generate(job, observer)?,
+        (None, _) => open_or_generate(job, stop, observer)?,
     };
     let manifest = dataset.manifest().map(serde_json::to_string_pretty).transpose();
     let counts = [Part::Train, Part::Eval].map(|part| format!("{part}: {} samples\n", dataset.samples(part)));

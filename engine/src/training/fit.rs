@@ -81,7 +81,8 @@ pub fn train(
     }
     let (job, seats) = Seats::of(job, processes)?;
     let (job, topology) = (&job, seats.topology);
-    let dataset = open_together(job, processes, observer)?;
+    let stop = options.stop.cloned().unwrap_or_default();
+    let dataset = open_together(job, processes, &stop, observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
@@ -133,7 +134,6 @@ pub fn train(
             train.step,
         )?;
         checkpoints.prepare(&learner)?;
-        let stop = options.stop.cloned().unwrap_or_default();
         let dataset = &dataset;
         let fit = Fit {
             job,
@@ -372,6 +372,7 @@ impl Fit<'_> {
                 non_finite_steps: losses.guard().skipped_steps,
                 dense_learning_rate: optimizer.dense.learning_rate() * rate_factor,
                 sparse_learning_rate: optimizer.sparse.learning_rate() * rate_factor,
+                seconds: total.time.as_secs_f64(),
                 samples_per_second: since_report.samples_per_second(),
             };
             let position = batch.end();
@@ -398,7 +399,9 @@ impl Fit<'_> {
                 self.learner.take_outcomes(true, |outcome| losses.known(&outcome)).map_err(here)?;
                 losses.check()?;
                 self.save(train_state(&total, (&losses, last_loss), position, last_eval.clone()))?;
-                total.time += began.elapsed();
+                let waited = began.elapsed();
+                total.time += waited;
+                since_report.time += waited;
             }
             if let Some(cause) = agreed.stop.filter(|_| stopped.is_none()) {
                 return Err(self.interrupted(cause, &total, (&losses, last_loss), position, last_eval));

@@ -20,7 +20,6 @@ mod run_dir;
 mod seats;
 mod starter;
 mod state;
-mod stop;
 mod summary;
 mod translate;
 
@@ -43,9 +42,9 @@ pub use fit::{TrainOptions, thread_pool, train};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
+pub use rankine_reader::{Stop, StopCause};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
-pub use stop::{Stop, StopCause};
 pub use summary::{
     ByLink, DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary,
     TrainSummary,
@@ -62,6 +61,8 @@ pub enum Event<'a> {
         /// Samples to write.
         total: u64,
     },
+    /// The job's dataset is made, and complete.
+    Generated,
     /// Training is about to begin.
     Started {
         /// What is trained.
@@ -150,7 +151,11 @@ pub struct Progress {
     pub dense_learning_rate: f64,
     /// The learning rate of the embeddings at this step.
     pub sparse_learning_rate: f64,
-    /// Since the last report, evaluations not counted.
+    /// Seconds of training so far: the wall-clock time of steps, with reading and with waiting for checkpoints, without
+    /// evaluations and without what comes before the first step. After a resume they go on from the checkpoint's.
+    /// `samples / seconds` is the rate of the run so far, which the summary has of the whole run.
+    pub seconds: f64,
+    /// The same rate since the last report, or since a resume.
     pub samples_per_second: f64,
 }
 
@@ -192,6 +197,14 @@ pub enum TrainError {
         step: u64,
         /// The run's folder.
         run: PathBuf,
+    },
+    /// Somebody asked it to stop before there was anything to train on.
+    #[error(
+        "stopped by {cause} while the dataset was generated: nothing was trained, and the same command starts over"
+    )]
+    NotBegun {
+        /// Who asked.
+        cause: StopCause,
     },
     /// The run folder cannot be used.
     #[error("{0}")]

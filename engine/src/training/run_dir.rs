@@ -161,6 +161,11 @@ impl RunDir {
         run.join(Self::JOB_NAME)
     }
 
+    /// Where the summary of a finished run is.
+    pub fn summary_path(run: &Path) -> PathBuf {
+        run.join(Self::SUMMARY_NAME)
+    }
+
     /// Where the model of a run lies.
     pub fn model_path(run: &Path) -> PathBuf {
         run.join(Self::MODEL_NAME)

@@ -128,9 +128,9 @@ pub struct TrainSummary {
     pub samples: u64,
     /// The mean loss since the last report.
     pub loss: f64,
-    /// Wall-clock time of the steps, reading included, evaluations not.
+    /// Seconds of training, as in [`super::Progress::seconds`].
     pub seconds: f64,
-    /// Samples over seconds.
+    /// Samples over seconds, those before a resume included in both.
     pub samples_per_second: f64,
     /// Seconds over steps, in milliseconds.
     pub ms_per_iteration: f64,

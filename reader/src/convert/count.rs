@@ -9,6 +9,7 @@ use crate::convert::rows::RawKeys;
 use crate::convert::spill::{Run, SpillFile, merge_runs};
 use crate::error::Result;
 use crate::key::{LongMap, ShortKey, ShortMap};
+use crate::stop::Stop;
 use crate::vocabulary::Vocabulary;
 
 /// Each column's counts are spread over so many maps, by hash: threads seldom meet in one, and a map that grows needs
@@ -29,6 +30,7 @@ pub(crate) struct CategoryCounter {
     /// Held while maps go to disk, so that two threads do not both do it for the same excess.
     spilling: Mutex<()>,
     turn: AtomicUsize,
+    stop: Stop,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +78,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CategoryCounter {
     /// Counters of `columns` columns that together take `budget_bytes`, and the growth of one chunk a thread. Beyond
     /// that they go to a file in `dir`, which is gone once the counter is.
-    pub(crate) fn new(columns: usize, budget_bytes: usize, dir: &Path) -> Result<Self> {
+    pub(crate) fn new(columns: usize, budget_bytes: usize, dir: &Path, stop: &Stop) -> Result<Self> {
         let shards = || (0..SHARDS).map(|_| Mutex::default()).collect();
         Ok(Self {
             columns: (0..columns).map(|_| shards()).collect(),
@@ -85,6 +87,7 @@ impl CategoryCounter {
             spill: SpillFile::create(dir)?,
             spilling: Mutex::new(()),
             turn: AtomicUsize::new(0),
+            stop: stop.clone(),
         })
     }
 
@@ -147,6 +150,7 @@ impl CategoryCounter {
     /// takes.
     fn spill_all(&self) -> Result<()> {
         for shard in self.columns.iter().flatten() {
+            self.stop.check()?;
             let mut shard = lock(shard);
             let bytes = shard.bytes();
             let (short, long) = (std::mem::take(&mut shard.short), std::mem::take(&mut shard.long));
@@ -167,10 +171,10 @@ impl CategoryCounter {
         for shard in &self.columns[column] {
             let shard = std::mem::take(&mut *lock(shard));
             self.bytes.fetch_sub(shard.bytes(), Ordering::Relaxed);
-            merge_runs(&self.spill, &shard.short_runs, shard.short, |key, count| {
+            merge_runs(&self.spill, &shard.short_runs, shard.short, &self.stop, |key, count| {
                 if count >= min_count { short.push((key, count)) } else { rest += count }
             })?;
-            merge_runs(&self.spill, &shard.long_runs, shard.long, |key, count| {
+            merge_runs(&self.spill, &shard.long_runs, shard.long, &self.stop, |key, count| {
                 if count >= min_count { long.push((key, count)) } else { rest += count }
             })?;
         }
@@ -236,7 +240,7 @@ mod tests {
             min_count in 1..4u64,
         ) {
             let dir = tempfile::tempdir().unwrap();
-            let counter = CategoryCounter::new(2, budget_bytes, dir.path()).unwrap();
+            let counter = CategoryCounter::new(2, budget_bytes, dir.path(), &Stop::default()).unwrap();
             std::thread::scope(|scope| {
                 for chunks in chunks.chunks(3) {
                     let counter = &counter;

@@ -29,7 +29,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
     let options = pass.options;
     let counted = Counted::new(plan)?;
     let budget_bytes = usize::try_from(options.memory).unwrap_or(usize::MAX);
-    let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir)?;
+    let counter = CategoryCounter::new(counted.vocabularies.len(), budget_bytes, dir, &options.stop)?;
     // One table for each function, since all columns are read from side by side.
     let functions: Vec<_> = draft.dense.iter().map(|column| column.transform.function).collect();
     let table = |function: DenseFunction| (function, Tabulated::new(|x| function.apply(x)));
@@ -60,7 +60,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
 
     let mut rows = 0;
     let mut bad_rows = pass.bad_rows(None);
-    ordered_map(options.threads, pass.source.chunks(), work, |looked: Looked<S::Chunk>| {
+    ordered_map(options.threads, &options.stop, pass.source.chunks(), work, |looked: Looked<S::Chunk>| {
         let span = pass.source.span(&looked.chunk);
         rows += span.rows;
         bad_rows.take(&looked.chunk, &looked.bad)?;
@@ -81,7 +81,7 @@ pub(crate) fn learn<S: RowSource>(pass: &Pass<'_, S>, plan: &Plan, dir: &Path) -
         let (column, min_count) = counted.vocabularies[number];
         Ok((column, counter.vocabulary(number, min_count)?))
     };
-    ordered_map(options.threads, numbers, work, |(column, vocabulary)| {
+    ordered_map(options.threads, &options.stop, numbers, work, |(column, vocabulary)| {
         learnt.vocabularies[column] = Some(vocabulary);
         Ok(())
     })?;

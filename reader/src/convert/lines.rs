@@ -1,6 +1,6 @@
 //! Sources of lines, read front to back in chunks that end where lines end, plain or gzip.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +45,8 @@ impl Source {
     /// # Errors
     /// [`Error::Io`] where the file cannot be opened, [`Error::Invalid`] where it cannot be read twice.
     pub(crate) fn new(path: &Path, eval: bool) -> Result<Self> {
-        let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
+        // Looked at before it is opened: opening a pipe waits for a writer.
+        let metadata = fs::metadata(path).context("open", path)?;
         if !metadata.is_file() {
             return Err(Error::invalid(format!(
                 "{} is not a regular file: conversion reads its sources more than once, so a folder, pipe or device \
@@ -53,6 +54,7 @@ impl Source {
                 path.display()
             )));
         }
+        let metadata = File::open(path).and_then(|file| file.metadata()).context("open", path)?;
         Ok(Self { path: path.to_owned(), bytes: metadata.len(), eval })
     }
 
@@ -503,7 +505,7 @@ mod tests {
                     member.finish().unwrap();
                 }
             } else {
-                std::fs::write(&path, text).unwrap();
+                fs::write(&path, text).unwrap();
             }
             sources.push(Source::new(&path, false).unwrap());
         }
@@ -616,7 +618,7 @@ mod tests {
         let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         out.write_all(&b"some line\n".repeat(1000)).unwrap();
         let bytes = out.finish().unwrap();
-        std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+        fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         let sources = [Source::new(&path, false).unwrap()];
         let outcome: Result<Vec<_>> =
             Chunks::new(&sources, LineRules::default(), Limits::default()).collect();

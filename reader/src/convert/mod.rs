@@ -67,6 +67,7 @@ use crate::dataset::Origin;
 use crate::error::{Error, IoContext, Result};
 use crate::publish::{PartialDir, refuse_inputs, sync_dir};
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
+use crate::stop::Stop;
 use crate::vocabulary;
 use crate::write::{CheckedFile, DatasetWriter, write_file};
 
@@ -105,7 +106,7 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
 /// # Errors
 /// [`Error::Invalid`] for options that contradict each other or leave nothing to train on, and a folder that is there
 /// already; [`Error::BadRows`] for a bad row where none is admitted, too many of them, and nothing else;
-/// [`Error::Damaged`] for a broken gzip file; [`Error::Io`].
+/// [`Error::Damaged`] for a broken gzip file; [`Error::Io`]; [`Error::Stopped`].
 pub fn convert_criteo(
     options: &ConvertOptions,
     columns: &CriteoColumns,
@@ -246,7 +247,7 @@ fn convert<S: RowSource>(
 
     let block_samples = plan.format.block_samples(&schema)?;
     let mut writer = DatasetWriter::new(&dir, schema.clone(), block_samples)?;
-    write_vocabularies(&dir, &schema, &encoder, &mut writer)?;
+    write_vocabularies(&dir, &schema, &encoder, &mut writer, &options.stop)?;
     let written = write::write(&pass, &encoder, &schema, dir.path(), &mut writer)?;
     if learnt.rows.is_some_and(|rows| rows != written.rows.read) {
         return Err(Error::invalid("the sources changed while they were converted: convert them again"));
@@ -263,6 +264,7 @@ fn convert<S: RowSource>(
     let json = serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n";
     write_file(dir.path(), REPORT_NAME, json.as_bytes())?;
     writer.finish(Origin::Converted(report.conversion.clone()))?;
+    options.stop.check()?;
     dir.publish()?;
     Ok(report)
 }
@@ -272,6 +274,7 @@ fn write_vocabularies(
     schema: &Schema,
     encoder: &Encoder,
     writer: &mut DatasetWriter<'_>,
+    stop: &Stop,
 ) -> Result<()> {
     let folder = dir.path().join(vocabulary::FOLDER);
     fs::create_dir(&folder).context("create", &folder)?;
@@ -279,7 +282,10 @@ fn write_vocabularies(
         let shared = schema.categorical.iter().any(|other| other.shares.as_ref() == Some(&column.name));
         if let Some(vocabulary) = encoder.vocabulary(number).filter(|_| column.shares.is_none()) {
             let mut file = CheckedFile::create(dir.path(), &vocabulary::file_name(&column.name))?;
-            vocabulary.to_tsv(|piece| file.write(piece))?;
+            vocabulary.to_tsv(|piece| {
+                stop.check()?;
+                file.write(piece)
+            })?;
             writer.add_file(file.finish()?);
             // The counts of a vocabulary that others share are of all of them.
             if !shared {

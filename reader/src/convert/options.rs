@@ -13,12 +13,13 @@ use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,
 };
+use crate::stop::Stop;
 
 /// Hashed and identity tables have at most so many rows: statistics keep eight bytes a row while converting.
 pub const TABLE_ROWS_MAX: u64 = 1 << 32;
 
 /// What to convert, and how.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct ConvertOptions {
     /// The sources, in the order in which their rows count; plain or gzip, which is seen from their first bytes.
     pub files: Vec<PathBuf>,
@@ -39,6 +40,8 @@ pub struct ConvertOptions {
     /// Bytes that the counts of categories may take while vocabularies are learnt; beyond it they go to disk for a
     /// while. The result does not depend on it.
     pub memory: u64,
+    /// Ends the conversion with [`Error::Stopped`].
+    pub stop: Stop,
 }
 
 impl ConvertOptions {
@@ -54,6 +57,7 @@ impl ConvertOptions {
             threads: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             dense_dtype: DenseDtype::F16,
             memory: 2 << 30,
+            stop: Stop::default(),
         }
     }
 

@@ -39,6 +39,7 @@ impl<'a, S: RowSource> Pass<'a, S> {
             Split::Last { share } => {
                 let mut rows = 0;
                 for chunk in source.chunks() {
+                    options.stop.check()?;
                     let span = source.span(&chunk?);
                     rows = span.first_row + span.rows;
                     pass.advance("counting rows", span);

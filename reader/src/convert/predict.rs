@@ -20,6 +20,7 @@ use crate::ids::IdRules;
 use crate::ordered::ordered_map;
 use crate::samples::Samples;
 use crate::schema::{Dense, DenseTransform, Schema};
+use crate::stop::Stop;
 
 /// Some rows of a file, as a model takes them.
 pub struct RawChunk<'a> {
@@ -140,7 +141,7 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
             spare.put(rows);
             Ok((chunk, samples, bad))
         };
-        ordered_map(threads, source.chunks(), work, |(chunk, samples, bad)| {
+        ordered_map(threads, &Stop::default(), source.chunks(), work, |(chunk, samples, bad)| {
             let (span, total) = (source.span(&chunk), source.bytes());
             progress.advance("reading", span.bytes_done.min(total), total);
             take(RawChunk {

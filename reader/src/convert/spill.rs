@@ -11,11 +11,14 @@ use hashbrown::HashMap;
 
 use crate::error::{IoContext, Result};
 use crate::key::ShortKey;
+use crate::stop::Stop;
 
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bytes read at a time from each of the runs that are merged.
 const READ_BYTES: usize = 1 << 16;
+/// Keys that are merged before it is looked again whether somebody asked to stop.
+const KEYS_BETWEEN_LOOKS: usize = 1 << 14;
 
 /// One file for all runs of a counting pass, however many: it takes one descriptor. Removed when dropped.
 #[derive(Debug)]
@@ -148,6 +151,7 @@ pub(crate) fn merge_runs<K: SpillKey, S>(
     spill: &SpillFile,
     runs: &[Run],
     in_memory: HashMap<K, u64, S>,
+    stop: &Stop,
     mut take: impl FnMut(K, u64),
 ) -> Result<()> {
     if runs.is_empty() {
@@ -171,7 +175,12 @@ pub(crate) fn merge_runs<K: SpillKey, S>(
         }
     }
     let mut current: Option<(K, u64)> = None;
+    let mut merged = 0_usize;
     while let Some(Reverse((key, source, count))) = heads.pop() {
+        merged += 1;
+        if merged.is_multiple_of(KEYS_BETWEEN_LOOKS) {
+            stop.check()?;
+        }
         if let Some((key, count)) = next_of(source)? {
             heads.push(Reverse((key, source, count)));
         }

@@ -79,7 +79,8 @@ pub(crate) fn write<S: RowSource>(
             spare.put(filled.samples);
             block
         };
-        let packed = ordered_map(pack_threads, blocks, pack, |block| writer.push_block(&block));
+        let packed =
+            ordered_map(pack_threads, &pass.options.stop, blocks, pack, |block| writer.push_block(&block));
         let encoded = encoding.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // Where packing failed, encoding failed after it, for want of a taker.
         packed.and(encoded)
@@ -116,22 +117,28 @@ fn encode_chunks<S: RowSource>(
         ..Written::default()
     };
     let mut bad_rows = pass.bad_rows(Some(dir));
-    ordered_map(pass.options.threads, pass.source.chunks(), work, |encoded: Encoded<S::Chunk>| {
-        let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
-        bad_rows.take(&encoded.chunk, &encoded.bad)?;
-        written.rows.read += rows;
-        written.rows.bad += encoded.bad.len() as u64;
-        written.rows.train += encoded.train.len as u64;
-        written.rows.eval += encoded.eval.len as u64;
-        add(&mut written.missing_train, &encoded.missing_train);
-        add(&mut written.oov_train, &encoded.oov_train);
-        add(&mut written.oov_eval, &encoded.oov_eval);
-        blocks.push(Part::Train, &encoded.train)?;
-        blocks.push(Part::Eval, &encoded.eval)?;
-        [encoded.train, encoded.eval].into_iter().for_each(|samples| spare.put(samples));
-        pass.advance("writing", span);
-        Ok(())
-    })?;
+    ordered_map(
+        pass.options.threads,
+        &pass.options.stop,
+        pass.source.chunks(),
+        work,
+        |encoded: Encoded<S::Chunk>| {
+            let span @ Span { rows, .. } = pass.source.span(&encoded.chunk);
+            bad_rows.take(&encoded.chunk, &encoded.bad)?;
+            written.rows.read += rows;
+            written.rows.bad += encoded.bad.len() as u64;
+            written.rows.train += encoded.train.len as u64;
+            written.rows.eval += encoded.eval.len as u64;
+            add(&mut written.missing_train, &encoded.missing_train);
+            add(&mut written.oov_train, &encoded.oov_train);
+            add(&mut written.oov_eval, &encoded.oov_eval);
+            blocks.push(Part::Train, &encoded.train)?;
+            blocks.push(Part::Eval, &encoded.eval)?;
+            [encoded.train, encoded.eval].into_iter().for_each(|samples| spare.put(samples));
+            pass.advance("writing", span);
+            Ok(())
+        },
+    )?;
     written.rows.kept = written.rows.train + written.rows.eval;
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;

@@ -22,11 +22,15 @@ use crate::publish::PartialDir;
 use crate::rng::Rng;
 use crate::samples::Samples;
 use crate::schema::{DenseFunction, Hotness, Schema};
+use crate::stop::Stop;
 use crate::write::DatasetWriter;
 
 pub use power_law::PowerLaw;
 pub use shape::Shape;
 use teacher::{SQRT_3, Teacher};
+
+/// Samples that are made before it is looked again whether somebody asked to stop.
+const SAMPLES_BETWEEN_LOOKS: u64 = 1 << 10;
 
 /// What to generate.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -58,14 +62,16 @@ pub struct Generation {
     pub auc_achievable: Option<f64>,
 }
 
-/// Generates a dataset into a folder that must not be there yet. `progress` is told the samples done so far.
+/// Generates a dataset into a folder that must not be there yet. `progress` is called with the samples done so far.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a spec that cannot be, or a folder that is there already; [`Error::Io`].
+/// [`Error::Invalid`] for a spec that cannot be, or a folder that is there already; [`Error::Io`]; [`Error::Stopped`]
+/// once `stop` is asked, and then nothing is left of the folder.
 pub fn generate(
     spec: &GenerateSpec,
     dir: &Path,
     threads: NonZeroUsize,
+    stop: &Stop,
     mut progress: impl FnMut(u64),
 ) -> Result<Manifest> {
     if spec.samples == 0 {
@@ -80,7 +86,7 @@ pub fn generate(
     let partial = PartialDir::create(dir)?;
     let schema = spec.shape.schema(spec.rows_cap);
     let block_samples = schema.default_block_samples();
-    let generator = Generator::new(spec, schema.clone());
+    let generator = Generator::new(spec, schema.clone(), stop);
     let mut writer = DatasetWriter::new(&partial, schema, block_samples)?;
     let encoder = writer.encoder();
     let histogram = ScoreHistogram::new();
@@ -94,10 +100,10 @@ pub fn generate(
                 if part == Part::Eval {
                     histogram.add(logit, label);
                 }
-            });
+            })?;
             Ok((samples.len as u64, encoder.encode(part, block, &samples)?))
         };
-        ordered_map(threads, blocks, work, |(samples, block)| {
+        ordered_map(threads, stop, blocks, work, |(samples, block)| {
             done += samples;
             progress(done);
             writer.push_block(&block)
@@ -105,6 +111,7 @@ pub fn generate(
     }
     let generation = Generation { spec: spec.clone(), auc_achievable: histogram.auc() };
     let manifest = writer.finish(Origin::Generated(generation))?;
+    stop.check()?;
     partial.publish()?;
     Ok(manifest)
 }
@@ -116,6 +123,7 @@ struct Generator {
     laws: Vec<PowerLaw>,
     dense: Vec<LogCount>,
     teacher: Teacher,
+    stop: Stop,
 }
 
 /// A dense feature: `ln(1 + count)` of a count whose logarithm has this mean and deviation.
@@ -126,7 +134,7 @@ struct LogCount {
 }
 
 impl Generator {
-    fn new(spec: &GenerateSpec, schema: Schema) -> Self {
+    fn new(spec: &GenerateSpec, schema: Schema, stop: &Stop) -> Self {
         let mut rng = Rng::from_parts(&[spec.seed, 0xde_75e0]);
         let log_count =
             |_| LogCount { mean: 1.0 + 3.0 * rng.unit_f64(), deviation: 0.8 + 0.7 * rng.unit_f64() };
@@ -138,14 +146,23 @@ impl Generator {
             teacher: Teacher::new(spec.seed, &moments, schema.categorical.len()),
             dense,
             schema,
+            stop: stop.clone(),
         }
     }
 
     /// The samples of a range of a part; `judge` gets the teacher's logit and the label of each.
-    fn samples(&self, part: Part, range: std::ops::Range<u64>, mut judge: impl FnMut(f64, bool)) -> Samples {
+    fn samples(
+        &self,
+        part: Part,
+        range: std::ops::Range<u64>,
+        mut judge: impl FnMut(f64, bool),
+    ) -> Result<Samples> {
         let mut samples = Samples::new(&self.schema);
         let mut ranks = vec![Vec::new(); self.laws.len()];
         for number in range {
+            if number.is_multiple_of(SAMPLES_BETWEEN_LOOKS) {
+                self.stop.check()?;
+            }
             let mut rng = Rng::from_parts(&[self.seed, part as u64, number]);
             for dense in &self.dense {
                 samples.dense.push(dense.draw(&mut rng));
@@ -166,7 +183,7 @@ impl Generator {
             samples.labels[0].push(f32::from(u8::from(label)));
             judge(logit, label);
         }
-        samples
+        Ok(samples)
     }
 }
 
@@ -235,7 +252,7 @@ mod tests {
         let spec = small(shape, 40_000);
         let trees = [1, 2, 5].map(|threads| {
             let dir = temp.path().join(format!("threads-{threads}"));
-            generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), |_| ()).unwrap();
+            generate(&spec, &dir, NonZeroUsize::new(threads).unwrap(), &Stop::default(), |_| ()).unwrap();
             tree_bytes(&dir)
         });
         assert!(trees[0].len() > 5);
@@ -249,8 +266,8 @@ mod tests {
         let schema = shape.schema(None);
         let spec = GenerateSpec { rows_cap: None, ..small(shape, u64::from(schema.default_block_samples())) };
         // The counters of 188 million rows would take 1.5 GB: write the blocks alone.
-        let generator = Generator::new(&spec, schema.clone());
-        let samples = generator.samples(Part::Train, 0..spec.samples, |_, _| ());
+        let generator = Generator::new(&spec, schema.clone(), &Stop::default());
+        let samples = generator.samples(Part::Train, 0..spec.samples, |_, _| ()).unwrap();
         let id = crate::block::BlockId { dataset: 0, part: Part::Train, index: 0 };
         let bytes = crate::block::encode(&schema, id, &samples).unwrap().len();
         let per_sample = bytes as f64 / spec.samples as f64;
@@ -267,7 +284,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let dir = temp.path().join("data");
         let spec = small(Shape::load("dlrm").unwrap(), 20_000);
-        let manifest = generate(&spec, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
+        let manifest = generate(&spec, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
         let Origin::Generated(generation) = &manifest.origin else { panic!("{:?}", manifest.origin) };
         let auc = generation.auc_achievable.unwrap();
         assert!((0.75..0.9).contains(&auc), "{auc}");
@@ -291,11 +308,23 @@ mod tests {
             GenerateSpec { alpha: f64::NAN, ..good.clone() },
             GenerateSpec { rows_cap: Some(0), ..good.clone() },
         ] {
-            assert!(generate(&bad, &dir, NonZeroUsize::MIN, |_| ()).is_err());
+            assert!(generate(&bad, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).is_err());
         }
         assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
-        generate(&good, &dir, NonZeroUsize::MIN, |_| ()).unwrap();
-        let again = generate(&good, &dir, NonZeroUsize::MIN, |_| ()).unwrap_err().to_string();
+        generate(&good, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap();
+        let again =
+            generate(&good, &dir, NonZeroUsize::MIN, &Stop::default(), |_| ()).unwrap_err().to_string();
         assert!(again.contains("is there already"), "{again}");
+    }
+
+    #[test]
+    fn a_generation_that_is_stopped_leaves_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let spec = small(Shape::load("dlrm").unwrap(), 1 << 40);
+        let stop = Stop::default();
+        let ask = |_| stop.ask();
+        let stopped = generate(&spec, &temp.path().join("data"), NonZeroUsize::MIN, &stop, ask);
+        assert!(matches!(stopped, Err(Error::Stopped(_))), "{stopped:?}");
+        assert_eq!(std::fs::read_dir(temp.path()).unwrap().count(), 0);
     }
 }

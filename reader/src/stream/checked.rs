@@ -6,6 +6,7 @@ use crate::background::Background;
 use crate::error::{Error, Result};
 use crate::io::SlabRing;
 use crate::ordered::ordered_map;
+use crate::stop::Stop;
 use crate::stream::blocks::UncheckedBlock;
 use crate::stream::{BlockStream, PackedBlock};
 
@@ -19,7 +20,7 @@ pub(super) fn checked_blocks(
     let threads = NonZeroUsize::new(threads).expect("somebody checks");
     Background::spawn("rankine-blocks", ready, move |out, _| {
         let unchecked = std::iter::from_fn(|| blocks.next_unchecked());
-        let checked = ordered_map(threads, unchecked, UncheckedBlock::check, |block| {
+        let checked = ordered_map(threads, &Stop::default(), unchecked, UncheckedBlock::check, |block| {
             // It stops the others; nobody sees it.
             out.send(Ok(block)).map_err(|_| Error::invalid("nobody takes blocks any more"))
         });

@@ -11,7 +11,7 @@ use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Dataset, Part, Samples};
+use rankine_reader::{Dataset, Part, Samples, Stop};
 use tempfile::TempDir;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -73,7 +73,7 @@ fn batches() -> Vec<Samples> {
     };
     let spec = GenerateSpec { shape, rows_cap: None, samples: 120, eval_samples: 0, alpha: 1.1, seed: 1 };
     let dir = place.path().join("data");
-    generate(&spec, &dir, NonZero::new(1).unwrap(), |_| {}).unwrap();
+    generate(&spec, &dir, NonZero::new(1).unwrap(), &Stop::default(), |_| {}).unwrap();
     let part = Dataset::open(&dir).unwrap().part(Part::Train).unwrap();
     let stream = BatchStream::open(part, &StreamOptions::one_epoch(10)).unwrap();
     stream.map(|batch| batch.unwrap().samples.clone()).collect()

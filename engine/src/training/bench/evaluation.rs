@@ -12,7 +12,7 @@ use super::super::fit::thread_pool;
 use super::super::learner::Choice;
 use super::super::seats::Seats;
 use super::super::translate::translate;
-use super::super::{DeviceMemory, Observer, TrainError};
+use super::super::{DeviceMemory, Observer, Stop, TrainError};
 use crate::evaluation::EvalMetrics;
 use crate::job::Job;
 use crate::launch::{Phase, ProcessGroup};
@@ -68,7 +68,7 @@ pub fn bench_eval(
 ) -> Result<EvalBench, TrainError> {
     let (job, seats) = Seats::of(job, processes)?;
     let job = &job;
-    let dataset = open_together(job, processes, observer)?;
+    let dataset = open_together(job, processes, &Stop::default(), observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let samples = dataset.samples(Part::Eval);
     if samples == 0 {

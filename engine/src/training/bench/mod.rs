@@ -20,7 +20,7 @@ use super::fit::{thread_pool, train_options};
 use super::learner::{Choice, Learner};
 use super::seats::Seats;
 use super::translate::translate;
-use super::{Observer, TrainError};
+use super::{Observer, Stop, TrainError};
 use crate::job::Job;
 use crate::launch::{self, ProcessGroup};
 use crate::overlap::Overlap;
@@ -75,7 +75,7 @@ pub fn bench_train(
     }
     let (job, seats) = Seats::of(job, processes)?;
     let job = &job;
-    let dataset = open_together(job, processes, observer)?;
+    let dataset = open_together(job, processes, &Stop::default(), observer)?;
     let (spec, rules) = translate(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {

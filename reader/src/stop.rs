@@ -1,18 +1,20 @@
-//! Being asked to stop, by a signal or by whoever embeds a training.
+//! Asking long work to stop.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Asks a training to stop: at the end of the step at hand it saves a checkpoint, and ends with
-/// [`super::TrainError::Interrupted`]. Clones ask the same training.
+use crate::error::{Error, Result};
+
+/// Asks long work to stop: a conversion or a generation soon gives [`Error::Stopped`], and a training ends after the
+/// current step. Clones ask the same work.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
 /// Who asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopCause {
-    /// The program that runs the training.
+    /// The program that runs the work.
     Program,
     /// A signal, by its number.
     Signal(usize),
@@ -27,7 +29,7 @@ impl Stop {
         self.0.store(PROGRAM, Ordering::SeqCst);
     }
 
-    /// Where a signal's number is left by whoever handles it; 0 where there was none.
+    /// Where a signal handler leaves the signal's number; 0 until then.
     pub fn signal(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.0)
     }
@@ -36,11 +38,17 @@ impl Stop {
     pub fn asked(&self) -> Option<StopCause> {
         StopCause::of_number(self.0.load(Ordering::SeqCst) as u64)
     }
+
+    /// # Errors
+    /// [`Error::Stopped`] once somebody has asked.
+    pub fn check(&self) -> Result<()> {
+        self.asked().map_or(Ok(()), |cause| Err(Error::Stopped(cause)))
+    }
 }
 
 impl StopCause {
-    /// What [`StopCause::of_number`] makes it again.
-    pub(super) fn to_number(cause: Option<Self>) -> u64 {
+    /// What [`StopCause::of_number`] reads; 0 for none.
+    pub fn to_number(cause: Option<Self>) -> u64 {
         match cause {
             None => 0,
             Some(Self::Program) => PROGRAM as u64,
@@ -49,7 +57,7 @@ impl StopCause {
     }
 
     /// Who asked, by a signal's number.
-    pub(super) fn of_number(number: u64) -> Option<Self> {
+    pub fn of_number(number: u64) -> Option<Self> {
         match number as usize {
             0 => None,
             PROGRAM => Some(Self::Program),
@@ -62,6 +70,7 @@ impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Self::Program => return f.write_str("the program"),
+            Self::Signal(1) => "SIGHUP",
             Self::Signal(2) => "SIGINT",
             Self::Signal(10) => "SIGUSR1",
             Self::Signal(15) => "SIGTERM",
