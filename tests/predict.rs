@@ -6,8 +6,8 @@ use std::fs;
 use rankine_reader::convert::RowFormat;
 use rankine_reader::sealed;
 use support::{
-    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, json_lines, numbers, run,
-    summary, train,
+    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, json_file, json_lines,
+    numbers, run, summary, train,
 };
 
 mod support;
@@ -71,14 +71,21 @@ fn a_dataset_and_its_raw_rows_are_scored_alike_and_as_they_are_judged() {
     let trained = Trained::new(&["--min-count", "3", "--column", "C2=hash:50"]);
     let told = trained.predict("data.csv", &["--data", &trained.data]).with(SUCCESS).json();
     assert_eq!((&told["read"], &told["predicted"], &told["bad"]), (&EVAL.into(), &EVAL.into(), &0.into()));
-    assert!(told["unknown"]["C1"].as_u64().unwrap() > 0, "{told:#}");
+    assert!(told["unknown"]["C1"]["lookups"].as_u64().unwrap() > 0, "{told:#}");
+    assert!(
+        told["unknown"]["C1"].get("distinct_values").is_none(),
+        "a dataset has one row for all: {told:#}"
+    );
     assert!(told["unknown"].get("C2").is_none(), "a hash knows all categories");
     let eval = trained.place.word("eval.tsv");
     let raw = trained.predict("raw.csv", &[&eval]).with(SUCCESS);
     assert!(raw.stderr.contains(" rows/s") && raw.stderr.contains("column C1: "), "{}", raw.stderr);
     let raw = raw.json();
     assert!(trained.text("data.csv") == trained.text("raw.csv"), "the dataset is scored unlike its raw rows");
-    assert_eq!((&raw["unknown"], &raw["predicted"]), (&told["unknown"], &told["predicted"]));
+    assert_eq!(raw["predicted"], told["predicted"]);
+    for (column, of) in raw["unknown"].as_object().unwrap() {
+        assert_eq!(of["lookups"], told["unknown"][column]["lookups"], "{column}");
+    }
 
     // Without labels, in two files and gzipped, the rows are the same.
     let unlabelled: Vec<_> =
@@ -314,17 +321,97 @@ fn unknown_categories_are_scored_refused_or_left_out() {
         ["read", "predicted", "unknown_skipped"].map(|key| told[key].as_u64().unwrap())
     };
     let told = trained.predict("oov.csv", &[&log]).with(SUCCESS).json();
-    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 5, 0], &2.into()));
+    let two = serde_json::json!({ "distinct_values": 2, "lookups": 2 });
+    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 5, 0], &two));
     let all = trained.predictions("oov.csv");
     assert_eq!(all[1].1, all[4].1, "all unknown categories are one");
     assert_ne!(all[0].1, all[1].1);
     let told = trained.predict("skip.csv", &[&log, "--unknown", "skip"]).with(SUCCESS).json();
-    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 3, 2], &2.into()));
+    assert_eq!((counts(&told), &told["unknown"]["C3"]), ([5, 3, 2], &two));
     let left: Vec<_> = trained.predictions("skip.csv").iter().map(|(row, _)| *row).collect();
     assert_eq!(left, [1, 3, 4]);
     let words = ["row 2 has a category in column C3", "--unknown oov", "--unknown skip"];
     trained.predict("fail.csv", &[&log, "--unknown", "fail"]).with(BAD_DATA).says(&words);
     assert!(!trained.place.path("fail.csv").exists());
+}
+
+#[test]
+fn unknown_categories_are_counted_as_distinct_values_and_as_lookups() {
+    let trained = Trained::new(&["--min-count", "1"]);
+    let row = |value: &str| {
+        let mut fields: Vec<_> = trained.rows[0].split('\t').collect();
+        fields[14] = value;
+        fields.join("\t")
+    };
+    let rows: Vec<_> = ["fffffffe", "ffffffff", "fffffffe", "fffffffe"].into_iter().map(row).collect();
+    let (run_dir, out) = (trained.run_dir.clone(), trained.place.word("text.csv"));
+    let log = trained.raw("two.tsv", &rows);
+    let ended = run(["predict", "--run", &run_dir, "--out", &out, &log]).with(SUCCESS);
+    assert!(
+        ended.stdout.ends_with("unknown categories: 2 distinct values, 4 look-ups\n"),
+        "{}",
+        ended.stdout
+    );
+    ended.says(&["column C1: unknown categories: 2 distinct values, 4 look-ups"]);
+    let json = trained.predict("json.csv", &[&log]).with(SUCCESS).json();
+    assert_eq!(json["unknown"]["C1"], serde_json::json!({ "distinct_values": 2, "lookups": 4 }), "{json:#}");
+    assert_eq!(json["unknown"]["C2"], serde_json::json!({ "distinct_values": 0, "lookups": 0 }), "{json:#}");
+
+    // A conversion counts them in both parts, under the same names.
+    let (train, eval) = (trained.raw("train.tsv", &[row("a"), row("a"), row("b"), row("c")]), log);
+    let out = trained.place.word("converted");
+    let ended = run(["convert", "criteo-tsv", &train, "--eval", &eval, "--min-count", "2", "--out", &out]);
+    let ended = ended.with(SUCCESS);
+    let report = json_file(&trained.place.path("converted/conversion.json"));
+    let of_column = &report["columns"]["C1"];
+    let expected = |lookups: u64| serde_json::json!({ "distinct_values": 2, "lookups": lookups });
+    assert_eq!((&of_column["unknown_train"], &of_column["unknown_eval"]), (&expected(2), &expected(4)));
+    let words =
+        "unknown categories: in train 2 distinct values, 2 look-ups; in eval 2 distinct values, 4 look-ups\n";
+    assert!(ended.stdout.ends_with(words), "{}", ended.stdout);
+}
+
+#[test]
+fn rows_of_which_none_is_good_are_refused() {
+    let trained = Trained::new(&[]);
+    let bad = trained.raw("bad.tsv", &["no".to_owned(), "row".to_owned(), "at all".to_owned()]);
+    let empty = trained.place.file("empty.tsv", "");
+    let skip = ["--on-bad", "skip", "--bad-limit", "100%"];
+    let words = ["no row is good: all 3 rows read are bad", "bad.tsv line 1: 1 fields", "Criteo's TSV"];
+    trained.predict("none.csv", &[&[bad.as_str()], &skip[..]].concat()).with(BAD_DATA).says(&words);
+    let ended = trained.predict("none.csv", &[&[empty.as_str()], &skip[..]].concat()).with(BAD_DATA);
+    ended.says(&["the files have no rows"]);
+    assert!(!trained.place.path("none.csv").exists(), "predictions of no row were published");
+}
+
+#[test]
+fn too_many_bad_rows_end_a_prediction_as_they_end_a_conversion() {
+    let trained = Trained::new(&[]);
+    let mut rows = trained.rows[..200].to_vec();
+    for row in [3, 50, 120] {
+        rows[row] = "1\ttoo few".into();
+    }
+    let bad = trained.raw("bad.tsv", &rows);
+    let skip = |limit: &[&str]| trained.predict("out.csv", &[&[&bad, "--on-bad", "skip"], limit].concat());
+    let share =
+        ["3 of 200 rows read in all are bad, and the limit is 1%", "bad.tsv line 4", "raise --bad-limit"];
+    skip(&[]).with(BAD_DATA).says(&share);
+    skip(&["--bad-limit", "2"])
+        .with(BAD_DATA)
+        .says(&["3 of 200 rows read so far are bad, and the limit is 2"]);
+    assert!(!trained.place.path("out.csv").exists(), "refused predictions were published");
+    // The same words for a conversion of the same rows.
+    let out = trained.place.word("converted");
+    let convert = ["convert", "criteo-tsv", &bad, "--out", &out, "--on-bad", "skip"];
+    run(convert).with(BAD_DATA).says(&share);
+    let words = ["3 of 200 rows read so far are bad, and the limit is 2"];
+    run([&convert[..], &["--bad-limit", "2"]].concat()).with(BAD_DATA).says(&words);
+    for limit in ["3", "1.5%"] {
+        let told = skip(&["--bad-limit", limit]).with(SUCCESS).json();
+        assert_eq!((&told["predicted"], &told["bad"]), (&197.into(), &3.into()));
+    }
+    let ended = skip(&["--bad-limit", "many"]).with(USAGE);
+    ended.says(&["'many' is no limit"]);
 }
 
 #[test]

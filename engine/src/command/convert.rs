@@ -8,8 +8,9 @@ use rankine::job::{Count, ThreadCount};
 use rankine::system;
 use rankine_reader::Stop;
 use rankine_reader::convert::{
-    self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode, OnBad,
-    SchemaFile, Split, VocabularyChoice, convert_criteo, convert_csv, convert_hugectr_raw, convert_parquet,
+    self, BadLimit, ColumnVocabulary, ConversionReport, ConvertOptions, CriteoColumns, DenseMode,
+    ExactReport, OnBad, SchemaFile, Split, UnknownCategories, VocabularyChoice, convert_criteo, convert_csv,
+    convert_hugectr_raw, convert_parquet,
 };
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::schema::DenseDtype;
@@ -268,14 +269,22 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     };
     drop((bars, deadline));
     let rows = &report.conversion.rows;
+    let unknown = |of: fn(&ExactReport) -> &UnknownCategories| {
+        UnknownCategories::total(
+            report.columns.iter().filter_map(|(_, column)| column.exact.as_ref()).map(of),
+        )
+    };
     output::text(format_args!(
-        "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n",
+        "rows read   {}\nrows kept   {} ({} train, {} eval)\nrows bad    {}\ndataset     {}\n\
+         unknown categories: in train {}; in eval {}\n",
         rows.read,
         rows.kept,
         rows.train,
         rows.eval,
         rows.bad,
-        out.display()
+        out.display(),
+        unknown(|exact| &exact.unknown_train),
+        unknown(|exact| &exact.unknown_eval)
     ))
 }
 

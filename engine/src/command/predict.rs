@@ -8,6 +8,7 @@ use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, 
 use rankine::saved::SavedModel;
 use rankine::system;
 use rankine::training::{self, EvaluationOptions, RunDir};
+use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
@@ -53,6 +54,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "fail", value_parser = ["fail", "skip"])]
     on_bad: String,
 
+    /// With --on-bad skip, how many bad rows are too many: a number, or a share such as 0.1%
+    #[arg(long, value_name = "N|P%", default_value_t = BadLimit::default())]
+    bad_limit: BadLimit,
+
     /// What becomes of rows with categories that have no row of their own in the model: oov (they are scored with the
     /// row that such categories share), fail, or skip
     #[arg(long, value_name = "WHAT", default_value_t = OnUnknown::default())]
@@ -95,12 +100,14 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return output::json(&Outcome { out: &args.out, counts: &counts, seconds, rows_per_second });
     }
     output::text(format_args!(
-        "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows left out    {}\npredictions      {}\n",
+        "rows read        {}\nrows predicted   {}\nrows bad         {}\nrows left out    {}\npredictions      {}\n\
+         unknown categories: {}\n",
         counts.read,
         counts.predicted,
         counts.bad,
         counts.unknown_skipped,
-        args.out.display()
+        args.out.display(),
+        UnknownCategories::total(counts.unknown.iter().map(|(_, count)| count))
     ))
 }
 
@@ -132,7 +139,8 @@ fn predict(
     };
     let encoder = saved.encoder(&RunDir::model_path(&args.run))?;
     let threads = system::thread_count(job.device.threads);
-    let options = RowOptions { batch_size, threads, skip_bad: args.on_bad == "skip" };
+    let options =
+        RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };
     Ok(predict_rows(predictions, &args.files, format, &encoder, &options, &Bars::default())?)
 }
 
@@ -144,7 +152,7 @@ fn tell(counts: &PredictionCounts, seconds: f64) {
     for (column, count) in &counts.ids_out_of_range {
         progress.tell(&format!("column {column}: {count} ids are no rows of its table"));
     }
-    for (column, count) in counts.unknown.iter().filter(|(_, count)| *count > 0) {
-        progress.tell(&format!("column {column}: {count} categories have no row of their own in the model"));
+    for (column, count) in counts.unknown.iter().filter(|(_, count)| count.lookups > 0) {
+        progress.tell(&format!("column {column}: unknown categories: {count}"));
     }
 }

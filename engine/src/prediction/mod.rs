@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rankine_reader::convert::UnknownCategories;
 use rankine_reader::schema::VocabularyKind;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, IdRules, Part, Samples, Schema, vocabulary};
@@ -128,15 +129,16 @@ pub struct PredictionCounts {
     pub bad: u64,
     /// Rows left out since the model has no row for a category.
     pub unknown_skipped: u64,
-    /// For each column with a vocabulary, in the model's order: the categories that have no row of their own.
+    /// For each column with a vocabulary, in the model's order: the categories that have no row of their own. Distinct
+    /// values are known of raw rows alone: a dataset has one row for all of them.
     #[serde(serialize_with = "as_map")]
-    pub unknown: Vec<(String, u64)>,
+    pub unknown: Vec<(String, UnknownCategories)>,
     /// Ids that were no rows of their tables, by column; columns without such are absent.
     #[serde(skip_serializing_if = "IdCounts::is_empty")]
     pub ids_out_of_range: IdCounts,
 }
 
-fn as_map<S: Serializer>(columns: &[(String, u64)], serializer: S) -> Result<S::Ok, S::Error> {
+fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(columns.iter().map(|(name, count)| (name, count)))
 }
 
@@ -154,8 +156,8 @@ impl<'a> Predictions<'a> {
     ) -> Result<Self, PredictError> {
         let labels = model.spec().heads.iter().map(|head| head.label.as_str());
         let file = PredictionFile::create(out, labels)?;
-        let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), 0)).collect();
-        let counts = PredictionCounts { unknown, ..PredictionCounts::default() };
+        let unknown = exact_columns(schema).map(|(_, name)| (name.to_owned(), UnknownCategories::default()));
+        let counts = PredictionCounts { unknown: unknown.collect(), ..PredictionCounts::default() };
         Ok(Self { model, schema, on_unknown, ids, file, counts, logits: Vec::new() })
     }
 
@@ -201,7 +203,7 @@ impl<'a> Predictions<'a> {
                 if unknown == 0 {
                     continue;
                 }
-                count.1 += unknown as u64;
+                count.1.lookups += unknown as u64;
                 *left_out = self.on_unknown == OnUnknown::Skip;
                 if first.is_none_or(|(earliest, _)| sample < earliest) {
                     first = Some((sample, name));
@@ -213,6 +215,13 @@ impl<'a> Predictions<'a> {
                 Err(PredictError::Unknown { row: rows[sample], column: column.to_owned() })
             }
             _ => Ok(left_out),
+        }
+    }
+
+    /// Notes how many distinct categories are behind the look-ups that were counted; one entry a categorical column.
+    fn know_distinct(&mut self, unknown: &[UnknownCategories]) {
+        for ((number, _), (_, count)) in exact_columns(self.schema).zip(&mut self.counts.unknown) {
+            *count = UnknownCategories { lookups: count.lookups, ..unknown[number] };
         }
     }
 

@@ -3,12 +3,12 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use rankine_reader::convert::{Encoder, Progress, RawChunk, RowFormat, read_raw};
+use rankine_reader::convert::{BadLimit, BadTally, Encoder, Progress, RawChunk, RawReader, RowFormat};
 use rankine_reader::{Error, Samples, Schema};
 
 use super::{PredictError, Predictions};
 
-/// So many bad rows are logged; all are counted.
+/// Bad rows that are logged; all are counted.
 const LOGGED_MAX: u64 = 10;
 
 /// How raw rows are scored.
@@ -18,16 +18,16 @@ pub struct RowOptions {
     pub batch_size: usize,
     /// Threads that read rows.
     pub threads: NonZeroUsize,
-    /// Whether rows that cannot be read are left out; the first one ends the prediction where not.
-    pub skip_bad: bool,
+    /// How many rows that cannot be read may be left out; with `None` the first one ends the prediction.
+    pub bad_limit: Option<BadLimit>,
 }
 
 /// Scores the rows of `files`, in their order. Rows are numbered from 1 through all files, bad ones included, so that
 /// predictions can be joined to the rows. `format` and `encoder` are the model's.
 ///
 /// # Errors
-/// [`PredictError::BadRow`] where such rows are not left out; [`PredictError::Data`] where a file cannot be read;
-/// otherwise as [`Predictions::add`].
+/// [`PredictError::BadRow`] where such rows are not left out; [`PredictError::Data`] where more are bad than the limit
+/// admits, where no row is good, and where a file cannot be read; otherwise as [`Predictions::add`].
 pub fn predict_rows(
     predictions: &mut Predictions<'_>,
     files: &[PathBuf],
@@ -37,22 +37,23 @@ pub fn predict_rows(
     progress: &dyn Progress,
 ) -> Result<(), PredictError> {
     let (schema, ids) = (predictions.schema, predictions.ids.clone());
+    let reader = RawReader { format, schema, encoder, ids: &ids, threads: options.threads };
     let mut rows = Rows::new(predictions, schema, options);
     let mut failed = None;
-    let read = read_raw(files, format, schema, (encoder, &ids), options.threads, progress, |chunk| {
+    let read = reader.read(files, progress, |chunk| {
         rows.take(chunk).map_err(|error| match error {
             PredictError::Data(error) => error,
-            // The reader has no word for what a model may find wrong: the error waits outside.
+            // The reader has no variant for what a model may find wrong: the error waits outside.
             other => Error::Invalid(failed.insert(other).to_string()),
         })
     });
-    match failed {
-        Some(error) => Err(error),
-        None => {
-            read?;
-            rows.score()
-        }
+    if let Some(error) = failed {
+        return Err(error);
     }
+    let unknown = read?;
+    rows.finish()?;
+    predictions.know_distinct(&unknown);
+    Ok(())
 }
 
 /// Rows on their way into batches. Chunks of files are of any size; batches are of one, as those of a dataset are, so
@@ -63,25 +64,42 @@ struct Rows<'p, 'a> {
     batch: Samples,
     /// The number of each row of the batch.
     numbers: Vec<u64>,
+    tally: BadTally,
+    /// What the files should be, in words.
+    expects: String,
 }
 
 impl<'p, 'a> Rows<'p, 'a> {
     fn new(predictions: &'p mut Predictions<'a>, schema: &Schema, options: &'p RowOptions) -> Self {
-        Self { predictions, options, batch: Samples::new(schema), numbers: Vec::new() }
+        Self {
+            predictions,
+            options,
+            batch: Samples::new(schema),
+            numbers: Vec::new(),
+            // Without a limit the first bad row ends the prediction before it is judged.
+            tally: BadTally::new(options.bad_limit.unwrap_or_default()),
+            expects: String::new(),
+        }
     }
 
     fn take(&mut self, chunk: RawChunk<'_>) -> Result<(), PredictError> {
         let mut bad_numbers = Vec::new();
         for (number, name) in chunk.bad {
-            if !self.options.skip_bad {
+            if self.options.bad_limit.is_none() {
                 return Err(PredictError::BadRow(name.to_string()));
             }
+            self.tally.add_bad(|| name.to_string());
             if self.predictions.counts.bad + (bad_numbers.len() as u64) < LOGGED_MAX {
                 tracing::warn!("left out: {name}");
             }
             bad_numbers.push(number);
         }
         self.predictions.add_bad(chunk.bad_rows);
+        self.tally.add_rows(chunk.rows);
+        self.tally.check_so_far(chunk.expects)?;
+        if self.expects.is_empty() {
+            chunk.expects.clone_into(&mut self.expects);
+        }
         let mut bad = bad_numbers.into_iter().peekable();
         let good = (0..chunk.rows).filter(|number| bad.next_if_eq(number).is_none());
         let mut numbers = good.map(|number| chunk.first_row + number + 1);
@@ -97,6 +115,13 @@ impl<'p, 'a> Rows<'p, 'a> {
             }
         }
         Ok(())
+    }
+
+    /// Scores what is left, and judges how many rows were bad.
+    fn finish(mut self) -> Result<(), PredictError> {
+        self.tally.check_any_is_good(&self.expects)?;
+        self.tally.check_in_all(&self.expects)?;
+        self.score()
     }
 
     fn score(&mut self) -> Result<(), PredictError> {

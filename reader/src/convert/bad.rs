@@ -110,11 +110,103 @@ impl BadName {
     }
 }
 
+/// Counts bad rows against a limit, and keeps the names of the first few for the error that there are too many.
+#[derive(Debug)]
+pub struct BadTally {
+    limit: BadLimit,
+    rows: u64,
+    bad: u64,
+    first: Vec<String>,
+}
+
+impl BadTally {
+    /// Nothing counted yet.
+    pub fn new(limit: BadLimit) -> Self {
+        Self { limit, rows: 0, bad: 0, first: Vec::new() }
+    }
+
+    /// Counts rows that were read, bad ones included.
+    pub fn add_rows(&mut self, rows: u64) {
+        self.rows += rows;
+    }
+
+    /// Counts a bad row. `name` is called only where its name is kept.
+    pub fn add_bad(&mut self, name: impl FnOnce() -> String) {
+        self.bad += 1;
+        if self.first.len() < NAMED_MAX {
+            self.first.push(name());
+        }
+    }
+
+    /// Checks an absolute limit while rows are still read; a share is judged when all rows are known. `expects` says in
+    /// words what the files should be.
+    ///
+    /// # Errors
+    /// [`Error::BadRows`] where too many rows are bad.
+    pub fn check_so_far(&self, expects: &str) -> Result<()> {
+        match self.limit {
+            BadLimit::Rows(_) => self.check("so far", expects),
+            BadLimit::Percent(_) => Ok(()),
+        }
+    }
+
+    /// Checks the limit once all rows are read.
+    ///
+    /// # Errors
+    /// [`Error::BadRows`] where too many rows are bad.
+    pub fn check_in_all(&self, expects: &str) -> Result<()> {
+        self.check("in all", expects)
+    }
+
+    /// Checks, once all rows are read, that one of them is good.
+    ///
+    /// # Errors
+    /// [`Error::BadRows`] where none is.
+    pub fn check_any_is_good(&self, expects: &str) -> Result<()> {
+        if self.bad < self.rows {
+            return Ok(());
+        }
+        if self.rows == 0 {
+            return Err(Error::BadRows(
+                "the files have no rows: check that these are the files you mean".into(),
+            ));
+        }
+        Err(Error::BadRows(format!(
+            "no row is good: all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they are \
+             {expects}",
+            self.rows,
+            self.first_names()
+        )))
+    }
+
+    fn check(&self, when: &str, expects: &str) -> Result<()> {
+        if !self.limit.exceeded(self.bad, self.rows) {
+            return Ok(());
+        }
+        Err(Error::BadRows(format!(
+            "{} of {} rows read {when} are bad, and the limit is {}:\n  {}\nCheck that these are the files you mean and \
+             that they are {expects}; if such rows are to be left out, raise --bad-limit",
+            self.bad,
+            self.rows,
+            self.limit,
+            self.first_names()
+        )))
+    }
+
+    fn first_names(&self) -> String {
+        let names = self.first.join("\n  ");
+        match self.bad - self.first.len() as u64 {
+            0 => names,
+            more => format!("{names}\n  and {more} more"),
+        }
+    }
+}
+
 /// Takes the bad rows of all chunks, in order.
 pub(crate) struct BadRows<'a, S> {
     source: &'a S,
     on_bad: OnBad,
-    limit: BadLimit,
+    tally: BadTally,
     /// Where to name and keep them; `None` where rows are only looked at.
     dir: Option<&'a Path>,
     names: Option<CheckedFile>,
@@ -122,10 +214,7 @@ pub(crate) struct BadRows<'a, S> {
     /// Whether the last row of the chunk before is bad and goes on in this one.
     open_row: bool,
     copied: Vec<u8>,
-    first: Vec<String>,
     by_reason: BTreeMap<BadReason, u64>,
-    bad: u64,
-    rows: u64,
 }
 
 impl<'a, S: RowSource> BadRows<'a, S> {
@@ -133,16 +222,13 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         Self {
             source,
             on_bad,
-            limit,
+            tally: BadTally::new(limit),
             dir,
             names: None,
             quarantine: None,
             open_row: false,
             copied: Vec::new(),
-            first: Vec::new(),
             by_reason: BTreeMap::new(),
-            bad: 0,
-            rows: 0,
         }
     }
 
@@ -152,7 +238,7 @@ impl<'a, S: RowSource> BadRows<'a, S> {
     /// [`Error::BadRows`] for the first bad row where none is admitted, and once there are more than an absolute limit;
     /// [`Error::Io`].
     pub(crate) fn take(&mut self, chunk: &S::Chunk, bad: &[BadRow]) -> Result<()> {
-        self.rows += self.source.span(chunk).rows;
+        self.tally.add_rows(self.source.span(chunk).rows);
         if let (true, Some(quarantine)) = (self.open_row, &mut self.quarantine) {
             self.copied.clear();
             self.open_row = self.source.copy_rest(chunk, &mut self.copied);
@@ -161,17 +247,13 @@ impl<'a, S: RowSource> BadRows<'a, S> {
         for row in bad {
             self.take_row(chunk, row)?;
         }
-        match self.limit {
-            BadLimit::Rows(_) => self.check_limit("so far"),
-            // A share is judged when all rows are known.
-            BadLimit::Percent(_) => Ok(()),
-        }
+        self.tally.check_so_far(&self.source.expects())
     }
 
     fn take_row(&mut self, chunk: &S::Chunk, row: &BadRow) -> Result<()> {
-        self.bad += 1;
         *self.by_reason.entry(row.fault.reason).or_insert(0) += 1;
-        if self.dir.is_none() && self.on_bad != OnBad::Fail && self.first.len() == NAMED_MAX {
+        self.tally.add_bad(|| self.source.name(chunk, row).to_string());
+        if self.dir.is_none() && self.on_bad != OnBad::Fail {
             return Ok(());
         }
         let name = self.source.name(chunk, row);
@@ -181,10 +263,11 @@ impl<'a, S: RowSource> BadRows<'a, S> {
             )));
         }
         if let Some(dir) = self.dir {
-            if self.bad <= LOGGED_MAX {
-                tracing::warn!(bad_rows = self.bad, "bad row left out: {name}");
+            let bad = self.tally.bad;
+            if bad <= LOGGED_MAX {
+                tracing::warn!(bad_rows = bad, "bad row left out: {name}");
             }
-            if self.bad == LOGGED_MAX {
+            if bad == LOGGED_MAX {
                 tracing::warn!("further bad rows are not logged; {BAD_ROWS_NAME} names all");
             }
             opened(&mut self.names, dir, BAD_ROWS_NAME)?.write(&name.to_json())?;
@@ -194,9 +277,6 @@ impl<'a, S: RowSource> BadRows<'a, S> {
                 opened(&mut self.quarantine, dir, self.source.quarantine_name())?.write(&self.copied)?;
             }
         }
-        if self.first.len() < NAMED_MAX {
-            self.first.push(name.to_string());
-        }
         Ok(())
     }
 
@@ -205,30 +285,11 @@ impl<'a, S: RowSource> BadRows<'a, S> {
     /// # Errors
     /// [`Error::BadRows`] where too many rows are bad.
     pub(crate) fn finish(mut self) -> Result<BTreeMap<BadReason, u64>> {
-        self.check_limit("in all")?;
+        self.tally.check_in_all(&self.source.expects())?;
         for file in [self.names.take(), self.quarantine.take()].into_iter().flatten() {
             file.finish()?;
         }
         Ok(self.by_reason)
-    }
-
-    fn check_limit(&self, when: &str) -> Result<()> {
-        if !self.limit.exceeded(self.bad, self.rows) {
-            return Ok(());
-        }
-        let more = match self.bad - self.first.len() as u64 {
-            0 => String::new(),
-            more => format!("\n  and {more} more"),
-        };
-        Err(Error::BadRows(format!(
-            "{} of {} rows read {when} are bad, and the limit is {}:\n  {}{more}\nCheck that these are the files you \
-             mean and that they are {}; if such rows are to be left out, raise --bad-limit",
-            self.bad,
-            self.rows,
-            self.limit,
-            self.first.join("\n  "),
-            self.source.expects()
-        )))
     }
 }
 

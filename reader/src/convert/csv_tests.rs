@@ -355,17 +355,21 @@ fn rows_are_predicted_without_labels() {
     let encoder = Encoder::open(&dataset).unwrap();
     let read = |name: &str, text: &str| -> Result<(Samples, Vec<u64>, Vec<String>)> {
         let files = [place.file(name, text)];
-        let mut read = (Samples::new(dataset.schema()), vec![0; 4], Vec::new());
-        let threads = NonZeroUsize::new(3).unwrap();
+        let mut read = (Samples::new(dataset.schema()), Vec::new());
         let take = |chunk: RawChunk<'_>| {
             read.0.append(&chunk.samples, 0..chunk.samples.len);
-            read.1.iter_mut().zip(encoder.unknown(&chunk.samples)).for_each(|(sum, own)| *sum += own);
-            read.2.extend(chunk.bad.map(|(row, name)| format!("{}: {name}", chunk.first_row + row)));
+            read.1.extend(chunk.bad.map(|(row, name)| format!("{}: {name}", chunk.first_row + row)));
             Ok(())
         };
-        let (format, schema) = (&conversion.format, dataset.schema());
-        read_raw(&files, format, schema, (&encoder, &crate::IdRules::default()), threads, &no_progress, take)
-            .map(|()| read)
+        let reader = RawReader {
+            format: &conversion.format,
+            schema: dataset.schema(),
+            encoder: &encoder,
+            ids: &crate::IdRules::default(),
+            threads: NonZeroUsize::new(3).unwrap(),
+        };
+        let unknown = reader.read(&files, &no_progress, take)?;
+        Ok((read.0, unknown.iter().map(|of| of.lookups).collect(), read.1))
     };
     let train = samples_of(&options.out, Part::Train);
     let (same, _, bad) = read("again.csv", &csv(&all, true, "\n")).unwrap();

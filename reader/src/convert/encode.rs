@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::convert::moments::Tabulated;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
+use crate::convert::unknown::UnknownCounter;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
@@ -130,14 +131,15 @@ impl Encoder {
         }
     }
 
-    /// For each categorical column, how many ids of these samples stand for categories that its vocabulary, its own or
-    /// a shared one, does not list; 0 where it has none.
-    pub fn unknown(&self, samples: &Samples) -> Vec<u64> {
-        let unknown = |(column, bags): (usize, &Bags)| match self.vocabulary(column) {
-            Some(_) => bags.ids.iter().filter(|&&id| id == vocabulary::OUT_OF_VOCABULARY).count() as u64,
-            None => 0,
-        };
-        samples.categorical.iter().enumerate().map(unknown).collect()
+    /// Counts the categories of raw rows that vocabularies do not list. `samples` are those that
+    /// [`Encoder::encode`] made of these very rows, and no others.
+    pub(crate) fn count_unknown(&self, rows: &RawRows, samples: &Samples, counter: &UnknownCounter) {
+        let columns = rows.categories.iter().zip(&samples.categorical).enumerate();
+        for (number, (raw, bags)) in columns {
+            if let (Some(_), RawValues::Keys(keys)) = (self.vocabulary(number), &raw.values) {
+                counter.add(number, keys, &bags.ids);
+            }
+        }
     }
 
     /// Appends the samples of raw rows, which were made for the same schema.

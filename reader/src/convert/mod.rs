@@ -39,9 +39,10 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unknown;
 mod write;
 
-pub use bad::{BAD_ROWS_NAME, BadName, BadReason};
+pub use bad::{BAD_ROWS_NAME, BadName, BadReason, BadTally};
 pub use encode::Encoder;
 pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 pub use hugectr::convert_hugectr_raw;
@@ -50,7 +51,7 @@ pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
     VocabularyChoice,
 };
-pub use predict::{RawChunk, read_raw};
+pub use predict::{RawChunk, RawReader};
 #[doc(hidden)]
 pub use rehearse::rehearse;
 pub use report::{
@@ -58,6 +59,7 @@ pub use report::{
 };
 pub use rows::RawRows;
 pub use schema_file::SchemaFile;
+pub use unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
 
 use std::fs;
 use std::path::PathBuf;
@@ -308,8 +310,8 @@ fn report_of(
     let columns = schema.categorical.iter().enumerate().map(|(number, column)| {
         let exact = encoder.vocabulary(number).map(|vocabulary| ExactReport {
             kept_categories: vocabulary.rows() - 1,
-            oov_lookups_train: written.oov_train[number],
-            oov_lookups_eval: written.oov_eval[number],
+            unknown_train: written.unknown_train[number],
+            unknown_eval: written.unknown_eval[number],
         });
         let report = CategoricalReport { vocabulary: column.vocabulary, rows: column.rows, exact };
         (column.name.clone(), report)

@@ -14,6 +14,7 @@ use crate::convert::lines::{Limits, LineRules, Source};
 use crate::convert::parquet;
 use crate::convert::pass::{Pool, Selection};
 use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
+use crate::convert::unknown::{UnknownCategories, UnknownCounter};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ids::IdRules;
@@ -35,28 +36,45 @@ pub struct RawChunk<'a> {
     pub bad_rows: u64,
     /// They, in order: the number in this chunk, from 0, and what is wrong, put in words as they are asked for.
     pub bad: Box<dyn Iterator<Item = (u64, BadName)> + 'a>,
+    /// What the files should be, in words, for [`crate::convert::BadTally`].
+    pub expects: &'a str,
 }
 
-/// Reads the raw rows of `files` as a dataset's, or model's, were: `format` and `schema` are its own, and `encoder` has
-/// its vocabularies. `take` gets all rows in the order of the files, on this thread, whatever the `threads` that parse.
-///
-/// Label columns may be absent from a file, and labels from a row. Ids of records that are no rows of their tables come
-/// as none where there is a rule for them: see [`IdRules::apply`]. In other forms a row with such a one is bad.
-///
-/// # Errors
-/// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
-/// [`crate::Error::Damaged`] for a broken gzip file; [`crate::Error::Io`].
-pub fn read_raw(
-    files: &[PathBuf],
-    format: &RowFormat,
-    schema: &Schema,
-    (encoder, ids): (&Encoder, &IdRules),
-    threads: NonZeroUsize,
-    progress: &dyn Progress,
-    take: impl FnMut(RawChunk<'_>) -> Result<()>,
-) -> Result<()> {
-    let read = ReadInOrder { schema, encoder, threads, progress, take };
-    with_source(files, format, schema, (Needed::Features, Limits::default(), ids), read)
+/// Reads raw rows as those of a dataset, or of a model's training, were read.
+#[derive(Debug, Clone, Copy)]
+pub struct RawReader<'a> {
+    /// The form of the rows.
+    pub format: &'a RowFormat,
+    /// The columns of the dataset or model.
+    pub schema: &'a Schema,
+    /// Has its vocabularies.
+    pub encoder: &'a Encoder,
+    /// Ids of records that are no rows of their tables come as none where there is a rule for them: see
+    /// [`IdRules::apply`]. In other forms a row with such an id is bad.
+    pub ids: &'a IdRules,
+    /// How many threads parse.
+    pub threads: NonZeroUsize,
+}
+
+impl RawReader<'_> {
+    /// Reads the rows of `files`. `take` gets all of them in the order of the files, on this thread, whatever the
+    /// number of threads that parse. Label columns may be absent from a file, and labels from a row. Returns the
+    /// unknown categories of the good rows, one entry a categorical column.
+    ///
+    /// # Errors
+    /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
+    /// [`crate::Error::Damaged`] for a broken gzip file; [`crate::Error::Io`].
+    pub fn read(
+        &self,
+        files: &[PathBuf],
+        progress: &dyn Progress,
+        take: impl FnMut(RawChunk<'_>) -> Result<()>,
+    ) -> Result<Vec<UnknownCategories>> {
+        let unknown = UnknownCounter::new(self.schema.categorical.len());
+        let read = ReadInOrder { reader: self, unknown: &unknown, progress, take };
+        with_source(files, self.format, self.schema, (Needed::Features, Limits::default(), self.ids), read)?;
+        Ok(unknown.counts())
+    }
 }
 
 /// What is done with raw rows, whatever their form.
@@ -119,16 +137,15 @@ pub(crate) fn with_source(
 
 /// Reads rows in their order, on some threads.
 struct ReadInOrder<'a, T> {
-    schema: &'a Schema,
-    encoder: &'a Encoder,
-    threads: NonZeroUsize,
+    reader: &'a RawReader<'a>,
+    unknown: &'a UnknownCounter,
     progress: &'a dyn Progress,
     take: T,
 }
 
 impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
     fn with<S: RowSource>(self, source: &S) -> Result<()> {
-        let Self { schema, encoder, threads, progress, mut take } = self;
+        let Self { reader: &RawReader { schema, encoder, threads, .. }, unknown, progress, mut take } = self;
         let spare = Pool::default();
         let work = |chunk: S::Chunk| {
             let mut rows = spare.take().unwrap_or_else(|| PartRows::new(schema));
@@ -136,11 +153,13 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
             let bad = source.read(&chunk, Selection::EVAL, &mut rows)?;
             let mut samples = Samples::new(schema);
             encoder.encode(&rows.eval, &mut samples);
+            encoder.count_unknown(&rows.eval, &samples, unknown);
             // As the model has seen them, from a dataset.
             schema.dense_dtype.round(&mut samples.dense);
             spare.put(rows);
             Ok((chunk, samples, bad))
         };
+        let expects = source.expects();
         ordered_map(threads, &Stop::default(), source.chunks(), work, |(chunk, samples, bad)| {
             let (span, total) = (source.span(&chunk), source.bytes());
             progress.advance("reading", span.bytes_done.min(total), total);
@@ -150,6 +169,7 @@ impl<T: FnMut(RawChunk<'_>) -> Result<()>> WithSource for ReadInOrder<'_, T> {
                 samples,
                 bad_rows: bad.len() as u64,
                 bad: Box::new(bad.iter().map(|bad| (u64::from(bad.row), source.name(&chunk, bad)))),
+                expects: &expects,
             })
         })
     }

@@ -16,7 +16,7 @@ use crate::schema::Schema;
 /// Returns how many rows are good.
 ///
 /// # Errors
-/// As [`super::read_raw`].
+/// As [`super::RawReader::read`].
 ///
 /// # Panics
 /// Where `chunk_bytes`, the length of a chunk, is below 2.

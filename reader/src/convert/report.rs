@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::convert::{BadReason, RowFormat};
+use crate::convert::{BadReason, RowFormat, UnknownCategories};
 use crate::schema::VocabularyKind;
 
 /// The file that holds a conversion's report.
@@ -80,10 +80,10 @@ pub struct CategoricalReport {
 pub struct ExactReport {
     /// Categories that have rows of their own.
     pub kept_categories: u64,
-    /// Categories of training rows that have none.
-    pub oov_lookups_train: u64,
+    /// Categories of training rows that have none: they were too rare.
+    pub unknown_train: UnknownCategories,
     /// Categories of evaluation rows that have none.
-    pub oov_lookups_eval: u64,
+    pub unknown_eval: UnknownCategories,
 }
 
 /// What became of a dense column.

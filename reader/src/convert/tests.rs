@@ -1,6 +1,6 @@
 //! Whole conversions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -160,11 +160,15 @@ fn samples_are_what_the_lines_say() {
             _ => eval.categorical[column].bag(row - 225)[0],
         };
         (0..300).for_each(|row| assert_eq!(found(row), expected(row), "row {row} of C{}", column + 1));
-        let out = |rows: std::ops::Range<usize>| rows.filter(|&row| expected(row) == 0).count() as u64;
+        let unknown = |rows: std::ops::Range<usize>| {
+            let keys: Vec<_> = rows.filter(|&row| expected(row) == 0).map(key).collect();
+            let distinct_values = Some(keys.iter().collect::<BTreeSet<_>>().len() as u64);
+            UnknownCategories { distinct_values, lookups: keys.len() as u64, ..Default::default() }
+        };
         let exact = (column != 1).then(|| ExactReport {
             kept_categories: kept.len() as u64,
-            oov_lookups_train: out(0..225),
-            oov_lookups_eval: out(225..300),
+            unknown_train: unknown(0..225),
+            unknown_eval: unknown(225..300),
         });
         assert_eq!(report.columns[column].1.exact, exact);
     }
@@ -174,30 +178,29 @@ fn samples_are_what_the_lines_say() {
     let encoder = Encoder::open(&dataset).unwrap();
     let unlabelled: Vec<String> = lines[225..].iter().map(|line| line[2..].to_owned()).collect();
     let files = [place.file("rest", text(&lines[225..])), place.file("unlabelled", text(&unlabelled))];
-    let (mut read, mut unknown) = (Samples::new(dataset.schema()), vec![0; 26]);
-    let threads = NonZeroUsize::new(2).unwrap();
-    let progress = |_: &'static str, _: u64, _: u64| ();
-    read_raw(
-        &files,
-        &RowFormat::CriteoTsv,
-        dataset.schema(),
-        (&encoder, &crate::IdRules::default()),
-        threads,
-        &progress,
-        |chunk| {
-            assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
-            read.append(&chunk.samples, 0..chunk.samples.len);
-            unknown.iter_mut().zip(encoder.unknown(&chunk.samples)).for_each(|(sum, own)| *sum += own);
-            Ok(())
-        },
-    )
-    .unwrap();
+    let mut read = Samples::new(dataset.schema());
+    let reader = RawReader {
+        format: &RowFormat::CriteoTsv,
+        schema: dataset.schema(),
+        encoder: &encoder,
+        ids: &crate::IdRules::default(),
+        threads: NonZeroUsize::new(2).unwrap(),
+    };
+    let take = |chunk: RawChunk<'_>| {
+        assert_eq!((chunk.first_row, chunk.rows, chunk.bad_rows), (read.len as u64, 75, 0));
+        read.append(&chunk.samples, 0..chunk.samples.len);
+        Ok(())
+    };
+    let unknown = reader.read(&files, &|_: &'static str, _: u64, _: u64| (), take).unwrap();
     let mut expected = eval.clone();
     expected.append(&eval, 0..75);
     expected.labels[0][75..].fill(f32::NAN);
     assert!(read == expected);
     for (column, (_, of)) in report.columns.iter().enumerate() {
-        assert_eq!(unknown[column], of.exact.map_or(0, |exact| 2 * exact.oov_lookups_eval));
+        // The same rows twice: as many distinct values, and twice as many look-ups.
+        let (once, twice) = (of.exact.map(|exact| exact.unknown_eval).unwrap_or_default(), unknown[column]);
+        assert_eq!(twice.lookups, 2 * once.lookups);
+        assert_eq!(twice.distinct_values, Some(once.distinct_values.unwrap_or(0)));
     }
 }
 
@@ -216,7 +219,7 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
     let vocabulary = fs::read_to_string(base.out.join("vocabulary/C1.tsv")).unwrap();
     assert_eq!(vocabulary, "\\*\t0\n\t2\naa\t1\n");
     assert_eq!(samples_of(&base.out, Part::Eval).categorical[0].ids, [0, 1]);
-    assert_eq!(report.columns[0].1.exact.unwrap().oov_lookups_eval, 1);
+    assert_eq!(report.columns[0].1.exact.unwrap().unknown_eval.lookups, 1);
 
     let frequent = ConvertOptions { out: place.path("frequent"), ..base.clone() };
     convert_with(&frequent, &with_min_count(2)).unwrap();
@@ -229,7 +232,9 @@ fn vocabularies_are_learnt_from_the_training_part_alone() {
     assert_eq!(json["format"], serde_json::json!({ "kind": "criteo-tsv" }));
     assert_eq!(json["rows"]["train"], 3);
     assert_eq!(json["columns"]["C1"]["kept_categories"], 2);
-    assert_eq!(json["columns"]["C1"]["oov_lookups_eval"], 1);
+    let unknown = serde_json::json!({ "distinct_values": 1, "lookups": 1 });
+    assert_eq!(json["columns"]["C1"]["unknown_eval"], unknown);
+    assert_eq!(json["columns"]["C1"]["unknown_train"]["lookups"], 0);
     assert_eq!(json["dense"]["I12"]["missing"], 3);
     assert_eq!(json["dense"]["I12"]["deviation"], 1.0);
 }

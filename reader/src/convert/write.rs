@@ -12,6 +12,7 @@ use crate::convert::pass::{Pass, Pool};
 use crate::convert::report::RowCounts;
 use crate::convert::rows::RawRows;
 use crate::convert::source::{RowSource, Span};
+use crate::convert::unknown::{UnknownCategories, UnknownCounter};
 use crate::dataset::Part;
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
@@ -29,10 +30,9 @@ pub(crate) struct Written {
     pub(crate) bad_by_reason: BTreeMap<BadReason, u64>,
     /// Training rows without a number, by dense column.
     pub(crate) missing_train: Vec<u64>,
-    /// Categories of the training and the evaluation part that are out of vocabulary, by categorical column; 0 where
-    /// the column has none.
-    pub(crate) oov_train: Vec<u64>,
-    pub(crate) oov_eval: Vec<u64>,
+    /// Unknown categories of the training and of the evaluation part, by categorical column.
+    pub(crate) unknown_train: Vec<UnknownCategories>,
+    pub(crate) unknown_eval: Vec<UnknownCategories>,
 }
 
 /// A chunk as samples.
@@ -42,8 +42,6 @@ struct Encoded<C> {
     train: Samples,
     eval: Samples,
     missing_train: Vec<u64>,
-    oov_train: Vec<u64>,
-    oov_eval: Vec<u64>,
 }
 
 /// A block's samples on their way to be packed.
@@ -95,27 +93,24 @@ fn encode_chunks<S: RowSource>(
     mut blocks: Blocks<'_>,
 ) -> Result<Written> {
     let spare = Pool::default();
-    let encode = |rows: &RawRows| {
+    let [unknown_train, unknown_eval] = [(); 2].map(|()| UnknownCounter::new(schema.categorical.len()));
+    let encode = |rows: &RawRows, unknown: &UnknownCounter| {
         let mut samples = empty(&spare, schema);
         encoder.encode(rows, &mut samples);
+        encoder.count_unknown(rows, &samples, unknown);
         samples
     };
     let work = |chunk: S::Chunk| {
         let ((train, eval, missing_train), bad) = pass.read(&chunk, |rows| {
             let missing = |values: &Vec<f64>| values.iter().filter(|value| value.is_nan()).count() as u64;
             let missing_train: Vec<u64> = rows.train.dense.iter().map(missing).collect();
-            Ok((encode(&rows.train), encode(&rows.eval), missing_train))
+            let (train, eval) = (encode(&rows.train, &unknown_train), encode(&rows.eval, &unknown_eval));
+            Ok((train, eval, missing_train))
         })?;
-        let (oov_train, oov_eval) = (encoder.unknown(&train), encoder.unknown(&eval));
-        Ok(Encoded { chunk, bad, train, eval, missing_train, oov_train, oov_eval })
+        Ok(Encoded { chunk, bad, train, eval, missing_train })
     };
 
-    let mut written = Written {
-        missing_train: vec![0; schema.dense.len()],
-        oov_train: vec![0; schema.categorical.len()],
-        oov_eval: vec![0; schema.categorical.len()],
-        ..Written::default()
-    };
+    let mut written = Written { missing_train: vec![0; schema.dense.len()], ..Written::default() };
     let mut bad_rows = pass.bad_rows(Some(dir));
     ordered_map(
         pass.options.threads,
@@ -130,8 +125,6 @@ fn encode_chunks<S: RowSource>(
             written.rows.train += encoded.train.len as u64;
             written.rows.eval += encoded.eval.len as u64;
             add(&mut written.missing_train, &encoded.missing_train);
-            add(&mut written.oov_train, &encoded.oov_train);
-            add(&mut written.oov_eval, &encoded.oov_eval);
             blocks.push(Part::Train, &encoded.train)?;
             blocks.push(Part::Eval, &encoded.eval)?;
             [encoded.train, encoded.eval].into_iter().for_each(|samples| spare.put(samples));
@@ -140,6 +133,7 @@ fn encode_chunks<S: RowSource>(
         },
     )?;
     written.rows.kept = written.rows.train + written.rows.eval;
+    (written.unknown_train, written.unknown_eval) = (unknown_train.counts(), unknown_eval.counts());
     written.bad_by_reason = bad_rows.finish()?;
     blocks.finish()?;
     Ok(written)
