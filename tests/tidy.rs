@@ -141,6 +141,22 @@ fn house() -> BTreeMap<String, String> {
     below.chain(own).filter(|path| is_text(path)).map(|path| (name(&path), read(&path))).collect()
 }
 
+/// `doctor` and training find the same GPU libraries, since one function searches for them. The bindings' own search
+/// takes other names in another order; `Device::count` alone makes sure that it comes to the same driver.
+#[test]
+fn gpu_libraries_are_searched_for_in_one_place() {
+    const SEARCHES: [&str; 3] = ["libloading::Library::new(", "is_culib_present(", "culib("];
+    const PLACES: [&str; 2] = ["cuda/src/probe/library.rs", "cuda/src/device.rs"];
+    for folder in ["cuda/src", "embedding/src", "engine/src"] {
+        for path in files_below(&root().join(folder)) {
+            let name = word(path.strip_prefix(root()).expect("it lies below the root"));
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let search = SEARCHES.iter().find(|search| text.contains(**search));
+            assert!(search.is_none() || PLACES.contains(&name.as_str()), "{name} searches with {search:?}");
+        }
+    }
+}
+
 #[test]
 fn every_file_is_tidy() {
     let files = house();

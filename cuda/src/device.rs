@@ -1,7 +1,7 @@
 //! A GPU with its primary context and its kernels.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{result, sys};
 
@@ -10,9 +10,8 @@ use sys::CUdevice_attribute as Attribute;
 use crate::error::{Error, Named, Result};
 use crate::kernels::Kernels;
 use crate::memory::Ledger;
-
-/// The oldest CUDA that the driver must serve, as it numbers them: 13.0, which the bindings are of.
-const DRIVER_VERSION_MIN: c_int = 13000;
+use crate::probe::Version;
+use crate::probe::library::{DRIVER, Unusable, file_at};
 
 /// The oldest GPUs that the kernels are compiled for: Ampere.
 const CAPABILITY_MIN: (c_int, c_int) = (8, 0);
@@ -35,24 +34,42 @@ unsafe impl Send for Device {}
 // SAFETY: as for `Send`; the fields never change but for the ledger, which any thread may change.
 unsafe impl Sync for Device {}
 
+/// Finds the driver's library, as [`crate::probe`] does, and has the bindings use that very file.
+fn find_driver() -> Result<()> {
+    let driver = DRIVER.load().map_err(|why| match why {
+        Unusable::Refused { version: Some(Version { major, minor, .. }), .. } => {
+            Error::OldDriver { major, minor }
+        }
+        why => Error::NoDriver(why.to_string()),
+    })?;
+    // The bindings look for names of their own and panic where there is none. What is loaded already they find by the
+    // name in its file, libcuda.so.1; but before that by `libcuda.so`, which may be another file.
+    // SAFETY: loading the driver's library runs its initializers, which it allows at any time.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::NoDriver(format!("{} has not the name libcuda.so.1", driver.file(c"cuInit"))));
+    }
+    // SAFETY: the library is there; the pointer is not called.
+    let theirs = unsafe { sys::culib().get::<unsafe extern "C" fn()>(b"cuInit") };
+    let theirs = theirs.ok().map(|function| *function as usize);
+    if theirs == driver.address(c"cuInit") {
+        return Ok(());
+    }
+    let other = theirs.and_then(file_at).map_or("another file".into(), |path| path.display().to_string());
+    Err(Error::NoDriver(format!(
+        "the driver's library is {}, and the loader opens {other} as libcuda.so: a stub for linking, or another \
+         driver's; take its folder out of LD_LIBRARY_PATH",
+        driver.file(c"cuInit")
+    )))
+}
+
 impl Device {
     /// The number of GPUs.
     ///
     /// # Errors
     /// Where there is no driver, or one older than CUDA 13.0.
     pub fn count() -> Result<usize> {
-        // The bindings panic where the library or a function of it is missing: so both are asked for first.
-        // SAFETY: loading the driver's library runs its initializers, which it allows at any time.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(Error::NoDriver("the driver's library, libcuda.so.1, was not found".into()));
-        }
-        let mut version = 0;
-        // SAFETY: the pointer is to a live integer, and this call may come before `cuInit`.
-        unsafe { sys::cuDriverGetVersion(&mut version) }.result().named("cuDriverGetVersion")?;
-        if version < DRIVER_VERSION_MIN {
-            let (major, minor) = (version / 1000, version % 1000 / 10);
-            return Err(Error::OldDriver { major, minor });
-        }
+        static DRIVER_FOUND: OnceLock<Result<()>> = OnceLock::new();
+        DRIVER_FOUND.get_or_init(find_driver).clone()?;
         result::init().named("cuInit")?;
         Ok(result::device::get_count().named("cuDeviceGetCount")?.unsigned_abs() as usize)
     }

@@ -20,9 +20,9 @@ pub enum Error {
     )]
     OldDriver {
         /// The newest CUDA that it serves, the first number.
-        major: c_int,
+        major: u32,
         /// The second one.
-        minor: c_int,
+        minor: u32,
     },
     /// A GPU that is not there.
     #[error("there is no GPU {ordinal}: the driver shows {count} (CUDA_VISIBLE_DEVICES applies)")]

@@ -10,10 +10,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::probe::library::{Loaded, load};
-
-/// Under which names CUPTI is looked for.
-const NAMES: [&str; 2] = ["libcupti.so.13", "libcupti.so"];
+use crate::probe::library::{CUPTI, Loaded};
 
 /// Something that a GPU did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -134,8 +131,8 @@ impl Trace {
     /// # Errors
     /// [`Error::NoTrace`] where CUPTI is not found, or refuses.
     pub fn begin() -> Result<Self> {
-        let loaded = load(&NAMES).map_err(|_| {
-            Error::NoTrace("CUPTI (libcupti.so.13), which comes with the CUDA toolkit, was not found".into())
+        let loaded = CUPTI.load().map_err(|why| {
+            Error::NoTrace(format!("CUPTI, which comes with the CUDA toolkit, cannot be used: {why}"))
         })?;
         let calls = Calls::of(&loaded).map_err(Error::NoTrace)?;
         {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::cublaslt::sys as lt;
 
+use super::calls::Calls;
 use super::{Algorithms, Compute, Epilogue, Matrix, Tuning};
 use crate::buffer::{Buffer, Pointer};
 use crate::device::Device;
@@ -91,19 +92,15 @@ impl Blas {
     /// Where the library is not found or does not start, and where the algorithms are those of a record that does not
     /// fit.
     pub fn new(device: &Arc<Device>, algorithms: Algorithms) -> Result<Self> {
-        // The bindings panic where the library is missing: so it is asked for first.
-        // SAFETY: loading the library runs its initializers, which it allows at any time.
-        if !unsafe { lt::is_culib_present() } {
-            return Err(Error::NoBlas("the library, libcublasLt.so.13, was not found".into()));
-        }
-        // SAFETY: the library is there.
-        let (gpu, library) = (device.name()?, unsafe { lt::cublasLtGetVersion() });
+        let calls = Calls::load()?;
+        // SAFETY: the function takes nothing and has no precondition.
+        let (gpu, library) = (device.name()?, unsafe { (calls.version)() });
         if let Algorithms::Recorded(tuning) = &algorithms {
             tuning.check(&gpu, library)?;
         }
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        named(unsafe { lt::cublasLtCreate(&mut handle) }, "cublasLtCreate")?;
+        named(unsafe { (calls.create)(&mut handle) }, "cublasLtCreate")?;
         let _workspaces = device.purpose("workspaces");
         let workspace = Buffer::uninitialized(device, WORKSPACE_BYTES)?;
         let known = Tuning::known(&gpu, library);
@@ -137,7 +134,7 @@ impl Drop for Blas {
     fn drop(&mut self) {
         let _ = self.device.bind();
         // SAFETY: the handle was made by `new` and is destroyed once; products hold it only while they are enqueued.
-        let _ = unsafe { lt::cublasLtDestroy(self.handle) };
+        let _ = unsafe { (Calls::loaded().destroy)(self.handle) };
     }
 }
 
@@ -246,7 +243,7 @@ impl Library {
         // SAFETY: all handles live, and were made for each other by `new`; the factors are read before this returns.
         // The caller vouches for the memory.
         let status = unsafe {
-            lt::cublasLtMatmul(
+            (Calls::loaded().matmul)(
                 blas.handle,
                 self.description.0,
                 std::ptr::from_ref(&one).cast(),
@@ -290,7 +287,7 @@ impl Library {
         let (a, b, out) = (&self.a.1, &self.b.1, &self.out.1);
         // SAFETY: all handles live; there is room for the result.
         let status = unsafe {
-            lt::cublasLtMatmulAlgoCheck(
+            (Calls::loaded().algorithm_check)(
                 blas.handle,
                 self.description.0,
                 a.0,
@@ -319,7 +316,7 @@ impl Library {
         let mut count = 0;
         // SAFETY: all handles live; there is room for as many results as are asked for.
         let status = unsafe {
-            lt::cublasLtMatmulAlgoGetHeuristic(
+            (Calls::loaded().algorithm_heuristic)(
                 blas.handle,
                 self.description.0,
                 self.a.1.0,
@@ -426,7 +423,7 @@ impl Description {
         let mut description = std::ptr::null_mut();
         let scale = lt::cudaDataType_t::CUDA_R_32F;
         // SAFETY: the pointer is to a live variable.
-        let status = unsafe { lt::cublasLtMatmulDescCreate(&mut description, compute, scale) };
+        let status = unsafe { (Calls::loaded().description_create)(&mut description, compute, scale) };
         named(status, "cublasLtMatmulDescCreate")?;
         Ok(Self(description))
     }
@@ -434,7 +431,7 @@ impl Description {
     fn set<V: Copy>(&self, attribute: lt::cublasLtMatmulDescAttributes_t, value: V) -> Result<()> {
         let (bytes, value) = (size_of::<V>(), std::ptr::from_ref(&value).cast());
         // SAFETY: the description lives, and the library copies as many bytes as the value has.
-        let status = unsafe { lt::cublasLtMatmulDescSetAttribute(self.0, attribute, value, bytes) };
+        let status = unsafe { (Calls::loaded().description_set)(self.0, attribute, value, bytes) };
         named(status, "cublasLtMatmulDescSetAttribute")
     }
 }
@@ -442,7 +439,7 @@ impl Description {
 impl Drop for Description {
     fn drop(&mut self) {
         // SAFETY: it was made by `new` and is destroyed once.
-        let _ = unsafe { lt::cublasLtMatmulDescDestroy(self.0) };
+        let _ = unsafe { (Calls::loaded().description_destroy)(self.0) };
     }
 }
 
@@ -455,7 +452,7 @@ impl Layout {
         let (rows, columns, stride) = (matrix.columns as u64, matrix.rows as u64, matrix.stride as i64);
         let mut layout = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        let status = unsafe { lt::cublasLtMatrixLayoutCreate(&mut layout, T::TYPE, rows, columns, stride) };
+        let status = unsafe { (Calls::loaded().layout_create)(&mut layout, T::TYPE, rows, columns, stride) };
         named(status, "cublasLtMatrixLayoutCreate")?;
         Ok(Self(layout))
     }
@@ -464,7 +461,7 @@ impl Layout {
 impl Drop for Layout {
     fn drop(&mut self) {
         // SAFETY: it was made by `new` and is destroyed once.
-        let _ = unsafe { lt::cublasLtMatrixLayoutDestroy(self.0) };
+        let _ = unsafe { (Calls::loaded().layout_destroy)(self.0) };
     }
 }
 
@@ -474,7 +471,7 @@ impl Preference {
     fn new() -> Result<Self> {
         let mut preference = std::ptr::null_mut();
         // SAFETY: the pointer is to a live variable.
-        let status = unsafe { lt::cublasLtMatmulPreferenceCreate(&mut preference) };
+        let status = unsafe { (Calls::loaded().preference_create)(&mut preference) };
         named(status, "cublasLtMatmulPreferenceCreate")?;
         Ok(Self(preference))
     }
@@ -482,7 +479,7 @@ impl Preference {
     fn set<V: Copy>(&self, attribute: lt::cublasLtMatmulPreferenceAttributes_t, value: V) -> Result<()> {
         let (bytes, value) = (size_of::<V>(), std::ptr::from_ref(&value).cast());
         // SAFETY: the preference lives, and the library copies as many bytes as the value has.
-        let status = unsafe { lt::cublasLtMatmulPreferenceSetAttribute(self.0, attribute, value, bytes) };
+        let status = unsafe { (Calls::loaded().preference_set)(self.0, attribute, value, bytes) };
         named(status, "cublasLtMatmulPreferenceSetAttribute")
     }
 }
@@ -490,7 +487,7 @@ impl Preference {
 impl Drop for Preference {
     fn drop(&mut self) {
         // SAFETY: it was made by `new` and is destroyed once.
-        let _ = unsafe { lt::cublasLtMatmulPreferenceDestroy(self.0) };
+        let _ = unsafe { (Calls::loaded().preference_destroy)(self.0) };
     }
 }
 

@@ -5,6 +5,7 @@
 //! long as `columns.cu`; cross layers) is done by `matmul.cu` where the GPU is a Hopper and elements are bf16, and
 //! elsewhere by kernels behind the product.
 
+mod calls;
 mod fp8;
 mod library;
 mod tuning;

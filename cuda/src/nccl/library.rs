@@ -5,10 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use cudarc::driver::sys::CUstream;
 
 use crate::error::{Error, Result};
-use crate::probe::library::{Loaded, load};
-
-/// Under which names NCCL is looked for.
-const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+use crate::probe::library::{Loaded, NCCL};
 
 /// `ncclComm_t`.
 pub(super) type Handle = *mut c_void;
@@ -49,11 +46,7 @@ pub(super) struct Calls {
 impl Calls {
     /// Loads the library, which stays loaded.
     pub(super) fn load() -> Result<Self> {
-        let library = load(&NAMES).map_err(|attempts| {
-            let reasons: Vec<_> =
-                attempts.iter().take(NAMES.len()).map(|attempt| attempt.why.as_str()).collect();
-            Error::NoNccl(reasons.join("; "))
-        })?;
+        let library = NCCL.load().map_err(|why| Error::NoNccl(why.to_string()))?;
         Self::of(&library).map_err(Error::NoNccl)
     }
 

@@ -41,12 +41,14 @@ const COMPUTE_CAPABILITY_MAJOR: i32 = 75;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR` of cuda.h.
 const COMPUTE_CAPABILITY_MINOR: i32 = 76;
 
-/// Asks the driver for its version and its GPUs.
-pub(super) fn ask(loaded: Loaded) -> Driver {
-    let calls = Calls::of(&loaded);
-    let version = calls.as_ref().map_err(String::clone).and_then(Calls::version);
-    let devices = calls.and_then(|calls| calls.devices());
-    Driver { library: loaded.describe(c"cuInit", version), devices }
+/// The newest CUDA that the driver serves.
+pub(super) fn version(loaded: &Loaded) -> Result<Version, String> {
+    Calls::of(loaded)?.version()
+}
+
+/// The GPUs that the driver shows.
+pub(super) fn devices(loaded: &Loaded) -> Result<Vec<Device>, String> {
+    Calls::of(loaded)?.devices()
 }
 
 /// The functions that are used here, typed as cuda.h declares them. A `CUdevice` is an int.

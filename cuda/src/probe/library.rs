@@ -1,18 +1,88 @@
-//! Finding and loading one library.
+//! Finding and loading libraries: the one search, which [`super::probe`] reports and everything that computes uses.
 
 use std::error::Error as _;
 use std::ffi::CStr;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use super::{Attempt, Library, Version};
 
-/// Where CUDA's installer puts its libraries, for machines whose loader was not told.
+/// Where CUDA's installer puts its libraries, for machines whose loader does not search there.
 const DIRS: [&str; 3] = [
     "/usr/local/cuda/lib64",
     "/usr/local/cuda/targets/x86_64-linux/lib",
     "/usr/local/cuda/extras/CUPTI/lib64",
 ];
+
+/// The driver. One that serves a later CUDA serves 13.0, which the kernels are compiled for.
+pub(crate) const DRIVER: Sought = Sought {
+    names: &["libcuda.so.1", "libcuda.so"],
+    symbol: c"cuInit",
+    version: super::driver::version,
+    needed: Needed { major: 13, minor: 0, later_majors: true },
+};
+
+/// Matrix multiplication. Structs of the bindings are those of CUDA 13. Version 12 is looked for to be named.
+pub(crate) const CUBLAS_LT: Sought = Sought {
+    names: &["libcublasLt.so.13", "libcublasLt.so", "libcublasLt.so.12"],
+    symbol: c"cublasLtGetVersion",
+    version: super::cublas_lt_version,
+    needed: Needed { major: 13, minor: 0, later_majors: false },
+};
+
+/// Collectives. `ncclGetLastError` came with 2.13.
+pub(crate) const NCCL: Sought = Sought {
+    names: &["libnccl.so.2", "libnccl.so"],
+    symbol: c"ncclGetVersion",
+    version: super::nccl_version,
+    needed: Needed { major: 2, minor: 13, later_majors: false },
+};
+
+/// Traces of what GPUs do. Records have the layout of CUDA 13.
+pub(crate) const CUPTI: Sought = Sought {
+    names: &["libcupti.so.13", "libcupti.so"],
+    symbol: c"cuptiGetVersion",
+    version: super::cupti_version,
+    needed: Needed { major: 13, minor: 0, later_majors: false },
+};
+
+/// A library to look for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sought {
+    /// Its names, the best first.
+    names: &'static [&'static str],
+    /// A function that every version of it has.
+    symbol: &'static CStr,
+    version: fn(&Loaded) -> Result<Version, String>,
+    needed: Needed,
+}
+
+/// The versions of a library that serve.
+#[derive(Debug, Clone, Copy)]
+struct Needed {
+    major: u32,
+    minor: u32,
+    /// Whether later major versions serve too.
+    later_majors: bool,
+}
+
+impl Needed {
+    fn admits(self, version: Version) -> bool {
+        let major_fits = version.major == self.major || (self.later_majors && version.major > self.major);
+        major_fits && (version.major, version.minor) >= (self.major, self.minor)
+    }
+}
+
+impl fmt::Display for Needed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { major, minor, later_majors } = self;
+        match later_majors {
+            true => write!(f, "{major}.{minor} or later"),
+            false => write!(f, "{major}.{minor} or a later {major}.x"),
+        }
+    }
+}
 
 /// A library that is loaded, and stays so: the driver and NCCL keep threads and thread-local state that would outlive
 /// their code.
@@ -22,21 +92,100 @@ pub(crate) struct Loaded {
     library: ManuallyDrop<libloading::Library>,
 }
 
-/// Loads the first of some names that can be loaded: each on the loader's own path, then in [`DIRS`].
-pub(crate) fn load(names: &[&str]) -> Result<Loaded, Vec<Attempt>> {
-    let in_dirs =
-        DIRS.iter().flat_map(|dir| names.iter().map(|name| Path::new(dir).join(name).display().to_string()));
-    let candidates = names.iter().map(|&name| name.to_owned()).chain(in_dirs);
-    let mut attempts = Vec::new();
-    for candidate in candidates {
-        // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which are made to
-        // be loaded at any time from any thread, and the places are those that only the machine's owner can write to.
-        match unsafe { libloading::Library::new(&candidate) } {
-            Ok(library) => return Ok(Loaded { name: candidate, library: ManuallyDrop::new(library) }),
-            Err(error) => attempts.push(Attempt { why: loader_words(&error, &candidate), candidate }),
+/// A library that was found, of a version that serves or not.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) loaded: Loaded,
+    pub(crate) version: Result<Version, String>,
+    /// Why it cannot be used.
+    pub(crate) refused: Option<String>,
+}
+
+/// Why no library can be used.
+#[derive(Debug)]
+pub(crate) enum Unusable {
+    /// There is none, under any name.
+    Missing(Vec<Attempt>),
+    /// There is one of another version.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only what computes refuses"))]
+    Refused { version: Option<Version>, why: String },
+}
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused { why, .. } => f.write_str(why),
+            Self::Missing(attempts) => {
+                // A file that is there and cannot be loaded says more than all that are not there.
+                let broken = attempts.iter().find(|attempt| !attempt.is_absence());
+                let first = broken.or(attempts.first());
+                f.write_str(first.map_or("it has no name", |attempt| &attempt.why))
+            }
         }
     }
-    Err(attempts)
+}
+
+impl Sought {
+    /// Looks for the library: each name on the loader's own path, then in [`DIRS`]. The first one of a version that
+    /// serves is taken; where there is none, the first one of any version, with `refused` set.
+    ///
+    /// # Errors
+    /// The attempts, where nothing can be loaded.
+    pub(crate) fn find(&self) -> Result<Found, Vec<Attempt>> {
+        let in_dirs = DIRS.iter().flat_map(|dir| self.names.iter().map(|name| Path::new(dir).join(name)));
+        let in_dirs = in_dirs.map(|path| path.display().to_string());
+        let candidates = self.names.iter().map(|&name| name.to_owned()).chain(in_dirs);
+        let (mut attempts, mut unfit) = (Vec::new(), None);
+        for candidate in candidates {
+            match Loaded::open(candidate) {
+                Ok(loaded) => {
+                    let found = self.judge(loaded);
+                    if found.refused.is_none() {
+                        return Ok(found);
+                    }
+                    unfit.get_or_insert(found);
+                }
+                Err(attempt) => attempts.push(attempt),
+            }
+        }
+        unfit.ok_or(attempts)
+    }
+
+    /// Loads the library for use.
+    ///
+    /// # Errors
+    /// [`Unusable`].
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "nothing computes"))]
+    pub(crate) fn load(&self) -> Result<Loaded, Unusable> {
+        match self.find() {
+            Ok(Found { loaded, refused: None, .. }) => Ok(loaded),
+            Ok(Found { version, refused: Some(why), .. }) => {
+                Err(Unusable::Refused { version: version.ok(), why })
+            }
+            Err(attempts) => Err(Unusable::Missing(attempts)),
+        }
+    }
+
+    fn judge(&self, loaded: Loaded) -> Found {
+        let version = (self.version)(&loaded);
+        let (file, needed) = (loaded.file(self.symbol), self.needed);
+        let refused = match &version {
+            Ok(version) if needed.admits(*version) => None,
+            Ok(version) => Some(format!("{file} is of version {version}, and {needed} is needed")),
+            Err(why) => Some(format!("{file} does not tell its version ({why}), and {needed} is needed")),
+        };
+        Found { loaded, version, refused }
+    }
+
+    /// What was found, in words.
+    pub(super) fn describe(&self, found: &Found) -> Library {
+        Library {
+            name: found.loaded.name.clone(),
+            path: found.loaded.path(self.symbol),
+            version: found.version.clone(),
+            refused: found.refused.clone(),
+        }
+    }
 }
 
 /// What the loader itself said. The file that it names may be another one, which the candidate needs.
@@ -46,6 +195,15 @@ fn loader_words(error: &libloading::Error, candidate: &str) -> String {
 }
 
 impl Loaded {
+    fn open(candidate: String) -> Result<Self, Attempt> {
+        // SAFETY: loading runs the library's initializers. The names are those of NVIDIA's libraries, which are made to
+        // be loaded at any time from any thread, and the places are those that only the machine's owner can write to.
+        match unsafe { libloading::Library::new(&candidate) } {
+            Ok(library) => Ok(Self { name: candidate, library: ManuallyDrop::new(library) }),
+            Err(error) => Err(Attempt { why: loader_words(&error, &candidate), candidate }),
+        }
+    }
+
     /// A function of the library.
     ///
     /// # Safety
@@ -58,17 +216,26 @@ impl Loaded {
             .map_err(|error| error.source().map_or_else(|| error.to_string(), |source| source.to_string()))
     }
 
-    /// The library in words; `symbol` is a function that it has, by whose address its file is found.
-    pub(super) fn describe(self, symbol: &CStr, version: Result<Version, String>) -> Library {
+    /// Where a function of the library lies in memory.
+    pub(crate) fn address(&self, symbol: &CStr) -> Option<usize> {
         // SAFETY: any function pointer may be held as one of this type so long as it is not called, and it is not.
-        let address = unsafe { self.symbol::<unsafe extern "C" fn()>(symbol) };
-        let path = address.ok().and_then(|function| file_at(function as usize));
-        Library { name: self.name, path, version }
+        let function = unsafe { self.symbol::<unsafe extern "C" fn()>(symbol) };
+        function.ok().map(|function| function as usize)
+    }
+
+    /// The library's file, found by the address of one of its functions.
+    fn path(&self, symbol: &CStr) -> Option<PathBuf> {
+        file_at(self.address(symbol)?)
+    }
+
+    /// The same, or the name where the system does not tell the file.
+    pub(crate) fn file(&self, symbol: &CStr) -> String {
+        self.path(symbol).map_or_else(|| self.name.clone(), |path| path.display().to_string())
     }
 }
 
 /// The file that is mapped at an address.
-fn file_at(address: usize) -> Option<PathBuf> {
+pub(crate) fn file_at(address: usize) -> Option<PathBuf> {
     file_in_maps(&std::fs::read_to_string("/proc/self/maps").ok()?, address)
 }
 
@@ -88,33 +255,105 @@ fn file_in_maps(maps: &str, address: usize) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
+    fn any_version(_: &Loaded) -> Result<Version, String> {
+        Ok(Version { major: 13, minor: 0, patch: None })
+    }
+
+    /// Names that stay for as long as the process.
+    fn sought(names: &[String], version: fn(&Loaded) -> Result<Version, String>) -> Sought {
+        let names: Vec<&'static str> = names.iter().map(|name| &*name.clone().leak()).collect();
+        let needed = Needed { major: 13, minor: 0, later_majors: false };
+        Sought { names: names.leak(), symbol: c"malloc", version, needed }
+    }
+
     #[test]
     fn an_absent_library_has_the_loaders_words_for_every_place() {
-        let attempts = load(&["librankine-absent.so.1", "librankine-absent.so"]).err().unwrap();
+        let names = ["librankine-absent.so.1", "librankine-absent.so"].map(str::to_owned);
+        let attempts = sought(&names, any_version).find().unwrap_err();
         assert_eq!(attempts.len(), 2 + 2 * DIRS.len());
         assert_eq!(attempts[0].candidate, "librankine-absent.so.1");
         for attempt in &attempts {
             assert!(attempt.why.starts_with(&attempt.candidate), "{attempt:?}");
             assert!(attempt.is_absence(), "{attempt:?}");
         }
+        let words = sought(&names, any_version).load().unwrap_err().to_string();
+        assert!(words.starts_with("librankine-absent.so.1: cannot open"), "{words}");
     }
 
     #[test]
     fn a_file_that_is_no_library_is_told_from_an_absent_one() {
-        let attempts = load(&["/proc/self/status"]).err().unwrap();
-        assert!(attempts[0].why.contains("invalid ELF header"), "{attempts:?}");
-        assert!(!attempts[0].is_absence());
+        let names = ["librankine-absent.so", "/proc/self/status"].map(str::to_owned);
+        let attempts = sought(&names, any_version).find().unwrap_err();
+        assert!(attempts[1].why.contains("invalid ELF header"), "{attempts:?}");
+        assert!(!attempts[1].is_absence());
+        let words = sought(&names, any_version).load().unwrap_err().to_string();
+        assert!(words.contains("invalid ELF header"), "{words}");
     }
 
     #[test]
     fn a_library_is_found_with_its_file_and_its_functions() {
-        let loaded = load(&["libc.so.6"]).ok().unwrap();
+        let sought = sought(&["libc.so.6".to_owned()], any_version);
+        let found = sought.find().unwrap();
         // SAFETY: every function pointer may be held as this type so long as it is not called.
-        let missing = unsafe { loaded.symbol::<unsafe extern "C" fn()>(c"rankine_absent") };
+        let missing = unsafe { found.loaded.symbol::<unsafe extern "C" fn()>(c"rankine_absent") };
         assert!(missing.unwrap_err().contains("rankine_absent"));
-        let library = loaded.describe(c"malloc", Err("not asked".into()));
-        assert_eq!(library.name, "libc.so.6");
+        let library = sought.describe(&found);
+        assert_eq!((library.name.as_str(), library.refused), ("libc.so.6", None));
         assert!(library.path.is_some_and(|path| path.exists()));
+    }
+
+    /// Libraries of a place of their own, by the version that each tells; compiled by the linker's own driver.
+    fn libraries(dir: &Path, versions: &[u32]) -> Vec<String> {
+        let make = |version: &u32| {
+            let (source, out) = (dir.join("fake.c"), dir.join(format!("libfake.so.{version}")));
+            let text = format!("unsigned long cublasLtGetVersion(void) {{ return {version}; }}");
+            std::fs::write(&source, text).unwrap();
+            let mut compiler = std::process::Command::new("cc");
+            compiler.args(["-shared", "-fPIC", "-o"]).arg(&out).arg(&source);
+            assert!(compiler.status().unwrap().success(), "cc makes a shared library");
+            out.display().to_string()
+        };
+        versions.iter().map(make).collect()
+    }
+
+    #[test]
+    fn a_library_of_another_version_is_passed_over_for_one_that_serves() {
+        let dir = std::env::temp_dir().join(format!("rankine-libraries-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let names = libraries(&dir, &[120_805, 140_000, 130_002]);
+        let of = |names: &[String]| Sought {
+            symbol: c"cublasLtGetVersion",
+            ..sought(names, crate::probe::cublas_lt_version)
+        };
+        let found = of(&names).find().unwrap();
+        assert_eq!(
+            (found.loaded.name, found.version.unwrap().to_string()),
+            (names[2].clone(), "13.0.2".into())
+        );
+        assert!(found.refused.is_none());
+
+        // Where none serves, the report has the first with the very words that training ends with.
+        let unfit = of(&names[..2]);
+        let words = unfit.describe(&unfit.find().unwrap()).refused.unwrap();
+        assert!(
+            words.ends_with("libfake.so.120805 is of version 12.8.5, and 13.0 or a later 13.x is needed"),
+            "{words}"
+        );
+        assert_eq!(unfit.load().unwrap_err().to_string(), words);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn versions_that_serve_are_told_from_others() {
+        let version = |major, minor| Version { major, minor, patch: None };
+        for (needed, admitted, refused) in [
+            (DRIVER.needed, vec![(13, 0), (13, 2), (14, 0)], vec![(12, 9)]),
+            (CUBLAS_LT.needed, vec![(13, 0), (13, 5)], vec![(12, 9), (14, 0)]),
+            (NCCL.needed, vec![(2, 13), (2, 28)], vec![(2, 12), (3, 0), (1, 99)]),
+        ] {
+            assert!(admitted.iter().all(|&(major, minor)| needed.admits(version(major, minor))), "{needed}");
+            assert!(!refused.iter().any(|&(major, minor)| needed.admits(version(major, minor))), "{needed}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) mod library;
 
 pub use driver::{Device, Driver};
 
-use library::Loaded;
+use library::{CUBLAS_LT, CUPTI, DRIVER, Found, Loaded, NCCL, Sought};
 
 /// What was found of the libraries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,6 +68,8 @@ pub struct Library {
     /// Its version, or why it did not tell it.
     #[serde(serialize_with = "value_or_error")]
     pub version: Result<Version, String>,
+    /// Why nothing here uses it: it is of a version that does not serve.
+    pub refused: Option<String>,
 }
 
 /// A version, as it is written.
@@ -118,67 +120,58 @@ fn value_or_error<T: Serialize, S: Serializer>(
     }
 }
 
-/// Looks for the libraries, and asks those that are here what they are.
+/// Looks for the libraries where training does, and asks those that are here what they are.
 ///
 /// Loading the driver and counting GPUs takes up to a few seconds on a machine with many.
 pub fn probe() -> Probe {
+    let driver =
+        |found: &Found| Driver { library: DRIVER.describe(found), devices: driver::devices(&found.loaded) };
     Probe {
-        driver: presence(&["libcuda.so.1", "libcuda.so"], driver::ask),
-        cublas_lt: presence(&["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"], cublas_lt),
-        nccl: presence(&["libnccl.so.2", "libnccl.so"], nccl),
-        cupti: presence(&["libcupti.so.13", "libcupti.so"], cupti),
+        driver: presence(&DRIVER, driver),
+        cublas_lt: presence(&CUBLAS_LT, |found| CUBLAS_LT.describe(found)),
+        nccl: presence(&NCCL, |found| NCCL.describe(found)),
+        cupti: presence(&CUPTI, |found| CUPTI.describe(found)),
     }
 }
 
-fn presence<T>(names: &[&str], ask: impl FnOnce(Loaded) -> T) -> Presence<T> {
-    match library::load(names) {
-        Ok(loaded) => Presence::Found(ask(loaded)),
+fn presence<T>(sought: &Sought, describe: impl FnOnce(&Found) -> T) -> Presence<T> {
+    match sought.find() {
+        Ok(found) => Presence::Found(describe(&found)),
         Err(attempts) => Presence::Missing(attempts),
     }
 }
 
-fn cublas_lt(loaded: Loaded) -> Library {
+fn cublas_lt_version(loaded: &Loaded) -> Result<Version, String> {
     // SAFETY: cublasLt.h declares `size_t cublasLtGetVersion(void)`.
-    let symbol = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") };
-    let version = symbol.map(|get_version| {
-        // SAFETY: the function takes nothing and has no precondition; the library is never unloaded.
-        let number = unsafe { get_version() };
-        Version::of_library(u32::try_from(number).unwrap_or(u32::MAX))
-    });
-    loaded.describe(c"cublasLtGetVersion", version)
+    let get_version = unsafe { loaded.symbol::<unsafe extern "C" fn() -> usize>(c"cublasLtGetVersion") }?;
+    // SAFETY: the function takes nothing and has no precondition; the library is never unloaded.
+    let number = unsafe { get_version() };
+    Ok(Version::of_library(u32::try_from(number).unwrap_or(u32::MAX)))
 }
 
-fn nccl(loaded: Loaded) -> Library {
+fn nccl_version(loaded: &Loaded) -> Result<Version, String> {
     type GetVersion = unsafe extern "C" fn(*mut i32) -> i32;
     // SAFETY: nccl.h declares `ncclResult_t ncclGetVersion(int*)`, and `ncclResult_t` is an enum of the size of an int.
-    let symbol = unsafe { loaded.symbol::<GetVersion>(c"ncclGetVersion") };
-    let version = symbol.and_then(|get_version| {
-        let mut number = 0;
-        // SAFETY: the pointer is to a live i32 that the function writes before it returns; the library is never
-        // unloaded.
-        match unsafe { get_version(&mut number) } {
-            0 => Ok(Version::of_library(number.unsigned_abs())),
-            status => Err(format!("ncclGetVersion returned {status}")),
-        }
-    });
-    loaded.describe(c"ncclGetVersion", version)
+    let get_version = unsafe { loaded.symbol::<GetVersion>(c"ncclGetVersion") }?;
+    let mut number = 0;
+    // SAFETY: the pointer is to a live i32 that the function writes before it returns; the library is never unloaded.
+    match unsafe { get_version(&mut number) } {
+        0 => Ok(Version::of_library(number.unsigned_abs())),
+        status => Err(format!("ncclGetVersion returned {status}")),
+    }
 }
 
-fn cupti(loaded: Loaded) -> Library {
+fn cupti_version(loaded: &Loaded) -> Result<Version, String> {
     type GetVersion = unsafe extern "C" fn(*mut u32) -> i32;
     // SAFETY: cupti_version.h declares `CUptiResult cuptiGetVersion(uint32_t*)`, and `CUptiResult` is an enum of the
     // size of an int.
-    let symbol = unsafe { loaded.symbol::<GetVersion>(c"cuptiGetVersion") };
-    let version = symbol.and_then(|get_version| {
-        let mut number = 0;
-        // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never
-        // unloaded.
-        match unsafe { get_version(&mut number) } {
-            0 => Ok(Version::of_library(number)),
-            status => Err(format!("cuptiGetVersion returned {status}")),
-        }
-    });
-    loaded.describe(c"cuptiGetVersion", version)
+    let get_version = unsafe { loaded.symbol::<GetVersion>(c"cuptiGetVersion") }?;
+    let mut number = 0;
+    // SAFETY: the pointer is to a live u32 that the function writes before it returns; the library is never unloaded.
+    match unsafe { get_version(&mut number) } {
+        0 => Ok(Version::of_library(number)),
+        status => Err(format!("cuptiGetVersion returned {status}")),
+    }
 }
 
 #[cfg(test)]

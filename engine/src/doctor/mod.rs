@@ -223,12 +223,13 @@ fn write_gpu(f: &mut fmt::Formatter<'_>, gpu: &Probe, backends: &[Backend]) -> f
 }
 
 fn write_library(f: &mut fmt::Formatter<'_>, what: &str, library: &Library, of: &str) -> fmt::Result {
-    let Library { name, path, version } = library;
+    let Library { name, path, version, refused } = library;
     let path = path.as_ref().map_or(name.into(), |path| path.display().to_string());
     match version {
-        Ok(version) => line(f, what, format_args!("{of}{version} ({path})")),
-        Err(why) => line(f, what, format_args!("of unknown version ({path}): {why}")),
+        Ok(version) => line(f, what, format_args!("{of}{version} ({path})"))?,
+        Err(_) => line(f, what, format_args!("of unknown version ({path})"))?,
     }
+    refused.as_ref().map_or(Ok(()), |why| line(f, "", format_args!("is not used: {why}")))
 }
 
 /// Most names are simply not there; any other reason is worth a line of its own.

@@ -172,8 +172,8 @@ impl BadTally {
             ));
         }
         Err(Error::BadRows(format!(
-            "no row is good: all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they are \
-             {expects}",
+            "no row is good: all {} rows read are bad:\n  {}\nCheck that these are the files you mean and that they \
+             are {expects}",
             self.rows,
             self.first_names()
         )))
@@ -184,8 +184,8 @@ impl BadTally {
             return Ok(());
         }
         Err(Error::BadRows(format!(
-            "{} of {} rows read {when} are bad, and the limit is {}:\n  {}\nCheck that these are the files you mean and \
-             that they are {expects}; if such rows are to be left out, raise --bad-limit",
+            "{} of {} rows read {when} are bad, and the limit is {}:\n  {}\nCheck that these are the files you mean \
+             and that they are {expects}; if such rows are to be left out, raise --bad-limit",
             self.bad,
             self.rows,
             self.limit,
