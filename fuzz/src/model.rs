@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rankine::prediction::{OnUnknown, Predictions, RowOptions, predict_rows};
 use rankine::saved::SavedModel;
 use rankine_reader::IdRules;
+use rankine_reader::convert::BadLimit;
 use serde_json::Value;
 
 use super::checkpoint::train_small;
@@ -70,7 +71,8 @@ pub fn read_model(dir: &Path, rows: &Path, out: &Path) -> Result<(), String> {
     let Some(format) = &saved.format else { return Ok(()) };
     let on_unknown = (OnUnknown::Oov, IdRules::default());
     let mut predictions = Predictions::create(model, &saved.schema, on_unknown, out).map_err(said)?;
-    let options = RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, skip_bad: true };
+    let options =
+        RowOptions { batch_size: 16, threads: NonZeroUsize::MIN, bad_limit: Some(BadLimit::Percent(100.0)) };
     let silent = |_: &'static str, _: u64, _: u64| ();
     predict_rows(&mut predictions, &[rows.to_owned()], format, &encoder, &options, &silent).map_err(said)?;
     predictions.finish().map(drop).map_err(said)
