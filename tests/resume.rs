@@ -211,10 +211,10 @@ fn damaged_checkpoints_are_passed_over() {
     assert!(runs.place.path("one/checkpoints/step-50.damaged").is_dir());
     fs::remove_file(runs.place.path("one/summary.json")).unwrap();
     runs.comes_to_the_same("one");
-    // Where none is good, it begins anew.
+    // Where none is good, it does not begin anew.
     damage("all", &[25, 50]);
-    runs.comes_to_the_same("all");
-    assert_eq!(runs.steps("all"), [25, 50, 75]);
+    runs.train("all", &["--resume"]).with(BAD_DATA).says(&["no checkpoint in", "--restart"]);
+    assert_eq!(runs.steps("all"), [25, 50]);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 // They panic where stderr is closed or full.
 #![warn(clippy::print_stderr)]
 
+pub mod blame;
 #[cfg(feature = "cuda")]
 pub mod calibration;
 pub mod checkpoint;

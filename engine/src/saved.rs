@@ -19,7 +19,7 @@ use rankine_embedding::{Dtype, TableSpec};
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::publish::PartialDir;
-use rankine_reader::sealed::{self, Checksum};
+use rankine_reader::sealed::{self, Checksum, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
 use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{self, Metadata, TensorInfo};
@@ -52,6 +52,14 @@ pub enum SavedModelError {
         path: PathBuf,
         /// What is wrong with it.
         what: String,
+    },
+    /// Another version of Rankine saved it.
+    #[error("{} cannot be read: {source}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it says of itself.
+        source: SealedError,
     },
     /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
@@ -322,7 +330,8 @@ impl SavedModel {
     /// Reads `model.json` of a folder that [`save`] made, and checks that its parts fit together.
     ///
     /// # Errors
-    /// [`SavedModelError::Missing`] or [`SavedModelError::Damaged`].
+    /// [`SavedModelError::Missing`], [`SavedModelError::Damaged`], [`SavedModelError::Version`] or
+    /// [`SavedModelError::Read`].
     pub fn open(dir: &Path) -> Result<Self, SavedModelError> {
         let path = dir.join(MANIFEST_NAME);
         if !path.exists() {
@@ -330,7 +339,12 @@ impl SavedModel {
         }
         let text = fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
         let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
-        let saved: Self = sealed::from_json(KIND, FORMAT, &text).map_err(damaged)?;
+        let saved: Self = sealed::from_json(KIND, FORMAT, &text).map_err(|error| {
+            if error.is_damage() {
+                return damaged(error.into());
+            }
+            SavedModelError::Version { path: path.clone(), source: error }
+        })?;
         saved.validate().map_err(|what| damaged(format!("what it describes is no model: {what}")))?;
         Ok(saved)
     }

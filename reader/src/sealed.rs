@@ -63,26 +63,78 @@ pub fn to_json(kind: &str, format: u32, content: &impl Serialize) -> String {
     serde_json::to_string_pretty(&envelope).expect("an envelope is plain data") + "\n"
 }
 
+/// Why a sealed file cannot be taken for what it should be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SealedError {
+    /// Its bytes are not those that were written: they are no sealed file, or fail their checksum.
+    #[error("{0}")]
+    Damaged(String),
+    /// It is a sealed file of another kind.
+    #[error("it is a {found} and should be a {expected}")]
+    Kind {
+        /// What it says it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+    /// Another version of Rankine wrote it, in a format that this one does not read. Its bytes may be whole.
+    #[error(
+        "it is a {kind} of format {found}, and this Rankine reads format {expected}: use the Rankine that wrote it"
+    )]
+    Format {
+        /// What it is.
+        kind: String,
+        /// The format that it says it has.
+        found: u32,
+        /// The format that is read.
+        expected: u32,
+    },
+    /// Its checksum holds, and still its content is not that of this format: another version of Rankine wrote it.
+    #[error(
+        "its checksum holds, but this Rankine does not read its content ({0}): use the Rankine that wrote it"
+    )]
+    Content(String),
+}
+
+impl SealedError {
+    /// Whether the bytes are not those that were written. Otherwise another version of Rankine may read them.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged(_) | Self::Kind { .. })
+    }
+}
+
+impl From<SealedError> for String {
+    fn from(error: SealedError) -> Self {
+        error.to_string()
+    }
+}
+
 /// Reads a sealed file of the given kind and version.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> Result<T, String> {
-    let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if envelope.kind != kind {
-        return Err(format!("it is a {} and should be a {kind}", envelope.kind));
+/// See [`SealedError`].
+pub fn from_json<T: DeserializeOwned>(kind: &str, format: u32, text: &[u8]) -> Result<T, SealedError> {
+    /// What all formats have in common, however they may differ otherwise.
+    #[derive(Deserialize)]
+    struct Head {
+        kind: String,
+        format: u32,
     }
-    if envelope.format != format {
-        return Err(format!(
-            "it is a {kind} of format {}, this program reads {format}: make it again, or use the Rankine that wrote it",
-            envelope.format
-        ));
+    let damaged = |error: serde_json::Error| SealedError::Damaged(error.to_string());
+    let head: Head = serde_json::from_slice(text).map_err(damaged)?;
+    if head.kind != kind {
+        return Err(SealedError::Kind { found: head.kind, expected: kind.into() });
     }
+    if head.format != format {
+        return Err(SealedError::Format { kind: head.kind, found: head.format, expected: format });
+    }
+    let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(damaged)?;
     let actual = Checksum::of(envelope.content.get().as_bytes());
     if actual != envelope.xxh3 {
-        return Err(format!("its checksum is {actual} and should be {}", envelope.xxh3));
+        let what = format!("its checksum is {actual} and should be {}", envelope.xxh3);
+        return Err(SealedError::Damaged(what));
     }
-    serde_json::from_str(envelope.content.get()).map_err(|error| error.to_string())
+    serde_json::from_str(envelope.content.get()).map_err(|error| SealedError::Content(error.to_string()))
 }
 
 #[cfg(test)]
@@ -105,8 +157,21 @@ mod tests {
             }
         }
         assert!(from_json::<BTreeMap<String, u64>>("other", 3, text.as_bytes()).is_err());
-        assert!(
-            from_json::<BTreeMap<String, u64>>("test", 4, text.as_bytes()).unwrap_err().contains("format 3")
-        );
+    }
+
+    #[test]
+    fn another_version_is_not_damage() {
+        let text = to_json("test", 3, &1u64);
+        let error = from_json::<u64>("test", 4, text.as_bytes()).unwrap_err();
+        assert_eq!(error, SealedError::Format { kind: "test".into(), found: 3, expected: 4 });
+        // A newer format may have fields of its own beside the content.
+        let newer = text.replacen("\"kind\"", "\"signed\": true, \"kind\"", 1);
+        assert_eq!(from_json::<u64>("test", 4, newer.as_bytes()), Err(error));
+        let error = from_json::<String>("test", 3, text.as_bytes()).unwrap_err();
+        assert!(matches!(error, SealedError::Content(_)), "{error:?}");
+        for damaged in [&text.as_bytes()[1..], text.replacen("1\n", "2\n", 1).as_bytes(), newer.as_bytes()] {
+            let error = from_json::<u64>("test", 3, damaged).unwrap_err();
+            assert!(matches!(error, SealedError::Damaged(_)), "{error:?}");
+        }
     }
 }

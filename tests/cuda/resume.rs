@@ -6,7 +6,7 @@ use std::sync::Arc;
 use libtest_mimic::Failed;
 use rankine::checkpoint::{self, Checkpoint, Disk, Files};
 use rankine::job::JobFile;
-use rankine::training::{Event, Observer, Stop, TrainError, TrainOptions, train};
+use rankine::training::{Event, Observer, Start, Stop, TrainError, TrainOptions, train};
 use rankine_cuda::Device;
 use tempfile::TempDir;
 
@@ -92,8 +92,12 @@ impl Observer for StopAt {
 fn run(place: &TempDir, name: &str, sets: &[&str], stop_at: u64) -> Outcome {
     let job = JobFile::read(&place.path().join("job.toml"), sets)?.job()?;
     let (stop, run) = (Stop::default(), place.path().join(name));
-    let options =
-        TrainOptions { run_dir: Some(&run), resume: true, stop: Some(&stop), ..TrainOptions::default() };
+    let options = TrainOptions {
+        run_dir: Some(&run),
+        start: Start::Resume,
+        stop: Some(&stop),
+        ..TrainOptions::default()
+    };
     match (train(&job, options, &mut StopAt(stop_at, stop.clone())), stop_at) {
         (Ok(_), 0) => Ok(()),
         (Err(TrainError::Interrupted { step, .. }), 1..) if step == stop_at => Ok(()),

@@ -4,6 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rankine_embedding::rows::RowsError;
+use rankine_reader::sealed::SealedError;
+
+use crate::blame::Blame;
 
 /// Why a checkpoint cannot be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,39 @@ pub enum CheckpointError {
         path: PathBuf,
         /// What is wrong with it.
         what: String,
+    },
+    /// Another version of Rankine wrote it: its bytes may be whole, and this version cannot read them.
+    #[error("{} cannot be read: {source}", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// What it says of itself.
+        source: SealedError,
+    },
+    /// Nobody can say whether the latest checkpoint is good. Resuming from an older one would lose work that may be
+    /// whole, so nothing is renamed and nothing is trained.
+    #[error(
+        "the latest checkpoint {} cannot be read, and may be whole: {why}. Nothing was changed. {} To resume from the \
+         checkpoint before it, move that folder elsewhere; --restart starts over",
+        path.display(), remedy(why)
+    )]
+    Unreadable {
+        /// The checkpoint.
+        path: PathBuf,
+        /// What went wrong.
+        why: Box<Self>,
+    },
+    /// There are checkpoints, and all of them are damaged.
+    #[error(
+        "no checkpoint in {} is usable, and nothing was changed:{}\nRestore one of them from a copy and resume again; \
+         or start over deliberately, with --restart instead of --resume, or in another --run-dir",
+        dir.display(), found.iter().map(|line| format!("\n  {line}")).collect::<String>()
+    )]
+    NoneUsable {
+        /// The folder.
+        dir: PathBuf,
+        /// The checkpoints in it, each with what is wrong with it.
+        found: Vec<String>,
     },
     /// It does not suit the job, or the dataset.
     #[error("the checkpoint {} is not one of this job: {what}", path.display())]
@@ -57,7 +93,40 @@ impl From<RowsError> for CheckpointError {
     }
 }
 
+/// What to do so that a checkpoint can be read.
+fn remedy(why: &CheckpointError) -> &'static str {
+    match why {
+        CheckpointError::Version { .. } => "Resume with the version of Rankine that wrote it.",
+        CheckpointError::Missing(_) => "Put the missing files back and resume again.",
+        _ => "Make the file readable and resume again.",
+    }
+}
+
 impl CheckpointError {
+    /// Whether bytes were read that are not those that were written. All other errors leave open whether the checkpoint
+    /// is good: another process, another machine or another version of Rankine may be able to read it.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. })
+    }
+
+    /// Who has to act.
+    pub fn blame(&self) -> Blame {
+        match self {
+            Self::Io { .. } | Self::NotFinite { .. } | Self::State(_) => Blame::System,
+            Self::Damaged { .. } | Self::NoneUsable { .. } => Blame::Data,
+            Self::Missing(_) | Self::Mismatch { .. } | Self::Version { .. } => Blame::Usage,
+            Self::Unreadable { why, .. } => why.blame(),
+        }
+    }
+
+    /// Of a sealed file.
+    pub(super) fn sealed(path: &Path, source: SealedError) -> Self {
+        if source.is_damage() {
+            return Self::damaged(path, source);
+        }
+        Self::Version { path: path.to_owned(), source }
+    }
+
     pub(super) fn damaged(path: &Path, what: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), what: what.into() }
     }
@@ -71,6 +140,10 @@ pub(super) trait Doing<T> {
 
 impl<T> Doing<T> for io::Result<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, CheckpointError> {
-        self.map_err(|source| CheckpointError::Io { doing, path: path.to_owned(), source })
+        self.map_err(|source| match source.kind() {
+            // No error of the operating system's, but of bytes that should be there.
+            io::ErrorKind::UnexpectedEof => CheckpointError::damaged(path, "it ends before its last byte"),
+            _ => CheckpointError::Io { doing, path: path.to_owned(), source },
+        })
     }
 }

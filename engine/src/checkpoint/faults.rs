@@ -145,6 +145,11 @@ impl Files for Faulty {
         self.counter.count()?;
         Ok(Box::new(FaultyInput(self.files.open(path)?, Arc::clone(&self.counter))))
     }
+
+    fn tree_bytes(&self, path: &Path) -> io::Result<u64> {
+        self.counter.count()?;
+        self.files.tree_bytes(path)
+    }
 }
 
 struct FaultyOutput(Box<dyn Output>, Arc<Counter>);

@@ -48,8 +48,14 @@ pub trait Files: Debug + Send + Sync {
     /// Opens a file to be read.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The operating system's, also where it is not a regular file.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>>;
+
+    /// The length of a file, or of all files below a folder, in bytes.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn tree_bytes(&self, path: &Path) -> io::Result<u64>;
 }
 
 /// What direct writes begin at multiples of: that suits any disk of today.
@@ -163,7 +169,10 @@ impl Files for Disk {
 
     fn names(&self, path: &Path) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            // Of a link that leads nowhere nobody knows what is behind it.
+            Err(error) if error.kind() == ErrorKind::NotFound && fs::symlink_metadata(path).is_err() => {
+                return Ok(Vec::new());
+            }
             entries => entries?,
         };
         // Names that are no text are none of ours.
@@ -173,7 +182,24 @@ impl Files for Disk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Input>> {
-        Ok(Box::new(File::open(path)?))
+        // A FIFO would keep whoever opens it waiting.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let kind = file.metadata()?.file_type();
+        if kind.is_dir() {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        if !kind.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file"));
+        }
+        Ok(Box::new(file))
+    }
+
+    fn tree_bytes(&self, path: &Path) -> io::Result<u64> {
+        let metadata = fs::symlink_metadata(path)?;
+        if !metadata.is_dir() {
+            return Ok(metadata.len());
+        }
+        fs::read_dir(path)?.map(|entry| self.tree_bytes(&entry?.path())).sum()
     }
 }
 

@@ -45,10 +45,17 @@ pub fn list(files: &dyn Files, dir: &Path) -> Result<Vec<(u64, PathBuf)>, Checkp
     Ok(steps.into_iter().map(|step| (step, dir.join(step_name(step)))).collect())
 }
 
-/// The latest checkpoint of which every byte is what was written, and those after it that are not, with the reason.
+/// The latest good checkpoint, every byte of which was read and is what was written, and the damaged ones after it,
+/// each with the reason. `None` where there is no checkpoint at all. Nothing is changed.
+///
+/// Only bytes that were read and are wrong make a checkpoint a damaged one. Where reading fails, where a file that a
+/// manifest names is missing, or where another version of Rankine wrote it, the checkpoint may be good, and passing
+/// over it would lose the steps since the one before.
 ///
 /// # Errors
-/// [`CheckpointError::Io`] where the folder itself cannot be read.
+/// [`CheckpointError::Unreadable`] where it can't be found out whether a checkpoint is good;
+/// [`CheckpointError::NoneUsable`] where there are checkpoints, those that were set aside before included, and none is
+/// good; [`CheckpointError::Io`] where the folder itself cannot be read.
 pub fn latest(
     files: &Arc<dyn Files>,
     dir: &Path,
@@ -64,10 +71,51 @@ pub fn latest(
         });
         match opened {
             Ok(checkpoint) => return Ok((Some(checkpoint), skipped)),
-            Err(why) => skipped.push(Skipped { step, path, why }),
+            Err(why) if why.is_damage() => skipped.push(Skipped { step, path, why }),
+            Err(why) => return Err(CheckpointError::Unreadable { path, why: Box::new(why) }),
         }
     }
-    Ok((None, skipped))
+    let aside = leftovers(&**files, dir)?.damaged;
+    if skipped.is_empty() && aside.is_empty() {
+        return Ok((None, skipped));
+    }
+    let set_aside = aside.iter().map(|path| format!("{} was found to be damaged before", path.display()));
+    let found = skipped.iter().map(|skipped| skipped.why.to_string()).chain(set_aside).collect();
+    Err(CheckpointError::NoneUsable { dir: dir.to_owned(), found })
+}
+
+/// What lies in a folder of checkpoints and is not a checkpoint.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Folders `step-N.partial` of processes that ended while they wrote or removed a checkpoint.
+    pub partial: Vec<PathBuf>,
+    /// Damaged checkpoints that were set aside.
+    pub damaged: Vec<PathBuf>,
+}
+
+/// Finds what is not a checkpoint, in the order of names.
+///
+/// # Errors
+/// [`CheckpointError::Io`].
+pub fn leftovers(files: &dyn Files, dir: &Path) -> Result<Leftovers, CheckpointError> {
+    let mut names = files.names(dir).doing("read", dir)?;
+    names.sort_unstable();
+    let mut found = Leftovers::default();
+    for name in names {
+        let Some((step, rest)) = name.strip_prefix("step-").and_then(|name| name.split_once('.')) else {
+            continue;
+        };
+        if step.parse::<u64>().is_err() {
+            continue;
+        }
+        let number = rest.strip_prefix(&DAMAGED[1..]);
+        if rest == &PARTIAL[1..] {
+            found.partial.push(dir.join(&name));
+        } else if number.is_some_and(|number| number.is_empty() || number.starts_with('-')) {
+            found.damaged.push(dir.join(&name));
+        }
+    }
+    Ok(found)
 }
 
 /// Sets a damaged checkpoint aside, under another name, so that a new one of the step can take its place.
@@ -88,9 +136,19 @@ pub(crate) fn set_aside(files: &dyn Files, dir: &Path, step: u64) -> Result<Path
     Ok(aside)
 }
 
-/// Removes all but the latest `keep` checkpoints, those of steps after `newest`, and those that kept ones are additions
-/// to. `base_of` tells of a step which one it is an addition to. Each is renamed first, so that none is ever half
-/// there.
+/// What a checkpoint needs to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing but itself.
+    Itself,
+    /// The whole checkpoint of this step, which it is an addition to.
+    Base(u64),
+    /// That could not be read.
+    Unknown,
+}
+
+/// Removes all but the latest `keep` checkpoints and those that kept ones are additions to. `needs` says which those
+/// are; where it does not know, everything older is kept. Each is renamed first, so that none is ever half there.
 ///
 /// # Errors
 /// [`CheckpointError::Io`]; those that are to be kept are there then, too.
@@ -98,18 +156,25 @@ pub fn prune(
     files: &dyn Files,
     dir: &Path,
     keep: usize,
-    base_of: impl Fn(u64) -> Option<u64>,
+    needs: impl Fn(u64) -> Needs,
 ) -> Result<(), CheckpointError> {
     let all: Vec<_> = list(files, dir)?.into_iter().map(|(step, _)| step).collect();
     let mut kept: BTreeSet<_> = all.iter().copied().take(keep).collect();
-    let bases: Vec<_> = kept.iter().filter_map(|&step| base_of(step)).collect();
-    kept.extend(bases);
+    for step in kept.clone() {
+        match needs(step) {
+            Needs::Itself => {}
+            Needs::Base(base) => drop(kept.insert(base)),
+            Needs::Unknown => kept.extend(all.iter().filter(|&&older| older < step)),
+        }
+    }
     for step in all.into_iter().filter(|step| !kept.contains(step)) {
         let (path, going) = (dir.join(step_name(step)), dir.join(format!("{}{PARTIAL}", step_name(step))));
         if files.names(dir).doing("read", dir)?.contains(&format!("{}{PARTIAL}", step_name(step))) {
             files.remove_dir(&going).doing("remove", &going)?;
         }
         files.rename(&path, &going).doing("rename", &path)?;
+        // Otherwise a failure of power could bring its name back, and not its files.
+        files.sync_dir(dir).doing("make durable", dir)?;
         files.remove_dir(&going).doing("remove", &going)?;
     }
     Ok(())

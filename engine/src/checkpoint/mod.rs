@@ -31,7 +31,7 @@ pub use error::CheckpointError;
 pub use faults::{Fault, Faulty};
 pub use files::{Disk, Files, Input, Output};
 pub(crate) use folder::set_aside;
-pub use folder::{Skipped, latest, list, prune, step_name};
+pub use folder::{Leftovers, Needs, Skipped, latest, leftovers, list, prune, step_name};
 pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
 pub use manifest::{
     Base, DataIdentity, DeviceState, Fp8State, GuardState, LossScale, LossState, Manifest, OrderState,

@@ -55,7 +55,8 @@ impl Checkpoint {
     /// Opens a checkpoint, and the one that it is an addition to: reads its manifest and its indexes.
     ///
     /// # Errors
-    /// [`CheckpointError::Missing`] where there is no manifest; [`CheckpointError::Damaged`]; [`CheckpointError::Io`].
+    /// [`CheckpointError::Missing`] where there is no manifest, also where that of the base is not there;
+    /// [`CheckpointError::Damaged`]; [`CheckpointError::Version`]; [`CheckpointError::Io`].
     pub fn open(files: &Arc<dyn Files>, path: &Path) -> Result<Self, CheckpointError> {
         let (checkpoint, text) = Self::open_alone(files, path)?;
         let Some(base) = &checkpoint.manifest.base else {
@@ -90,8 +91,8 @@ impl Checkpoint {
             bytes => bytes?,
         };
         let damaged = |what: String| CheckpointError::damaged(&at, what);
-        let manifest: Manifest =
-            sealed::from_json(manifest::KIND, manifest::FORMAT, &bytes).map_err(damaged)?;
+        let manifest: Manifest = sealed::from_json(manifest::KIND, manifest::FORMAT, &bytes)
+            .map_err(|error| CheckpointError::sealed(&at, error))?;
         manifest.validate().map_err(damaged)?;
         let mut shards = Vec::new();
         for file in &manifest.shards {
@@ -384,7 +385,7 @@ fn read_sealed<T: DeserializeOwned>(
 ) -> Result<T, CheckpointError> {
     let bytes = read_checked(files, dir, file)?;
     let read = sealed::from_json(index::KIND, index::FORMAT, &bytes);
-    read.map_err(|what| CheckpointError::damaged(&dir.join(&file.name), what))
+    read.map_err(|error| CheckpointError::sealed(&dir.join(&file.name), error))
 }
 
 impl Manifest {

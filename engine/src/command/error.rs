@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
 use rankine::job::JobError;
 use rankine::prediction::PredictError;
@@ -97,21 +98,26 @@ impl From<SavedModelError> for CommandError {
             }
             SavedModelError::Damaged { .. } | SavedModelError::Source(_) => Self::new(Exit::BadData, error),
             SavedModelError::Processes(error) => error.into(),
-            SavedModelError::Missing(_) | SavedModelError::Mismatch { .. } => Self::new(Exit::Usage, error),
+            SavedModelError::Missing(_)
+            | SavedModelError::Mismatch { .. }
+            | SavedModelError::Version { .. } => Self::new(Exit::Usage, error),
         }
     }
 }
 
 impl From<CheckpointError> for CommandError {
     fn from(error: CheckpointError) -> Self {
-        let exit = match &error {
-            CheckpointError::Io { .. } | CheckpointError::NotFinite { .. } | CheckpointError::State(_) => {
-                Exit::Failed
-            }
-            CheckpointError::Damaged { .. } => Exit::BadData,
-            CheckpointError::Missing(_) | CheckpointError::Mismatch { .. } => Exit::Usage,
-        };
-        Self::new(exit, error)
+        Self::new(error.blame().into(), error)
+    }
+}
+
+impl From<Blame> for Exit {
+    fn from(blame: Blame) -> Self {
+        match blame {
+            Blame::System => Self::Failed,
+            Blame::Data => Self::BadData,
+            Blame::Usage => Self::Usage,
+        }
     }
 }
 
@@ -122,6 +128,7 @@ impl From<TrainError> for CommandError {
             TrainError::Saved(error) => error.into(),
             TrainError::Checkpoint(error) => error.into(),
             TrainError::Interrupted { .. } | TrainError::NotBegun { .. } => Self::new(Exit::Resumable, error),
+            TrainError::Refused { blame, .. } => Self::new(blame.into(), error),
             TrainError::Conflicts(_) | TrainError::RunDir(_) | TrainError::Device(_) => {
                 Self::new(Exit::Usage, error)
             }

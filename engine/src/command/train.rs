@@ -1,12 +1,13 @@
 //! `rankine train`: from a job file to a trained model.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rankine::checkpoint::{Disk, Faulty, Skipped};
 use rankine::evaluation::HeadMetrics;
 use rankine::launch::Seat;
-use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Stop, Summary, TrainOptions};
+use rankine::training::{self, Event, ExchangeSummary, Observer, RunDir, Start, Stop, Summary, TrainOptions};
 
 use super::job::JobArgs;
 use super::metrics::{MetricsText, ids_out_of_range};
@@ -35,7 +36,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
 
-    /// The run's folder, which must be empty or not there yet, unless --resume is given [default: runs/NAME-TIME]
+    /// The run's folder, which must be empty or not there yet, unless --resume or --restart is given [default:
+    /// runs/NAME-TIME]
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
@@ -43,6 +45,10 @@ pub(crate) struct Args {
     /// come to its end
     #[arg(long, requires = "run_dir")]
     resume: bool,
+
+    /// Start over in --run-dir at step 0; what is there moves to a folder `before-restart` in it
+    #[arg(long, requires = "run_dir", conflicts_with = "resume")]
+    restart: bool,
 
     /// Show no progress; warnings and errors are still told
     #[arg(long, short)]
@@ -66,7 +72,11 @@ pub(crate) fn run(args: Args, seat: &Seat) -> Result<(), CommandError> {
     let options = TrainOptions {
         run_dir: args.run_dir.as_deref(),
         processes: Some(&processes),
-        resume: args.resume,
+        start: match (args.resume, args.restart) {
+            (_, true) => Start::Restart,
+            (true, _) => Start::Resume,
+            _ => Start::New,
+        },
         stop: Some(&stop),
         files: Some(&files),
     };
@@ -217,10 +227,26 @@ impl Observer for Watcher {
             Event::Skipped(Skipped { path, why, .. }) => {
                 tracing::warn!("{} cannot be used, and was set aside: {why}", path.display());
             }
+            Event::Removed { path, bytes } => {
+                let size = Size(bytes);
+                self.tell(&format!("removed {} ({size}), which an interrupted run left", path.display()));
+            }
+            Event::Damaged { path, bytes } => {
+                let (path, size) = (path.display(), Size(bytes));
+                tracing::warn!(
+                    "{path} ({size}) is a damaged checkpoint: remove it when you no longer need it"
+                );
+            }
+            Event::Kept { path } => {
+                tracing::warn!("what the run's folder held before was moved to {}", path.display());
+            }
             Event::Resumed { step, path } => {
                 self.tell(&format!("going on after step {step}, from {}", path.display()));
             }
-            Event::NothingToResume => self.tell("there is no checkpoint to go on from: training begins"),
+            Event::Anew { restarted: true } => self.tell("training starts over at step 0"),
+            Event::Anew { restarted: false } => {
+                self.tell("there is no checkpoint to resume from: training begins at step 0");
+            }
             Event::CheckpointPauses { step, bytes } => {
                 let gb = bytes as f64 / 1e9;
                 self.tell(&format!(
@@ -247,6 +273,20 @@ impl Observer for Watcher {
                     training.tell(&format!("step {step}:{head} AUC {auc}, log loss {:.5}", metrics.log_loss));
                 }
             }
+        }
+    }
+}
+
+/// A number of bytes for people.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            bytes @ 0..10_000 => write!(f, "{bytes} bytes"),
+            bytes @ 10_000..10_000_000 => write!(f, "{:.1} kB", bytes as f64 / 1e3),
+            bytes @ 10_000_000..10_000_000_000 => write!(f, "{:.1} MB", bytes as f64 / 1e6),
+            bytes => write!(f, "{:.1} GB", bytes as f64 / 1e9),
         }
     }
 }

@@ -19,8 +19,8 @@ use super::copies::CopyMemory;
 use super::learner::Learner;
 use super::{Event, Observer, TrainError, identity};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, OrderState, Published,
-    RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
+    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, Needs, OrderState,
+    Published, RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
 };
 use crate::job::{self, Job, OnFailure};
 use crate::launch::ProcessGroup;
@@ -72,8 +72,8 @@ pub(super) struct Checkpoints {
     memory: CopyMemory,
     /// The last whole one, and how many additions there are to it.
     whole: Option<(Base, u64)>,
-    /// Which one each is an addition to.
-    bases: BTreeMap<u64, u64>,
+    /// What each of those that are there needs.
+    needs: BTreeMap<u64, Needs>,
 }
 
 /// A checkpoint that is being written.
@@ -158,13 +158,19 @@ impl Checkpoints {
             shards: Vec::new(),
             files: Vec::new(),
         };
-        let mut bases = BTreeMap::new();
-        for (step, path) in checkpoint::list(&*files, &dir)? {
-            // One that cannot be opened is an addition to nothing.
-            if let Ok(opened) = Checkpoint::open(&files, &path) {
-                bases.extend(opened.base().map(|base| (step, base.manifest().train.step)));
-            }
-        }
+        let needs = checkpoint::list(&*files, &dir)?.into_iter().map(|(step, path)| {
+            let opened = Checkpoint::open(&files, &path);
+            let base = |checkpoint: &Checkpoint| checkpoint.base().map(|base| base.manifest().train.step);
+            let needs = match opened.as_ref().map(base) {
+                Ok(None) => Needs::Itself,
+                Ok(Some(base)) => Needs::Base(base),
+                // Nothing can be read of one that is damaged.
+                Err(error) if error.is_damage() => Needs::Itself,
+                Err(_) => Needs::Unknown,
+            };
+            (step, needs)
+        });
+        let needs = needs.collect();
         Ok(Self {
             settings: job.checkpoint.clone(),
             files,
@@ -179,7 +185,7 @@ impl Checkpoints {
             writing: None,
             memory: CopyMemory::new(processes.size()),
             whole: None,
-            bases,
+            needs,
         })
     }
 
@@ -428,12 +434,12 @@ impl Checkpoints {
         if whole {
             self.whole = Some((Base { step, xxh3 }, 0));
         }
-        self.bases.extend(base.map(|base| (step, base)));
+        self.needs.insert(step, base.map_or(Needs::Itself, Needs::Base));
         let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
         // What stays longer than it should is no reason to stop.
+        let needs = |step| self.needs.get(&step).copied().unwrap_or(Needs::Unknown);
         if self.processes.is_first()
-            && let Err(error) =
-                checkpoint::prune(&*self.files, &self.dir, keep, |step| self.bases.get(&step).copied())
+            && let Err(error) = checkpoint::prune(&*self.files, &self.dir, keep, needs)
         {
             tracing::warn!("an older checkpoint was not removed: {error}");
         }

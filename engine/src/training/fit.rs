@@ -21,13 +21,14 @@ use super::guard::Guard;
 use super::ids;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
+use super::resume::{self, Begin, Folder, Wanted};
 use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
-use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError, identity};
-use crate::checkpoint::{self, Checkpoint, Disk, Files, TrainState};
+use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError};
+use crate::checkpoint::{Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
@@ -45,13 +46,25 @@ pub struct TrainOptions<'a> {
     pub run_dir: Option<&'a Path>,
     /// The processes that train together, all of which call [`train`]; by default this one alone.
     pub processes: Option<&'a ProcessGroup>,
-    /// Whether to go on in that folder, from the latest good checkpoint. Of a run that has come to its end, the summary
-    /// is returned and nothing is done.
-    pub resume: bool,
+    /// Where to begin in that folder.
+    pub start: Start,
     /// What asks the training to stop.
     pub stop: Option<&'a Stop>,
     /// What checkpoints are written with, where that is not the machine's own file system.
     pub files: Option<&'a Arc<dyn Files>>,
+}
+
+/// Where a training begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At step 0, in a new folder.
+    #[default]
+    New,
+    /// In a folder that may be a run's, after its latest good checkpoint, or at step 0 where there is none. Of a run
+    /// that has come to its end the summary is returned, and nothing is done.
+    Resume,
+    /// In a folder that may be a run's, at step 0. What is there is moved to a folder `before-restart` in it.
+    Restart,
 }
 
 /// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
@@ -73,12 +86,7 @@ pub fn train(
     }
     let alone = ProcessGroup::alone();
     let processes = options.processes.unwrap_or(&alone);
-    let resumed = options.run_dir.filter(|_| options.resume);
-    if let Some(path) = resumed
-        && let Some(summary) = finished(path, processes)?
-    {
-        return Ok((summary, processes.is_first().then(|| path.to_owned())));
-    }
+    let resumed = options.run_dir.filter(|_| options.start != Start::New);
     let (job, seats) = Seats::of(job, processes)?;
     let (job, topology) = (&job, seats.topology);
     let stop = options.stop.cloned().unwrap_or_default();
@@ -89,14 +97,14 @@ pub fn train(
     let io = job.reader.io_options();
     let (mut run, mut from) = (None, None);
     if let Some(path) = resumed {
-        run = processes.is_first().then(|| RunDir::resume(path, job)).transpose()?;
-        from = pool.install(|| latest(&files, path, processes, observer))?;
-        processes.does(Phase::Preparing, 0);
-        if let Some(checkpoint) = &from {
-            identity::check(checkpoint, (job, &dataset), (&spec, &rules))?;
+        let folder = Folder { path, restart: options.start == Start::Restart, files: &files, processes };
+        let wanted = Wanted { job, dataset: &dataset, spec: &spec, rules: &rules };
+        match pool.install(|| resume::begin(folder, wanted, observer))? {
+            Begin::Finished(summary) => {
+                return Ok((*summary, processes.is_first().then(|| path.to_owned())));
+            }
+            Begin::Train { run: opened, from: found } => (run, from) = (opened, found),
         }
-        let step = from.as_ref().map_or(0, |checkpoint| checkpoint.manifest().train.step);
-        run.as_mut().map_or(Ok(()), |run| run.go_on(step, job))?;
     }
     let recorded =
         from.as_ref().map_or(Ok(Recorded::default()), |checkpoint| Recorded::of(checkpoint, topology))?;
@@ -152,47 +160,6 @@ pub fn train(
         };
         fit.run(batches, train)
     })
-}
-
-/// The summary of a run that has come to its end, as the first process finds it.
-fn finished(path: &Path, processes: &ProcessGroup) -> Result<Option<Summary>, TrainError> {
-    let own = if processes.is_first() { RunDir::finished(path)? } else { None };
-    if processes.size() == 1 {
-        return Ok(own);
-    }
-    let text = serde_json::to_vec(&own).expect("a summary is plain data");
-    let text = processes.of_first("the summary of the run, if it has come to its end", &text)?;
-    Ok(serde_json::from_slice(&text).unwrap_or(own))
-}
-
-/// The checkpoint to go on from, as the first process finds it. Those that are damaged are told of, and set aside.
-fn latest(
-    files: &Arc<dyn Files>,
-    run: &Path,
-    processes: &ProcessGroup,
-    observer: &mut dyn Observer,
-) -> Result<Option<Arc<Checkpoint>>, TrainError> {
-    const WHAT: &str = "the checkpoint to go on from";
-    let dir = RunDir::checkpoints_path(run);
-    if !processes.is_first() {
-        let step = processes.of_first(WHAT, &[])?.try_into().ok().map(u64::from_le_bytes);
-        let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
-        return Ok(step.map(open).transpose()?.map(Arc::new));
-    }
-    let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
-    for skipped in &skipped {
-        checkpoint::set_aside(&**files, &dir, skipped.step)?;
-        observer.observe(Event::Skipped(skipped));
-    }
-    let step = found.as_ref().map(|checkpoint| checkpoint.manifest().train.step);
-    processes.of_first(WHAT, &step.map_or(Vec::new(), |step| step.to_le_bytes().to_vec()))?;
-    match (&found, step) {
-        (Some(checkpoint), Some(step)) => {
-            observer.observe(Event::Resumed { step, path: checkpoint.path() });
-        }
-        _ => observer.observe(Event::NothingToResume),
-    }
-    Ok(found.map(Arc::new))
 }
 
 /// The batches that a job trains on.

@@ -16,6 +16,7 @@ pub(crate) mod ids;
 mod learner;
 mod losses;
 mod memory;
+mod resume;
 mod run_dir;
 mod seats;
 mod starter;
@@ -25,6 +26,7 @@ mod translate;
 
 use std::path::PathBuf;
 
+use crate::blame::Blame;
 use crate::checkpoint::{CheckpointError, Skipped};
 use crate::guard::NonFinite;
 use crate::job::Conflict;
@@ -38,7 +40,7 @@ pub use bench::{
 };
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
-pub use fit::{TrainOptions, thread_pool, train};
+pub use fit::{Start, TrainOptions, thread_pool, train};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
@@ -89,8 +91,27 @@ pub enum Event<'a> {
         /// Samples to score.
         total: u64,
     },
-    /// A checkpoint that cannot be used was passed over, and set aside.
+    /// A damaged checkpoint was passed over, and set aside.
     Skipped(&'a Skipped),
+    /// What processes left that ended while they wrote or removed a checkpoint is gone.
+    Removed {
+        /// The folder.
+        path: &'a std::path::Path,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// A damaged checkpoint that was set aside is still there.
+    Damaged {
+        /// The folder.
+        path: &'a std::path::Path,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// What an earlier attempt left in the run's folder was moved to this folder.
+    Kept {
+        /// The folder.
+        path: &'a std::path::Path,
+    },
     /// Training goes on from a checkpoint.
     Resumed {
         /// Steps of training behind it.
@@ -98,8 +119,11 @@ pub enum Event<'a> {
         /// The checkpoint.
         path: &'a std::path::Path,
     },
-    /// There is no checkpoint to go on from: training begins anew.
-    NothingToResume,
+    /// Training begins at step 0 in a folder that was given to resume or restart in.
+    Anew {
+        /// Whether that was asked for; otherwise there is no checkpoint.
+        restarted: bool,
+    },
     /// The host's memory holds no copy of the state, so that training waits until a checkpoint is written.
     CheckpointPauses {
         /// Steps of training behind it.
@@ -209,6 +233,14 @@ pub enum TrainError {
     /// The run folder cannot be used.
     #[error("{0}")]
     RunDir(String),
+    /// The first process found a reason not to begin; all others end with its words.
+    #[error("{words}")]
+    Refused {
+        /// The first process's words.
+        words: String,
+        /// Who has to act.
+        blame: Blame,
+    },
     /// The run folder cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
@@ -265,6 +297,20 @@ impl TrainError {
         match self {
             Self::Missed { words, .. } => Self::Missed { step, words },
             error => error,
+        }
+    }
+
+    /// Who has to act before training can begin.
+    pub(crate) fn blame(&self) -> Blame {
+        match self {
+            Self::Checkpoint(error) => error.blame(),
+            Self::Refused { blame, .. } => *blame,
+            Self::RunDir(_) | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
+            Self::Data(rankine_reader::Error::Invalid(_)) => Blame::Usage,
+            Self::Data(rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_)) => {
+                Blame::Data
+            }
+            _ => Blame::System,
         }
     }
 

@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rankine_reader::publish::{Lock, PartialDir, ReservedDir, replace_file_under};
 use rankine_reader::utc::Utc;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::{Summary, TrainError};
 use crate::job::Job;
+
+mod again;
 
 /// The folder of one run, which this process alone writes.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ impl RunDir {
     const SUMMARY_NAME: &str = "summary.json";
     const MODEL_NAME: &str = "model";
     const CHECKPOINTS_NAME: &str = "checkpoints";
+    const TUNING_NAME: &str = "tuning.json";
+    const MACHINE_NAME: &str = "machine.toml";
 
     /// Makes a run's folder, by default `runs/NAME-TIME`, and puts the effective job into it.
     ///
@@ -84,41 +88,6 @@ impl RunDir {
             )));
         }
         Self::locked(path.to_owned(), Lock::within(path)?)
-    }
-
-    /// The summary of a run that has come to its end.
-    ///
-    /// # Errors
-    /// [`TrainError::RunDir`] where it is not what was written.
-    pub(super) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
-        let path = path.join(Self::SUMMARY_NAME);
-        let text = match fs::read(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| unreadable(&path, &error))?,
-        };
-        let summary = serde_json::from_slice(&text);
-        summary
-            .map(Some)
-            .map_err(|error| TrainError::RunDir(format!("{} is damaged: {error}", path.display())))
-    }
-
-    /// Goes on after a step: what the log has of later ones is dropped, the job is this one, and what an interrupted
-    /// end left of a model goes.
-    pub(super) fn go_on(&mut self, step: u64, job: &Job) -> Result<(), TrainError> {
-        let path = self.path.join(Self::METRICS_NAME);
-        let write = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TrainError::Write { path, source }
-        };
-        let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
-        let kept = lines_up_to(&text, step);
-        self.metrics.set_len(kept as u64).map_err(write(&path))?;
-        self.metrics.sync_all().map_err(write(&path))?;
-        let model = Self::model_path(&self.path);
-        if model.exists() {
-            fs::remove_dir_all(&model).map_err(write(&model))?;
-        }
-        self.write_job(job)
     }
 
     /// Puts the effective job into the folder, whole or not at all.
@@ -188,12 +157,12 @@ impl RunDir {
 
     /// Writes `tuning.json`: the algorithms that a GPU's products take, with which `device.tuning` computes alike.
     pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
-        self.replace("tuning.json", record)
+        self.replace(Self::TUNING_NAME, record)
     }
 
     /// Writes `machine.toml`: what the planner took GPUs to do in a second, with which `device.machine` plans alike.
     pub(super) fn write_machine(&self, text: &str) -> Result<(), TrainError> {
-        self.replace("machine.toml", text)
+        self.replace(Self::MACHINE_NAME, text)
     }
 
     /// Writes `summary.json`, whole or not at all.
@@ -219,20 +188,6 @@ fn is_empty(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// How many bytes of a log are whole lines of steps up to this one; what follows the first that is not, is not either.
-fn lines_up_to(text: &[u8], step: u64) -> usize {
-    #[derive(Deserialize)]
-    struct Line {
-        step: u64,
-    }
-    let lines = text.split_inclusive(|&byte| byte == b'\n');
-    let kept = lines.take_while(|line| {
-        let read = serde_json::from_slice::<Line>(line);
-        line.ends_with(b"\n") && read.is_ok_and(|line| line.step <= step)
-    });
-    kept.map(<[u8]>::len).sum()
-}
-
 /// A folder below `runs` that is not there yet.
 fn fresh(name: &str) -> PathBuf {
     let base = Path::new("runs").join(format!("{name}-{}", Utc::now().compact()));
@@ -242,23 +197,4 @@ fn fresh(name: &str) -> PathBuf {
         PathBuf::from(path)
     });
     std::iter::once(base.clone()).chain(numbered).find(|path| !path.exists()).expect("numbers do not run out")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_is_kept_up_to_a_step() {
-        let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
-        let text = [10, 20, 20, 30].map(line).concat();
-        for (step, lines) in [(9, 0), (10, 1), (19, 1), (20, 3), (40, 4)] {
-            assert_eq!(lines_up_to(text.as_bytes(), step), lines * line(10).len());
-        }
-        // What was cut off in the middle, or is no line at all, ends it.
-        assert_eq!(lines_up_to(&text.as_bytes()[..text.len() - 1], 40), 3 * line(10).len());
-        let torn = text.replacen("20", "2\0", 1);
-        assert_eq!(lines_up_to(torn.as_bytes(), 40), line(10).len());
-        assert_eq!(lines_up_to(b"", 40), 0);
-    }
 }

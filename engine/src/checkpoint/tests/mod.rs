@@ -229,11 +229,15 @@ impl Course {
                         (whole, additions) = (Some(Base { step, xxh3: done.xxh3 }), 0);
                         model.begin_tracking();
                     }
-                    let bases = |step| {
-                        let path = Path::new(DIR).join(step_name(step));
-                        Checkpoint::open(files, &path).ok()?.base().map(|base| base.manifest().train.step)
+                    let needs = |step| {
+                        let opened = Checkpoint::open(files, &Path::new(DIR).join(step_name(step)));
+                        let base = |found: &Checkpoint| found.base().map(|base| base.manifest().train.step);
+                        opened
+                            .as_ref()
+                            .map(base)
+                            .map_or(Needs::Unknown, |base| base.map_or(Needs::Itself, Needs::Base))
                     };
-                    if let Err(error) = prune(&**files, Path::new(DIR), KEEP, bases)
+                    if let Err(error) = prune(&**files, Path::new(DIR), KEEP, needs)
                         && !failed(error)
                     {
                         return None;
@@ -353,8 +357,8 @@ fn any_operation_may_fail() {
             course.check(&files, &published, &what);
             let after: Arc<dyn Files> = Arc::new(disk.after_power_failure(&mut numbers(at)));
             course.check(&after, &published, &what);
-            // The first one reads the folder: where that fails, no training begins.
-            let begun = at > 1 || failures == 0;
+            // The first two read the folder: where one fails, no training begins.
+            let begun = at > 2 || failures == 0;
             // What is saved again is the last, unless it is the one that failed.
             let saved = published.last().is_some_and(|&last| last >= STEPS - EVERY);
             assert!(saved || !begun, "{what}: {published:?}");
@@ -418,6 +422,164 @@ fn every_flipped_bit_is_found() {
     }
     let (_, skipped) = latest(&files, Path::new(DIR)).unwrap();
     assert!(skipped.is_empty(), "{skipped:?}");
+}
+
+/// Whole checkpoints of steps 2, 4 and 6 of an untrained model.
+fn three() -> (Arc<Simulated>, Arc<dyn Files>) {
+    let (disk, files) = simulated();
+    for step in [2, 4, 6] {
+        save(&files, &fresh(), step, None).unwrap();
+    }
+    (disk, files)
+}
+
+fn names_of(files: &Arc<dyn Files>) -> Vec<String> {
+    let mut names = files.names(Path::new(DIR)).unwrap();
+    names.sort_unstable();
+    names
+}
+
+fn flip_a_bit(disk: &Simulated, step: u64) {
+    let shard = Path::new(DIR).join(step_name(step)).join("shard-00000.safetensors");
+    disk.change(&shard, |bytes| *bytes.last_mut().unwrap() ^= 1);
+}
+
+/// Any one operation of looking for the latest checkpoint fails: that ends it, and nothing is passed over for that.
+#[test]
+fn an_error_of_reading_is_not_damage() {
+    let (_, files) = three();
+    let counting = Arc::new(Faulty::new(Arc::clone(&files), 0, Fault::Kill));
+    latest(&(Arc::clone(&counting) as Arc<dyn Files>), Path::new(DIR)).unwrap();
+    let operations = counting.operations();
+    assert!(operations > 10, "{operations}");
+    // EIO, EACCES, EISDIR, ENOENT, ESTALE.
+    for code in [5, 13, 21, 2, 116] {
+        for at in 1..=operations {
+            let faulty: Arc<dyn Files> = Arc::new(Faulty::new(Arc::clone(&files), at, Fault::Error(code)));
+            let error = latest(&faulty, Path::new(DIR)).unwrap_err();
+            let what = format!("error {code} at operation {at}: {error}");
+            match &error {
+                CheckpointError::Io { .. } if at == 1 => {}
+                CheckpointError::Unreadable { path, why } => {
+                    assert!(path.ends_with("step-6"), "{what}");
+                    assert!(
+                        matches!(**why, CheckpointError::Io { .. } | CheckpointError::Missing(_)),
+                        "{what}"
+                    );
+                    assert!(what.contains("--restart") && what.contains("Nothing was changed"), "{what}");
+                }
+                _ => panic!("{what}"),
+            }
+            assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"], "{what}");
+        }
+    }
+}
+
+/// What another version has written may be whole: it is neither passed over nor called damaged.
+#[test]
+fn another_version_is_not_damage() {
+    for name in ["manifest.json", "shard-00000.json"] {
+        let (disk, files) = three();
+        let path = Path::new(DIR).join("step-6").join(name);
+        let mut old = Vec::new();
+        disk.change(&path, |bytes| {
+            old = bytes.clone();
+            let text = String::from_utf8(bytes.clone()).unwrap();
+            *bytes = text.replacen("\"format\": 1", "\"format\": 2", 1).into_bytes();
+        });
+        if name != "manifest.json" {
+            // The manifest vouches for what the newer version wrote.
+            let manifest = Path::new(DIR).join("step-6/manifest.json");
+            let mut new = Vec::new();
+            disk.change(&path, |bytes| new = bytes.clone());
+            let sums = [&old, &new].map(|bytes| Checksum::of(bytes).to_string());
+            disk.change(&manifest, |bytes| {
+                let text = String::from_utf8(bytes.clone()).unwrap().replace(&sums[0], &sums[1]);
+                let content = &text[text.find("\"content\": ").unwrap() + 11..text.rfind('}').unwrap()];
+                let content = content.trim();
+                let at = text.find("\"xxh3\": \"").unwrap() + 9;
+                let sum = Checksum::of(content.as_bytes()).to_string();
+                *bytes = [&text[..at], &sum, &text[at + 16..]].concat().into_bytes();
+            });
+        }
+        let error = latest(&files, Path::new(DIR)).unwrap_err();
+        let CheckpointError::Unreadable { why, .. } = &error else { panic!("{name}: {error}") };
+        assert!(matches!(**why, CheckpointError::Version { .. }), "{name}: {error}");
+        assert!(error.to_string().contains("of format 2"), "{name}: {error}");
+        assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"]);
+    }
+}
+
+/// The base of an addition is part of it: without the base nobody can say whether the addition is good.
+#[test]
+fn a_missing_base_is_not_damage() {
+    let course = Course::new();
+    let (_, files) = simulated();
+    course.run(&files, &mut Vec::new(), &mut |error| panic!("{error}"));
+    let addition = list(&*files, Path::new(DIR)).unwrap().into_iter().find_map(|(step, path)| {
+        let base = Checkpoint::open(&files, &path).unwrap().base()?.manifest().train.step;
+        Some((step, base))
+    });
+    let (step, base) = addition.expect("most checkpoints are additions");
+    let (at, elsewhere) = (Path::new(DIR).join(step_name(base)), Path::new("elsewhere"));
+    files.rename(&at, elsewhere).unwrap();
+    let before = names_of(&files);
+    let error = latest(&files, Path::new(DIR)).unwrap_err();
+    let CheckpointError::Unreadable { path, why } = &error else { panic!("{error}") };
+    assert!(path.ends_with(step_name(step)), "{error}");
+    assert!(matches!(&**why, CheckpointError::Missing(missing) if *missing == at), "{error}");
+    assert_eq!(names_of(&files), before);
+    files.rename(elsewhere, &at).unwrap();
+    assert!(latest(&files, Path::new(DIR)).unwrap().0.is_some());
+}
+
+/// Damaged checkpoints are passed over as long as a good one is left, and never for none at all.
+#[test]
+fn without_a_usable_checkpoint_nothing_is_found() {
+    let (disk, files) = three();
+    flip_a_bit(&disk, 6);
+    let (found, skipped) = latest(&files, Path::new(DIR)).unwrap();
+    assert_eq!((found.unwrap().manifest().train.step, skipped.len(), skipped[0].step), (4, 1, 6));
+    flip_a_bit(&disk, 2);
+    flip_a_bit(&disk, 4);
+    let error = latest(&files, Path::new(DIR)).unwrap_err();
+    assert!(matches!(&error, CheckpointError::NoneUsable { found, .. } if found.len() == 3), "{error}");
+    assert!(error.to_string().contains("--restart"), "{error}");
+    assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"]);
+    // Those that were set aside before are checkpoints, too.
+    for step in [2, 4, 6] {
+        set_aside(&*files, Path::new(DIR), step).unwrap();
+    }
+    let error = latest(&files, Path::new(DIR)).unwrap_err();
+    assert!(matches!(&error, CheckpointError::NoneUsable { found, .. } if found.len() == 3), "{error}");
+    let (_, empty) = simulated();
+    assert!(matches!(latest(&empty, Path::new(DIR)), Ok((None, skipped)) if skipped.is_empty()));
+}
+
+/// What cannot be read may be an addition: the whole checkpoint before it stays.
+#[test]
+fn what_an_unreadable_checkpoint_may_need_is_kept() {
+    let (_, files) = three();
+    let needs = |step| if step == 6 { Needs::Unknown } else { Needs::Itself };
+    prune(&*files, Path::new(DIR), 1, needs).unwrap();
+    assert_eq!(names_of(&files), ["step-2", "step-4", "step-6"]);
+    prune(&*files, Path::new(DIR), 2, |_| Needs::Itself).unwrap();
+    assert_eq!(names_of(&files), ["step-4", "step-6"]);
+}
+
+#[test]
+fn leftovers_are_told_apart() {
+    let (_, files) = three();
+    for name in ["step-8.partial", "step-1.damaged", "step-1.damaged-2", "step-x.partial", "step-3.other"] {
+        files.create_dir(&Path::new(DIR).join(name)).unwrap();
+    }
+    let at = |name: &str| Path::new(DIR).join(name);
+    let expected = Leftovers {
+        partial: vec![at("step-8.partial")],
+        damaged: vec![at("step-1.damaged"), at("step-1.damaged-2")],
+    };
+    assert_eq!(leftovers(&*files, Path::new(DIR)).unwrap(), expected);
+    assert!(files.tree_bytes(&at("step-6")).unwrap() > 1000);
 }
 
 #[test]

@@ -190,6 +190,20 @@ impl Files for Simulated {
             None => Err(ErrorKind::NotFound.into()),
         }
     }
+
+    fn tree_bytes(&self, path: &Path) -> io::Result<u64> {
+        let (dir, name) = self.place(path)?;
+        let node = locked(&dir).now.get(&name).cloned();
+        Ok(bytes_of(&node.ok_or(ErrorKind::NotFound)?))
+    }
+}
+
+/// The bytes of a file, or of all files below a folder.
+fn bytes_of(node: &Node) -> u64 {
+    match node {
+        Node::File(file) => locked(file).now.len() as u64,
+        Node::Dir(dir) => locked(dir).now.values().map(bytes_of).sum(),
+    }
 }
 
 struct Opened(Arc<Mutex<Data>>);

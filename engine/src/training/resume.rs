@@ -1,0 +1,162 @@
+//! Where training begins in a run's folder: at step 0, after the latest checkpoint, or not at all.
+//!
+//! The first process decides, and all processes come to the same end: they begin at the same step, or fail with the
+//! same words. Nothing in the folder is changed before the decision is made.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::alive::alive;
+use super::{Event, Observer, RunDir, Summary, TrainError, identity};
+use crate::blame::Blame;
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
+use crate::job::Job;
+use crate::launch::{Phase, ProcessGroup};
+use crate::model::{ModelSpec, TrainingRules};
+use rankine_reader::Dataset;
+
+/// A run's folder that training is to begin in.
+#[derive(Clone, Copy)]
+pub(super) struct Folder<'a> {
+    pub(super) path: &'a Path,
+    /// Whether to begin at step 0 whatever is there.
+    pub(super) restart: bool,
+    pub(super) files: &'a Arc<dyn Files>,
+    pub(super) processes: &'a ProcessGroup,
+}
+
+/// What is to be trained there.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) job: &'a Job,
+    pub(super) dataset: &'a Dataset,
+    pub(super) spec: &'a ModelSpec,
+    pub(super) rules: &'a TrainingRules,
+}
+
+/// What is to be done.
+pub(super) enum Begin {
+    /// Nothing: the run has come to its end, and this is what it came to.
+    Finished(Box<Summary>),
+    /// Training.
+    Train {
+        /// The folder, locked; of the first process.
+        run: Option<RunDir>,
+        /// The checkpoint to go on from, unless training begins at step 0.
+        from: Option<Arc<Checkpoint>>,
+    },
+}
+
+/// What the first process tells the others.
+#[derive(Serialize, Deserialize)]
+enum Verdict {
+    Finished(Box<Summary>),
+    From(Option<u64>),
+    Refused { words: String, blame: Blame },
+}
+
+/// Decides where training begins. All processes call this.
+///
+/// # Errors
+/// [`TrainError::RunDir`], [`TrainError::Write`], [`TrainError::Checkpoint`] and [`TrainError::Data`] of the first
+/// process, and [`TrainError::Refused`] with the same words of all others; [`TrainError::Processes`].
+pub(super) fn begin(
+    folder: Folder<'_>,
+    wanted: Wanted<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Begin, TrainError> {
+    const WHAT: &str = "where training begins";
+    let Folder { path, files, processes, .. } = folder;
+    if !processes.is_first() {
+        let text = processes.of_first(WHAT, &[])?;
+        let verdict = serde_json::from_slice(&text)
+            .map_err(|error| TrainError::Device(format!("rank 0 sent no verdict on {WHAT}: {error}")))?;
+        return match verdict {
+            Verdict::Finished(summary) => Ok(Begin::Finished(summary)),
+            Verdict::Refused { words, blame } => Err(TrainError::Refused { words, blame }),
+            Verdict::From(step) => {
+                let dir = RunDir::checkpoints_path(path);
+                let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
+                let from = step.map(open).transpose()?.map(Arc::new);
+                processes.does(Phase::Preparing, 0);
+                Ok(Begin::Train { run: None, from })
+            }
+        };
+    }
+    let decided = decide(folder, wanted, observer);
+    let verdict = match &decided {
+        Ok(Begin::Finished(summary)) => Verdict::Finished(summary.clone()),
+        Ok(Begin::Train { from, .. }) => {
+            Verdict::From(from.as_ref().map(|checkpoint| checkpoint.manifest().train.step))
+        }
+        Err(error) => Verdict::Refused { words: error.to_string(), blame: error.blame() },
+    };
+    processes.of_first(WHAT, &serde_json::to_vec(&verdict).expect("a verdict is plain data"))?;
+    processes.does(Phase::Preparing, 0);
+    decided
+}
+
+fn decide(
+    Folder { path, restart, files, processes }: Folder<'_>,
+    Wanted { job, dataset, spec, rules }: Wanted<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Begin, TrainError> {
+    let mut run = RunDir::resume(path, job)?;
+    let dir = RunDir::checkpoints_path(path);
+    if restart {
+        return anew(run, true, job, observer);
+    }
+    if let Some(summary) = RunDir::finished(path)? {
+        return Ok(Begin::Finished(Box::new(summary)));
+    }
+    let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
+    let Some(from) = found else { return anew(run, false, job, observer) };
+    identity::check(&from, (job, dataset), (spec, rules))?;
+    for skipped in &skipped {
+        checkpoint::set_aside(&**files, &dir, skipped.step)?;
+        observer.observe(Event::Skipped(skipped));
+    }
+    clean_up(&**files, &dir, observer)?;
+    let step = from.manifest().train.step;
+    if let Some(path) = run.go_on(step, job)? {
+        observer.observe(Event::Kept { path: &path });
+    }
+    observer.observe(Event::Resumed { step, path: from.path() });
+    Ok(Begin::Train { run: Some(run), from: Some(Arc::new(from)) })
+}
+
+/// Begins at step 0, and keeps what is there.
+fn anew(
+    mut run: RunDir,
+    restarted: bool,
+    job: &Job,
+    observer: &mut dyn Observer,
+) -> Result<Begin, TrainError> {
+    if let Some(path) = run.start_over()? {
+        observer.observe(Event::Kept { path: &path });
+    }
+    run.go_on(0, job)?;
+    observer.observe(Event::Anew { restarted });
+    Ok(Begin::Train { run: Some(run), from: None })
+}
+
+/// Removes what processes left that ended while they wrote or removed a checkpoint, and reports damaged checkpoints. No
+/// other process is at work in the run's folder: this one has its lock.
+fn clean_up(files: &dyn Files, dir: &Path, observer: &mut dyn Observer) -> Result<(), CheckpointError> {
+    let found = checkpoint::leftovers(files, dir)?;
+    let bytes = |path: &Path| files.tree_bytes(path).unwrap_or(0);
+    for path in &found.partial {
+        let bytes = bytes(path);
+        match files.remove_dir(path) {
+            Ok(()) => observer.observe(Event::Removed { path, bytes }),
+            // It is in nobody's way.
+            Err(error) => tracing::warn!("cannot remove {}: {error}", path.display()),
+        }
+    }
+    for path in &found.damaged {
+        observer.observe(Event::Damaged { path, bytes: bytes(path) });
+    }
+    Ok(())
+}

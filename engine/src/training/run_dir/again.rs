@@ -1,0 +1,213 @@
+//! Going on in a run's folder, and starting over in it. What an earlier attempt left there is kept, or moved within the
+//! folder; nothing of it is removed.
+
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{RunDir, Summary, TrainError, unreadable};
+use crate::job::Job;
+
+impl RunDir {
+    /// The summary of a run that has come to its end.
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`] where it cannot be read, or is not what was written.
+    pub(in crate::training) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
+        let path = path.join(Self::SUMMARY_NAME);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| unreadable(&path, &error))?,
+        };
+        let summary = serde_json::from_slice(&text);
+        summary.map(Some).map_err(|error| {
+            TrainError::RunDir(format!(
+                "{} is damaged: {error}. Move it elsewhere to train from the last checkpoint to the end again; \
+                 --restart starts over",
+                path.display()
+            ))
+        })
+    }
+
+    /// Whether steps were reported here.
+    pub(in crate::training) fn has_log(&self) -> bool {
+        self.metrics.metadata().is_ok_and(|metadata| metadata.len() > 0)
+    }
+
+    /// Goes on after a step: the log loses what it has of later steps, the job becomes this one, and the model that an
+    /// interrupted end left goes. A finished run's model and summary are moved to a folder `finished-step-N`, whose
+    /// path is returned: until the run has come to its new end, they are all that it has.
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`], [`TrainError::Write`].
+    pub(in crate::training) fn go_on(&mut self, step: u64, job: &Job) -> Result<Option<PathBuf>, TrainError> {
+        let kept = Self::finished(&self.path)?.map(|summary| self.keep_finished(&summary)).transpose()?;
+        let path = self.path.join(Self::METRICS_NAME);
+        let text = fs::read(&path).map_err(|error| unreadable(&path, &error))?;
+        let written = self.metrics.set_len(lines_up_to(&text, step) as u64);
+        written.and_then(|()| self.metrics.sync_all()).map_err(failed(&path))?;
+        let model = Self::model_path(&self.path);
+        if is_there(&model) {
+            fs::remove_dir_all(&model).map_err(failed(&model))?;
+        }
+        self.write_job(job)?;
+        Ok(kept)
+    }
+
+    /// Moves what a finished run came to out of the way.
+    fn keep_finished(&self, summary: &Summary) -> Result<PathBuf, TrainError> {
+        let kept = self.fresh_folder(&format!("finished-step-{}", summary.train.steps))?;
+        self.copy_to(&kept, Self::JOB_NAME)?;
+        // The summary goes last: without it the model would be taken for what an interrupted end left.
+        for name in [Self::MODEL_NAME, Self::SUMMARY_NAME] {
+            self.move_to(&kept, name)?;
+            sync(&kept)?;
+        }
+        sync(&self.path)?;
+        Ok(kept)
+    }
+
+    /// Moves all that earlier attempts left to a folder `before-restart-N`, itself a run's folder that can be resumed,
+    /// and empties the log. Returns that folder, or `None` where there is nothing to move.
+    ///
+    /// # Errors
+    /// [`TrainError::Write`]; what was moved until then is in the new folder.
+    pub(in crate::training) fn start_over(&mut self) -> Result<Option<PathBuf>, TrainError> {
+        let checkpoints = Self::checkpoints_path(&self.path);
+        let names = [Self::MODEL_NAME, Self::SUMMARY_NAME, Self::TUNING_NAME, Self::MACHINE_NAME];
+        if !self.has_log()
+            && !is_there(&checkpoints)
+            && !names.iter().any(|name| is_there(&self.path.join(name)))
+        {
+            return Ok(None);
+        }
+        let kept = self.fresh_folder("before-restart")?;
+        self.copy_to(&kept, Self::JOB_NAME)?;
+        self.copy_to(&kept, Self::METRICS_NAME)?;
+        names.iter().try_for_each(|name| self.move_to(&kept, name))?;
+        if is_there(&checkpoints) {
+            // Checkpoints may lie on another file system, behind a link or a mount: they stay there.
+            let moved = if checkpoints.is_symlink() {
+                Err(ErrorKind::CrossesDevices.into())
+            } else {
+                fs::rename(&checkpoints, Self::checkpoints_path(&kept))
+            };
+            moved.or_else(|_| move_entries(&checkpoints, &kept)).map_err(failed(&checkpoints))?;
+        }
+        sync(&kept)?;
+        sync(&self.path)?;
+        // Its lock stays with it.
+        let emptied = self.metrics.set_len(0).and_then(|()| self.metrics.sync_all());
+        emptied.map_err(failed(&self.path.join(Self::METRICS_NAME)))?;
+        Ok(Some(kept))
+    }
+
+    /// Makes a new folder in the run's, with a number behind its name where that is taken.
+    fn fresh_folder(&self, name: &str) -> Result<PathBuf, TrainError> {
+        let mut path = self.path.join(name);
+        for number in 2u32.. {
+            match fs::create_dir(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    path = self.path.join(format!("{name}-{number}"));
+                }
+                made => return made.map(|()| path.clone()).map_err(failed(&path)),
+            }
+        }
+        unreachable!("a folder with four billion entries")
+    }
+
+    fn move_to(&self, folder: &Path, name: &str) -> Result<(), TrainError> {
+        let path = self.path.join(name);
+        match fs::rename(&path, folder.join(name)) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            moved => moved.map_err(failed(&path)),
+        }
+    }
+
+    fn copy_to(&self, folder: &Path, name: &str) -> Result<(), TrainError> {
+        let (path, copy) = (self.path.join(name), folder.join(name));
+        match fs::copy(&path, &copy) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            copied => copied.and_then(|_| File::open(&copy)?.sync_all()).map_err(failed(&copy)),
+        }
+    }
+}
+
+/// Whether there is anything of that name, be it a link that leads nowhere.
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
+}
+
+fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> TrainError {
+    let path = path.to_owned();
+    move |source| TrainError::Write { path, source }
+}
+
+fn sync(dir: &Path) -> Result<(), TrainError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
+}
+
+/// Moves the entries of a folder into a new folder in it, with the name of another one.
+fn move_entries(from: &Path, named: &Path) -> std::io::Result<()> {
+    let to = from.join(named.file_name().unwrap_or_default());
+    let entries: Vec<_> = fs::read_dir(from)?.collect::<Result<_, _>>()?;
+    fs::create_dir(&to)?;
+    for entry in entries {
+        // What earlier restarts moved stays where it is.
+        if entry.file_name().to_string_lossy().starts_with("step-") {
+            fs::rename(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    File::open(&to)?.sync_all()?;
+    File::open(from)?.sync_all()
+}
+
+/// How many bytes of a log to keep: up to the last whole line of a step up to this one. Lines before it that cannot be
+/// read stay, too: a torn line says nothing about those behind it.
+fn lines_up_to(text: &[u8], step: u64) -> usize {
+    #[derive(Deserialize)]
+    struct Line {
+        step: u64,
+    }
+    let mut end = 0;
+    let mut kept = 0;
+    for line in text.split_inclusive(|&byte| byte == b'\n') {
+        end += line.len();
+        let read = serde_json::from_slice::<Line>(line);
+        if line.ends_with(b"\n") && read.is_ok_and(|line| line.step <= step) {
+            kept = end;
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_kept_up_to_a_step() {
+        let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
+        let text = [10, 20, 20, 30].map(line).concat();
+        for (step, lines) in [(9, 0), (10, 1), (19, 1), (20, 3), (40, 4)] {
+            assert_eq!(lines_up_to(text.as_bytes(), step), lines * line(10).len());
+        }
+        // A last line that was cut off goes.
+        assert_eq!(lines_up_to(&text.as_bytes()[..text.len() - 1], 40), 3 * line(10).len());
+        assert_eq!(lines_up_to(b"", 40), 0);
+    }
+
+    /// What a failure of power or a full disk left in the middle of a log takes nothing along.
+    #[test]
+    fn a_torn_line_takes_no_others_along() {
+        let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
+        for torn in ["{\"kind\":\"tra", "{\"kind\":\"tra\n", "\0\0\0\0", "\n", "{\"step\":\"x\"}\n"] {
+            let text = [&line(10), torn, &line(20), &line(30), &line(40)].concat();
+            // A line that follows a torn one without a line feed is part of it.
+            let kept = line(10).len() + torn.len() + 2 * line(20).len();
+            assert_eq!(lines_up_to(text.as_bytes(), 30), kept, "{torn:?}");
+        }
+    }
+}

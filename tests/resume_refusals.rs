@@ -1,0 +1,359 @@
+//! What `--resume` refuses, and that it changes nothing then: checkpoints that cannot be read or are damaged, finished
+//! runs of other jobs, other data.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{
+    BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine, run, weights,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+mod support;
+
+const COMMON: [&str; 7] = [
+    "train.epochs=2",
+    "train.batch_size=70",
+    "train.log_every_steps=5",
+    "train.shuffle_window_blocks=2",
+    "eval.every_steps=40",
+    "checkpoint.every_steps=25",
+    "device.threads=2",
+];
+/// Steps of two epochs.
+const STEPS: u64 = 86;
+
+/// How often a case of files is repeated: often in the long version.
+fn times() -> usize {
+    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 }
+}
+
+/// A dataset, a finished run `whole`, and a run `interrupted` that has checkpoints of steps 25 and 50 and a log up to
+/// step 60.
+struct Runs {
+    place: Place,
+    job: String,
+}
+
+impl Runs {
+    fn new() -> Self {
+        let place = Place::new();
+        generate(&place, SHAPE, 3001, 500);
+        let job = job(&place);
+        let runs = Self { place, job };
+        runs.train("whole", &[]).with(SUCCESS);
+        runs.train("interrupted", &["--set", "train.max_steps=60"]).with(SUCCESS);
+        fs::remove_file(runs.place.path("interrupted/summary.json"))
+            .expect("the files of a test can be changed");
+        fs::remove_dir_all(runs.place.path("interrupted/model")).expect("the files of a test can be changed");
+        runs
+    }
+
+    fn command(&self, name: &str, more: &[&str]) -> Command {
+        let mut command = rankine();
+        command.args(["train", &self.job, "--quiet", "--run-dir", &self.place.word(name)]);
+        command.args(COMMON.iter().flat_map(|set| ["--set", set])).args(more);
+        command
+    }
+
+    fn train(&self, name: &str, more: &[&str]) -> Ended {
+        Ended::of(self.command(name, more))
+    }
+
+    /// The same, with all that it has to say.
+    fn train_aloud(&self, name: &str, more: &[&str]) -> Ended {
+        let mut command = self.command(name, more);
+        command.env("RANKINE_LOG", "info");
+        Ended::of(command)
+    }
+
+    /// A copy of a run under another name, in place of what has that name.
+    fn copy(&self, from: &str, to: &str) {
+        let (from, to) = (self.place.path(from), self.place.path(to));
+        if to.exists() {
+            fs::remove_dir_all(&to).expect("the files of a test can be changed");
+        }
+        let copied = Command::new("cp").arg("-a").args([&from, &to]).status();
+        assert!(copied.is_ok_and(|copied| copied.success()));
+    }
+
+    /// The command is refused with these words, and nothing in the run's folder changes.
+    #[track_caller]
+    fn refuses(&self, name: &str, more: &[&str], code: i32, words: &[&str]) {
+        let before = listing(&self.place.path(name));
+        self.train(name, more).with(code).says(words);
+        let after = listing(&self.place.path(name));
+        assert!(after == before, "{name} was changed: {:?} and {:?}", before.keys(), after.keys());
+    }
+
+    fn steps_logged(&self, name: &str) -> Vec<u64> {
+        let lines = json_lines(&self.place.path(name).join("metrics.jsonl"));
+        lines.iter().map(|line| line["step"].as_u64().expect("a line has its step")).collect()
+    }
+}
+
+/// Every name below a folder with its bytes; of links, where they lead.
+fn listing(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let (mut found, mut folders) = (BTreeMap::new(), vec![dir.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("the folder can be read") {
+            let path = entry.expect("the folder can be read").path();
+            let name = support::word(&path);
+            let kind = fs::symlink_metadata(&path).expect("the file is there").file_type();
+            let bytes = if kind.is_symlink() {
+                fs::read_link(&path).expect("the link can be read").into_os_string().into_encoded_bytes()
+            } else if kind.is_dir() {
+                folders.push(path);
+                Vec::new()
+            } else if kind.is_file() {
+                fs::read(&path).expect("the files of a test can be changed")
+            } else {
+                b"neither a file nor a folder".to_vec()
+            };
+            found.insert(name, bytes);
+        }
+    }
+    found
+}
+
+/// Changes the content of a sealed file and seals it again.
+fn reseal(path: &Path, change: impl FnOnce(&str) -> String) {
+    let text = fs::read_to_string(path).expect("the files of a test can be changed");
+    let begin = text.find("\"content\": ").expect("it is sealed") + "\"content\": ".len();
+    let content = text[begin..text.rfind('}').expect("it is sealed")].trim_end();
+    let changed = change(content);
+    let sums = [content, &changed].map(|content| format!("{:016x}", xxh3_64(content.as_bytes())));
+    fs::write(path, text.replace(content, &changed).replace(&sums[0], &sums[1]))
+        .expect("the files of a test can be changed");
+}
+
+fn flip_a_bit(path: &Path) {
+    let mut bytes = fs::read(path).expect("the files of a test can be changed");
+    let at = bytes.len() - 100;
+    bytes[at] ^= 4;
+    fs::write(path, bytes).expect("the files of a test can be changed");
+}
+
+/// Puts a link that leads nowhere, to itself, or a folder, in the place of a file; or nothing.
+fn spoil(path: &Path, with: &str) {
+    if path.is_dir() {
+        fs::remove_dir_all(path).expect("the files of a test can be changed")
+    } else {
+        fs::remove_file(path).expect("the files of a test can be changed")
+    }
+    match with {
+        "nothing" => {}
+        "a folder" => fs::create_dir(path).expect("the files of a test can be changed"),
+        "a dangling link" => symlink("nowhere", path).expect("the files of a test can be changed"),
+        "a loop" => symlink(path.file_name().expect("the files of a test can be changed"), path)
+            .expect("the files of a test can be changed"),
+        "a FIFO" => {
+            let made = Command::new("mkfifo").arg(path).status();
+            assert!(made.is_ok_and(|made| made.success()));
+        }
+        with => panic!("{with}"),
+    }
+}
+
+#[test]
+fn an_unreadable_checkpoint_ends_the_command_and_changes_nothing() {
+    let runs = Runs::new();
+    for _ in 0..times() {
+        for file in ["manifest.json", "shard-00000.json", "shard-00000.safetensors", "job.toml"] {
+            for with in ["nothing", "a folder", "a dangling link", "a loop", "a FIFO"] {
+                runs.copy("interrupted", "run");
+                let path = runs.place.path("run/checkpoints/step-50").join(file);
+                spoil(&path, with);
+                // A folder without a manifest has no other cause than a missing file.
+                let missing = file == "manifest.json" && ["nothing", "a dangling link"].contains(&with);
+                let code = if missing { USAGE } else { FAILED };
+                let named = if missing { "step-50".to_owned() } else { support::word(&path) };
+                runs.refuses("run", &["--resume"], code, &[&named, "Nothing was changed", "--restart"]);
+            }
+        }
+        // As the message says: without that folder the one before is taken.
+        fs::rename(runs.place.path("run/checkpoints/step-50"), runs.place.path("moved")).unwrap();
+        runs.train("run", &["--resume"]).with(SUCCESS);
+        assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
+        fs::remove_dir_all(runs.place.path("moved")).unwrap();
+    }
+    // A folder of checkpoints that leads nowhere is not one without checkpoints.
+    for with in ["a dangling link", "a loop"] {
+        runs.copy("interrupted", "run");
+        spoil(&runs.place.path("run/checkpoints"), with);
+        runs.refuses("run", &["--resume"], FAILED, &["cannot read", "run/checkpoints"]);
+    }
+}
+
+/// Any operation of opening checkpoints fails, as on a network file system that is away for a moment: the next try goes
+/// on as if nothing had been.
+#[test]
+fn a_failing_disk_ends_the_command_and_changes_nothing() {
+    let runs = Runs::new();
+    runs.copy("interrupted", "run");
+    let operations = if times() > 1 { 1..=16 } else { 2..=4 };
+    for operation in operations {
+        let before = listing(&runs.place.path("run"));
+        let mut command = runs.command("run", &["--resume"]);
+        command.env("RANKINE_TEST_FAULT", format!("{operation}:eio"));
+        Ended::of(command).with(FAILED).says(&["Input/output error", "checkpoints"]);
+        assert!(listing(&runs.place.path("run")) == before, "operation {operation}");
+    }
+    runs.train("run", &["--resume"]).with(SUCCESS);
+    assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
+}
+
+/// As another user, whom the file system refuses the file.
+#[test]
+fn a_checkpoint_without_permission_ends_the_command() {
+    const NOBODY: u32 = 65534;
+    let runs = Runs::new();
+    fs::set_permissions(runs.place.path(""), Permissions::from_mode(0o755)).unwrap();
+    let owned = Command::new("chown").args(["-R", "65534", &runs.place.word("interrupted")]).output();
+    let mut command = runs.command("interrupted", &["--resume"]);
+    command.uid(NOBODY);
+    if !owned.is_ok_and(|owned| owned.status.success()) || command.output().is_err() {
+        support::told("skipped: this user cannot run the command as another one");
+        return;
+    }
+    // That run has come to its end; the same again with a file that its owner may not read.
+    fs::remove_file(runs.place.path("interrupted/summary.json")).unwrap();
+    let shard = runs.place.path("interrupted/checkpoints/step-75/shard-00000.safetensors");
+    for _ in 0..times() {
+        fs::set_permissions(&shard, Permissions::from_mode(0o000)).unwrap();
+        let before = listing(&runs.place.path("interrupted"));
+        let mut command = runs.command("interrupted", &["--resume"]);
+        command.uid(NOBODY);
+        Ended::of(command).with(FAILED).says(&["Permission denied", "step-75", "Nothing was changed"]);
+        assert!(listing(&runs.place.path("interrupted")) == before);
+    }
+}
+
+#[test]
+fn a_checkpoint_of_a_newer_version_ends_the_command() {
+    let runs = Runs::new();
+    for _ in 0..times() {
+        runs.copy("interrupted", "run");
+        let manifest = runs.place.path("run/checkpoints/step-50/manifest.json");
+        let text = fs::read_to_string(&manifest).unwrap();
+        fs::write(&manifest, text.replacen("\"format\": 1", "\"format\": 2", 1)).unwrap();
+        let words =
+            ["format 2", "manifest.json", "the version of Rankine that wrote it", "Nothing was changed"];
+        runs.refuses("run", &["--resume"], USAGE, &words);
+        // Content that is whole, and that this version does not know.
+        fs::write(&manifest, &text).unwrap();
+        reseal(&manifest, |content| content.replacen('{', "{\n    \"signature\": 1,", 1));
+        runs.refuses("run", &["--resume"], USAGE, &["its checksum holds", "Nothing was changed"]);
+        fs::write(&manifest, &text).unwrap();
+        runs.train("run", &["--resume"]).with(SUCCESS);
+    }
+}
+
+#[test]
+fn without_a_usable_checkpoint_only_restart_begins_anew() {
+    let runs = Runs::new();
+    for _ in 0..times() {
+        runs.copy("interrupted", "run");
+        for step in [25, 50] {
+            flip_a_bit(&runs.place.path(&format!("run/checkpoints/step-{step}/shard-00000.safetensors")));
+        }
+        let words =
+            ["no checkpoint in", "step-50", "step-25", "nothing was changed", "--restart", "--run-dir"];
+        runs.refuses("run", &["--resume"], BAD_DATA, &words);
+        // Checkpoints that were set aside, by a version that did so, are checkpoints.
+        for step in [25, 50] {
+            let path = runs.place.path(&format!("run/checkpoints/step-{step}"));
+            fs::rename(&path, path.with_extension("damaged")).unwrap();
+        }
+        runs.refuses("run", &["--resume"], BAD_DATA, &["step-50.damaged", "step-25.damaged", "--restart"]);
+        let before = listing(&runs.place.path("run"));
+        runs.train("run", &["--restart"]).with(SUCCESS);
+        assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
+        // All that was there is there still.
+        let kept = runs.place.path("run/before-restart");
+        let now = listing(&kept);
+        for (name, bytes) in before {
+            let name = name.replacen("/run/", "/run/before-restart/", 1);
+            assert!(now.get(&name) == Some(&bytes), "{name} is not what it was");
+        }
+        // Starting over again keeps that, too; and what it kept is a run that can be resumed.
+        runs.train("run", &["--restart", "--set", "train.max_steps=30"]).with(SUCCESS);
+        assert!(listing(&kept) == now);
+        assert!(weights(&runs.place, "run/before-restart-2") == weights(&runs.place, "whole"));
+        runs.train("run/before-restart-2", &["--resume"]).with(SUCCESS);
+    }
+    runs.train("run", &["--restart", "--resume"]).with(USAGE);
+    runs.train("new", &["--restart"]).with(SUCCESS);
+    assert!(!runs.place.path("new/before-restart").exists());
+    run(["train", &runs.job, "--restart"]).with(USAGE).says(&["--run-dir"]);
+}
+
+/// Where checkpoints are kept on another file system, behind a link, they stay there, and so do new ones.
+#[test]
+fn starting_over_leaves_a_linked_folder_of_checkpoints_where_it_is() {
+    let runs = Runs::new();
+    runs.copy("interrupted", "run");
+    fs::rename(runs.place.path("run/checkpoints"), runs.place.path("scratch")).unwrap();
+    symlink(runs.place.path("scratch"), runs.place.path("run/checkpoints")).unwrap();
+    runs.train("run", &["--restart"]).with(SUCCESS);
+    for name in ["before-restart/step-25", "before-restart/step-50", "step-25", "step-50", "step-75"] {
+        assert!(runs.place.path("scratch").join(name).join("manifest.json").is_file(), "{name}");
+    }
+    assert!(runs.place.path("run/checkpoints").is_symlink());
+}
+
+/// A run that was killed before its first checkpoint begins again, says so, and keeps the log of what it did.
+#[test]
+fn a_run_without_checkpoints_begins_again_and_keeps_its_log() {
+    let runs = Runs::new();
+    runs.copy("interrupted", "run");
+    fs::remove_dir_all(runs.place.path("run/checkpoints")).unwrap();
+    let log = fs::read(runs.place.path("run/metrics.jsonl")).unwrap();
+    let words = ["there is no checkpoint to resume from", "training begins at step 0", "before-restart"];
+    runs.train_aloud("run", &["--resume"]).with(SUCCESS).says(&words);
+    assert!(fs::read(runs.place.path("run/before-restart/metrics.jsonl")).unwrap() == log);
+    assert_eq!(runs.steps_logged("run"), runs.steps_logged("whole"));
+}
+
+/// A torn line in the middle of the log, as a full disk or a failure of power leaves it, takes none of the later lines
+/// along.
+#[test]
+fn the_log_is_never_cut_below_the_step_that_training_resumes_from() {
+    let runs = Runs::new();
+    for (number, torn) in ["{\"kind\":\"tra\n", "\0\0\0\0\n", "no line\n"].into_iter().enumerate() {
+        runs.copy("interrupted", "run");
+        let log = runs.place.path("run/metrics.jsonl");
+        let text = fs::read_to_string(&log).unwrap();
+        let at = text.match_indices('\n').nth(2 + number).unwrap().0 + 1;
+        fs::write(&log, [&text[..at], torn, &text[at..]].concat()).unwrap();
+        runs.train("run", &["--resume"]).with(SUCCESS);
+        let text = fs::read_to_string(&log).unwrap();
+        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let steps: Vec<_> = lines.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+        assert_eq!(steps, runs.steps_logged("whole"), "after {torn:?}");
+        assert!(text.contains(torn));
+    }
+    assert_eq!(runs.steps_logged("whole").last(), Some(&STEPS));
+}
+
+#[test]
+fn leftovers_of_dead_processes_are_removed_or_reported() {
+    let runs = Runs::new();
+    for _ in 0..times() {
+        runs.copy("interrupted", "run");
+        let partial = runs.place.path("run/checkpoints/step-60.partial");
+        fs::create_dir(&partial).unwrap();
+        fs::write(partial.join("shard-00000.safetensors"), vec![0; 123_456]).unwrap();
+        flip_a_bit(&runs.place.path("run/checkpoints/step-50/shard-00000.safetensors"));
+        let told = runs.train_aloud("run", &["--resume"]).with(SUCCESS);
+        told.says(&["removed", "step-60.partial (123.5 kB)", "step-50.damaged (", "is a damaged checkpoint"]);
+        assert!(!partial.exists());
+        assert!(runs.place.path("run/checkpoints/step-50.damaged").is_dir());
+        assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
+    }
+}
