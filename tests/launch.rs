@@ -1,13 +1,24 @@
-//! Processes that meet: real ones, under the variables that launchers set.
+//! Processes that meet: real ones, under the variables that launchers set, and beside strangers at their port. With
+//! `RANKINE_TEST_LONG` set, each race is run 50 times.
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
 
-use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
+use strangers::Strangers;
 use support::{LOST, Place, SUCCESS, USAGE, generate, job, rankine};
 
+#[path = "support/strangers.rs"]
+mod strangers;
 mod support;
+
+const SECRET: &str = "tests share this secret: 6c1f09";
 
 /// A port that nobody has: one that the system has just given away.
 fn free_port() -> u16 {
@@ -163,5 +174,196 @@ fn processes_that_cannot_train_together_say_why() {
             assert_eq!(told, rank == 0, "{stderr}");
         }
         assert!(!place.path("run").exists());
+    }
+}
+
+fn repeats() -> usize {
+    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 }
+}
+
+/// A process of a job of three that meet at a port of this host.
+fn member(rank: usize, port: u16) -> Command {
+    member_at(rank, &format!("127.0.0.1:{port}"), "30")
+}
+
+fn member_at(rank: usize, meet: &str, timeout: &str) -> Command {
+    let mut command = rankine();
+    command.args(["doctor", "--cluster", "--json", "--meet-timeout", timeout, "--ranks", "3"]);
+    command.args(["--rank", &rank.to_string(), "--meet", meet]);
+    command.env_remove("RANKINE_SECRET").env_remove("RANKINE_SECRET_FILE").env_remove("RANKINE_JOB_ID");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn with_secret(rank: usize, port: u16) -> Child {
+    member(rank, port).env("RANKINE_SECRET", SECRET).spawn().unwrap()
+}
+
+/// A rank 0 that listens, with what its stderr says from then on.
+fn listening(command: &mut Command) -> (Child, BufReader<impl Read + use<>>) {
+    let mut first = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stderr = BufReader::new(first.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("rank 0 listens on") {
+        line.clear();
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "rank 0 ended before it listened");
+    }
+    (first, stderr)
+}
+
+#[test]
+fn strangers_neither_end_a_job_nor_keep_its_ranks_out() {
+    for round in 0..repeats() {
+        let port = free_port();
+        // Few files: a flood that rank 0 does not stop takes all of them.
+        let mut first = Command::new("sh");
+        let inner = member(0, port);
+        first
+            .args(["-c", "ulimit -n 150; exec \"$0\" \"$@\""])
+            .arg(inner.get_program())
+            .args(inner.get_args());
+        first.env("RANKINE_SECRET", SECRET).stdout(Stdio::piped());
+        let (first, mut stderr) = listening(&mut first);
+        let strangers = Strangers::at(port, 3);
+        thread::sleep(Duration::from_secs(1));
+        let begun = Instant::now();
+        let others = [1, 2].map(|rank| with_secret(rank, port));
+        for other in others {
+            let (code, _, stderr) = ended(other);
+            assert_eq!(code, Some(SUCCESS), "round {round}: {stderr}");
+        }
+        assert!(begun.elapsed() < Duration::from_secs(25), "round {round}: it took {:?}", begun.elapsed());
+        assert!(strangers.connected() > 200, "round {round}: {} connections", strangers.connected());
+        let mut words = String::new();
+        stderr.read_to_string(&mut words).unwrap();
+        let (code, stdout, _) = ended(first);
+        assert_eq!(code, Some(SUCCESS), "round {round}: {words}");
+        assert!(stdout.contains("\"exchange_ms\""), "{stdout}");
+        // Whoever floods the port does not flood the log.
+        assert!(words.lines().count() < 60, "{words}");
+    }
+}
+
+#[test]
+fn a_wrong_secret_and_a_second_process_of_a_rank_are_refused_and_the_job_goes_on() {
+    for _ in 0..repeats() {
+        let port = free_port();
+        let (first, mut stderr) = listening(member(0, port).env("RANKINE_SECRET", SECRET));
+        let one = with_secret(1, port);
+        let wrong = member(2, port).env("RANKINE_SECRET", "tests do not share this one").spawn().unwrap();
+        let without = member(2, port).spawn().unwrap();
+        // Rank 1 is let in, and then comes again.
+        thread::sleep(Duration::from_secs(1));
+        let again = with_secret(1, port);
+        for (refused, words) in [
+            (wrong, "came as rank 2: its secret is not rank 0's"),
+            (without, "came as rank 2: rank 0 has a secret and it has none"),
+            (again, "came as rank 1: another process is that rank"),
+        ] {
+            let begun = Instant::now();
+            let (code, _, stderr) = ended(refused);
+            assert_eq!(code, Some(USAGE), "{stderr}");
+            assert!(stderr.contains("error: rank 0 at 127.0.0.1") && stderr.contains(words), "{stderr}");
+            assert!(begun.elapsed() < Duration::from_secs(15));
+        }
+        let two = with_secret(2, port);
+        for other in [one, two] {
+            let (code, _, stderr) = ended(other);
+            assert_eq!(code, Some(SUCCESS), "{stderr}");
+        }
+        let mut words = String::new();
+        stderr.read_to_string(&mut words).unwrap();
+        assert_eq!(ended(first).0, Some(SUCCESS), "{words}");
+        assert!(words.contains("that came as rank 2 of 3 was refused: "), "{words}");
+    }
+}
+
+#[test]
+fn rank_0_listens_where_it_is_told_and_warns_where_others_can_come() {
+    const OPEN: &str = "without a secret: whoever reaches this port can join the job";
+    for (meet, secret, warned) in [
+        ("127.0.0.1", false, false),
+        ("localhost", false, false),
+        ("0.0.0.0", false, true),
+        ("0.0.0.0", true, false),
+        ("192.0.2.7", false, true),
+    ] {
+        let port = free_port();
+        let mut command = member_at(0, &format!("{meet}:{port}"), "1.5");
+        if secret {
+            command.env("RANKINE_SECRET", SECRET);
+        }
+        let mut child = command.spawn().unwrap();
+        let listens = (0..100).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        // All of 127.0.0.0/8 is this host: whoever listens everywhere is found there, too.
+        let everywhere = TcpStream::connect(("127.0.0.2", port)).is_ok();
+        let mut words = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut words).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(LOST), "{words}");
+        let loopback = ["127.0.0.1", "localhost"].contains(&meet);
+        assert!(listens && everywhere != loopback, "{meet}: {listens}, {everywhere}: {words}");
+        assert_eq!(words.contains(OPEN), warned, "{meet}: {words}");
+        assert_eq!(words.contains("RANKINE_SECRET_FILE"), warned, "{meet}: {words}");
+        let replaced =
+            words.contains("`192.0.2.7` resolves to 192.0.2.7:") && words.contains("is no address of this");
+        assert_eq!(replaced, meet == "192.0.2.7", "{words}");
+    }
+}
+
+#[test]
+fn secrets_come_by_the_environment_or_a_private_file_and_are_never_shown() {
+    let (place, port) = (Place::new(), free_port());
+    let path = place.file("secret", format!("{SECRET}\n"));
+    let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0o644);
+    for refused in [
+        member(0, port).args(["--secret-file", &path]),
+        member(0, port).env("RANKINE_SECRET_FILE", &path),
+        member(0, port).env("RANKINE_SECRET_FILE", place.word("missing")),
+        member(0, port).env("RANKINE_SECRET", "short"),
+        member(0, port).env("RANKINE_SECRET", ""),
+        member(0, port).envs([("RANKINE_SECRET", SECRET), ("RANKINE_SECRET_FILE", &path)]),
+        // There is no argument for a secret: all users of a host can read it there.
+        member(0, port).args(["--secret", SECRET]),
+    ] {
+        let (code, _, stderr) = ended(refused.spawn().unwrap());
+        assert_eq!(code, Some(USAGE), "{stderr}");
+        assert!(stderr.contains("secret") || stderr.contains("RANKINE_SECRET"), "{stderr}");
+        assert!(!stderr.contains("listens") && !stderr.contains("panicked"), "{stderr}");
+    }
+    mode(0o600);
+    let children = [
+        member(0, port).args(["--secret-file", &path]).env("RANKINE_LOG", "trace").spawn().unwrap(),
+        member(1, port).env("RANKINE_SECRET_FILE", &path).env("RANKINE_LOG", "trace").spawn().unwrap(),
+        with_secret(2, port),
+    ];
+    for child in children {
+        let line = fs::read(format!("/proc/{}/cmdline", child.id())).unwrap();
+        assert!(!String::from_utf8_lossy(&line).contains(SECRET));
+        let (code, stdout, stderr) = ended(child);
+        assert_eq!(code, Some(SUCCESS), "{stderr}");
+        assert!(!stdout.contains(SECRET) && !stderr.contains(SECRET), "{stdout}{stderr}");
+    }
+}
+
+#[test]
+fn a_run_keeps_no_secret() {
+    let place = Place::new();
+    generate(&place, support::SHAPE, 1000, 100);
+    let job = job(&place);
+    let mut command = rankine();
+    command.args(["train", &job, "--run-dir", &place.word("run"), "--set", "device.kind=cpu"]);
+    let output = command.env("RANKINE_SECRET", SECRET).env("RANKINE_LOG", "trace").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let mut kept = support::tree(&place.path("run"));
+    kept.insert("stdout".into(), output.stdout);
+    kept.insert("stderr".into(), output.stderr);
+    assert!(kept.len() > 4);
+    for (name, bytes) in kept {
+        let found = bytes.windows(SECRET.len()).any(|window| window == SECRET.as_bytes());
+        assert!(!found, "{name}");
     }
 }

@@ -23,10 +23,13 @@ impl Reader for Frames {
     fn seeds(&self) -> Vec<(&'static str, Vec<u8>)> {
         let frame = |kind: u8, bytes: &[u8]| {
             let len = (bytes.len() as u32).to_le_bytes();
-            [&[kind], &1u64.to_le_bytes()[..], &len, bytes].concat()
+            // Tags are not looked at here: see `read_stream`.
+            [&[kind], &1u64.to_le_bytes()[..], &len, bytes, &[0; 32]].concat()
         };
         let hello = |rank: u32, line: u32| {
-            [&b"rankine2"[..], &rank.to_le_bytes(), &2u32.to_le_bytes(), &line.to_le_bytes()].concat()
+            let numbers = [rank, 2, line, 1].map(u32::to_le_bytes).concat();
+            // The job, the process and the nonce.
+            [&b"rankine3"[..], &numbers, &[7; 64]].concat()
         };
         let member = concat!(
             r#"{"rank":1,"host":"a","boot":"b","process":7,"local":null,"#,

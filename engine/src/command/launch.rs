@@ -1,12 +1,13 @@
 //! The arguments that say who a process is among those it was launched with; and `rankine doctor --cluster`.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rankine::job::{Guard, JobFile, Seconds};
 use rankine::launch::{
     Activity, Address, Failure, LaunchError, Launcher, MeetError, Meeting, Member, Node, Patience,
-    ProcessGroup, Seat, Wanted, nodes,
+    ProcessGroup, Seat, Secret, SecretError, Terms, Wanted, nodes,
 };
 use rankine::training::TrainError;
 use rankine_cuda::probe::{Presence, probe};
@@ -37,6 +38,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST:PORT")]
     meet: Option<Address>,
 
+    /// File with the secret that all processes share; only its owner may read it. Without it RANKINE_SECRET_FILE or
+    /// RANKINE_SECRET count
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
     /// How long to wait for the other processes
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
     meet_timeout: f64,
@@ -45,13 +51,18 @@ pub(crate) struct Args {
 impl Args {
     /// Whether anything is said.
     pub(crate) fn any(&self) -> bool {
-        self.launcher.is_some() || self.rank.is_some() || self.meet.is_some()
+        self.launcher.is_some() || self.rank.is_some() || self.meet.is_some() || self.secret_file.is_some()
     }
 
     /// Who this process is.
     pub(crate) fn seat(&self) -> Result<Seat, LaunchError> {
         let rank = self.rank.zip(self.ranks);
         Seat::find(&Wanted { launcher: self.launcher, rank, meet: self.meet.clone() })
+    }
+
+    /// What this process proves to the others that it knows.
+    fn secret(&self) -> Result<Secret, SecretError> {
+        Secret::find(self.secret_file.as_deref())
     }
 
     fn timeout(&self) -> Duration {
@@ -73,7 +84,8 @@ impl Args {
         let rank = seat.rank;
         let end = move |failure: &Failure, activity: &Activity| lost(rank, failure, activity);
         let here = Member::here(seat, gpu_ids());
-        let processes = ProcessGroup::form(seat, here, (self.timeout(), patience), end)?;
+        let terms = Terms { secret: self.secret()?, deadline: self.timeout(), patience };
+        let processes = ProcessGroup::form(seat, here, &terms, end)?;
         let nodes = nodes(processes.members());
         let hosts: Vec<_> = nodes.iter().map(|node| node.host.as_str()).collect();
         tracing::info!("{seat}; {} processes are on {}", processes.size(), hosts.join(", "));
@@ -161,7 +173,8 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<(), CommandError> {
     let seat = args.seat()?;
     tracing::info!("{seat}");
     let timeout = args.timeout();
-    let mut meeting = Meeting::join(&seat, timeout)?;
+    let secret = if seat.ranks == 1 { Secret::none() } else { args.secret()? };
+    let mut meeting = Meeting::join(&seat, &secret, timeout)?;
     let members = Member::here(&seat, gpu_ids()).introduce(&mut meeting)?;
     let begun = Instant::now();
     for _ in 0..EXCHANGES {
@@ -221,15 +234,19 @@ impl From<LaunchError> for CommandError {
     }
 }
 
+impl From<SecretError> for CommandError {
+    fn from(error: SecretError) -> Self {
+        Self::new(Exit::Usage, error)
+    }
+}
+
 impl From<MeetError> for CommandError {
     fn from(error: MeetError) -> Self {
-        let exit =
-            if matches!(error, MeetError::Late { .. } | MeetError::Left { .. } | MeetError::Unreached { .. })
-            {
-                Exit::Lost
-            } else {
-                Exit::Failed
-            };
+        let exit = match error {
+            MeetError::Late { .. } | MeetError::Left { .. } | MeetError::Unreached { .. } => Exit::Lost,
+            MeetError::Refused { .. } => Exit::Usage,
+            MeetError::Listen { .. } | MeetError::Stray(_) => Exit::Failed,
+        };
         Self::new(exit, error)
     }
 }

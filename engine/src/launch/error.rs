@@ -1,8 +1,10 @@
 //! Why processes do not come together.
 
 use std::io;
+use std::path::PathBuf;
 
 use super::address::Address;
+use super::handshake::Answer;
 use super::source::Launcher;
 
 /// Who this process is cannot be told.
@@ -61,13 +63,114 @@ pub enum LaunchError {
     },
 }
 
+/// The secret of a job cannot be had. Nothing of the secret is in the words.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// Two variables that exclude each other.
+    #[error("{first} and {second} are both set: unset one of them")]
+    Both {
+        /// One.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A secret that can be guessed, or is none.
+    #[error(
+        "the secret in {place} has {bytes} bytes: it must have {min} to {max}; `openssl rand -hex 32` makes one"
+    )]
+    Length {
+        /// The variable or the file.
+        place: String,
+        /// Its length, without white space around it.
+        bytes: usize,
+        /// The least length.
+        min: usize,
+        /// The greatest length.
+        max: usize,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the secret file {} ({place}): {source}", path.display())]
+    File {
+        /// What names the file.
+        place: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The file is not private.
+    #[error("the secret file {} ({place}, mode {mode:03o}) is refused: {why}", path.display())]
+    Permissions {
+        /// What names the file.
+        place: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// What is wrong with it, and the way out.
+        why: String,
+    },
+}
+
+/// Why a process is not let in. Ranks and rank 0 print the same words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It knows another secret.
+    #[error(
+        "its secret is not rank 0's: all processes of a job need the same RANKINE_SECRET, RANKINE_SECRET_FILE or \
+         --secret-file"
+    )]
+    WrongSecret,
+    /// It has a secret, and rank 0 has none.
+    #[error("it has a secret and rank 0 has none: give rank 0 the same RANKINE_SECRET or secret file")]
+    FirstHasNoSecret,
+    /// Rank 0 has a secret, and it has none.
+    #[error("rank 0 has a secret and it has none: give it the same RANKINE_SECRET or secret file")]
+    RankHasNoSecret,
+    /// Another job meets at the same address.
+    #[error(
+        "its job id is not rank 0's: two jobs meet at the same address (RANKINE_JOB_ID, or the id that the launcher \
+         gives)"
+    )]
+    OtherJob,
+    /// It counts other processes than rank 0.
+    #[error(
+        "rank 0 is one of {ranks}: two jobs meet at the same address, or launchers give their processes different sizes"
+    )]
+    OtherRanks {
+        /// How many rank 0 says there are.
+        ranks: usize,
+    },
+    /// There is another process of that rank.
+    #[error(
+        "another process is that rank: two jobs meet at the same address, or launchers give two processes the same rank"
+    )]
+    RankTaken,
+    /// Whoever answered as rank 0 does not know the secret.
+    #[error("what listens there does not know the secret: it is another job or another program")]
+    Unproven,
+}
+
+impl Refusal {
+    /// None where the answer is none.
+    pub(super) fn of(answer: Answer) -> Option<Self> {
+        Some(match answer {
+            Answer::Welcome => return None,
+            Answer::WrongSecret => Self::WrongSecret,
+            Answer::OtherJob => Self::OtherJob,
+            Answer::OtherRanks(ranks) => Self::OtherRanks { ranks: ranks as usize },
+            Answer::RankTaken => Self::RankTaken,
+        })
+    }
+}
+
 /// Processes did not meet, or one of them is gone.
 #[derive(Debug, thiserror::Error)]
 pub enum MeetError {
     /// Rank 0 cannot listen.
     #[error(
-        "rank 0 cannot listen at port {}: {source}; another job may have it: set MASTER_PORT or --meet HOST:PORT to \
-         a free one",
+        "rank 0 cannot listen at {address}, port {}: {source}; another job may have it: set MASTER_PORT or \
+         --meet HOST:PORT to a free one",
         address.port
     )]
     Listen {
@@ -91,16 +194,29 @@ pub enum MeetError {
         /// What went wrong the last time.
         why: String,
     },
+    /// Rank 0 does not let this process in.
+    #[error("rank 0 at {address} refused this process, which came as rank {rank}: {refusal}")]
+    Refused {
+        /// This rank.
+        rank: usize,
+        /// Where rank 0 is.
+        address: Address,
+        /// Why.
+        refusal: Refusal,
+    },
     /// Ranks that did not come in time.
     #[error(
-        "{}, after {seconds:.1} s: look at the logs there for what stopped them",
-        missing(late, "did not come")
+        "{}, after {seconds:.1} s: look at the logs there for what stopped them{}",
+        missing(late, "did not come"),
+        refused.as_ref().map(|refused| format!("; {refused}")).unwrap_or_default()
     )]
     Late {
         /// Who.
         late: Vec<usize>,
         /// How long was waited.
         seconds: f64,
+        /// Why a process that came as one of them was refused, where rank 0 knows of one.
+        refused: Option<String>,
     },
     /// Ranks that have ended before the others.
     #[error("{} before the others: look at the error there", missing(left, "ended"))]

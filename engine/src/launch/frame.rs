@@ -1,46 +1,9 @@
-//! Messages of processes that meet, as bytes come and go over TCP.
+//! Messages of processes that have met, as bytes come and go over TCP.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::{self, ErrorKind, Read};
 
 /// Bytes of a value that a rank hands out, at most: whoever says more is no rank.
 pub(super) const VALUE_BYTES_MAX: usize = 1 << 20;
-
-/// What a process says first.
-pub(super) const HELLO_BYTES: usize = 20;
-const MAGIC: &[u8; 8] = b"rankine2";
-
-/// What a connection is for. Each process has one of each with rank 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum Line {
-    /// Values that are handed around.
-    Values = 0,
-    /// Signs of life, and what went wrong.
-    Watch = 1,
-}
-
-impl Line {
-    pub(super) const ALL: [Self; 2] = [Self::Values, Self::Watch];
-}
-
-/// Who comes, among how many, and what for.
-pub(super) fn hello(rank: usize, ranks: usize, line: Line) -> [u8; HELLO_BYTES] {
-    let mut bytes = [0; HELLO_BYTES];
-    bytes[..8].copy_from_slice(MAGIC);
-    bytes[8..12].copy_from_slice(&(rank as u32).to_le_bytes());
-    bytes[12..16].copy_from_slice(&(ranks as u32).to_le_bytes());
-    bytes[16..].copy_from_slice(&(line as u32).to_le_bytes());
-    bytes
-}
-
-/// Rank, number of ranks and purpose of a hello, if it is one.
-pub(super) fn read_hello(bytes: &[u8; HELLO_BYTES]) -> Option<(usize, usize, Line)> {
-    let number =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]) as usize;
-    let line = *Line::ALL.get(number(16))?;
-    bytes.starts_with(MAGIC).then(|| (number(8), number(12), line))
-}
 
 /// What a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,15 +34,78 @@ pub(super) struct Message {
 }
 
 const HEAD_BYTES: usize = 13;
+const TAG_BYTES: usize = blake3::OUT_LEN;
+
+/// One direction of a connection: its key, and how many messages have gone that way. A tag binds both, so that no
+/// message can be changed, left out, repeated or sent back.
+pub(super) struct Seal {
+    key: [u8; blake3::KEY_LEN],
+    count: u64,
+}
+
+impl Seal {
+    pub(super) fn new(key: [u8; blake3::KEY_LEN]) -> Self {
+        Self { key, count: 0 }
+    }
+
+    /// The tag of the next message.
+    fn next(&mut self, frame: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&self.count.to_le_bytes()).update(frame);
+        self.count += 1;
+        hasher.finalize()
+    }
+}
 
 impl Message {
-    pub(super) fn send(&self, mut stream: &TcpStream) -> io::Result<()> {
-        let mut frame = Vec::with_capacity(HEAD_BYTES + self.bytes.len());
+    /// The message as it is sent: head, bytes and tag.
+    pub(super) fn seal(&self, seal: &mut Seal) -> Vec<u8> {
+        let mut frame = Vec::with_capacity(HEAD_BYTES + self.bytes.len() + TAG_BYTES);
         frame.push(self.kind as u8);
         frame.extend(self.round.to_le_bytes());
         frame.extend((self.bytes.len() as u32).to_le_bytes());
         frame.extend(&self.bytes);
-        stream.write_all(&frame)
+        let tag = seal.next(&frame);
+        frame.extend(tag.as_bytes());
+        frame
+    }
+}
+
+/// A whole message as it came, with its tag.
+pub(super) struct Sealed(Vec<u8>);
+
+impl Sealed {
+    /// The message.
+    ///
+    /// # Errors
+    /// `InvalidData` where it is not the next one that the other side sent, or not a message.
+    pub(super) fn open(self, seal: &mut Seal) -> io::Result<Message> {
+        let (frame, tag) = self.0.split_at(self.0.len() - TAG_BYTES);
+        // This comparison takes constant time.
+        if seal.next(frame) != *tag { Err(ErrorKind::InvalidData.into()) } else { self.unproven() }
+    }
+
+    /// The message, whoever sent it.
+    ///
+    /// # Errors
+    /// `InvalidData` where it is not a message.
+    pub(super) fn unproven(self) -> io::Result<Message> {
+        let Self(mut frame) = self;
+        let kind = match frame[0] {
+            1 => Kind::Values,
+            2 => Kind::Late,
+            3 => Kind::Left,
+            4 => Kind::Stray,
+            5 => Kind::Alive,
+            6 => Kind::Failed,
+            7 => Kind::Done,
+            _ => return Err(ErrorKind::InvalidData.into()),
+        };
+        let mut round = [0; 8];
+        round.copy_from_slice(&frame[1..9]);
+        frame.truncate(frame.len() - TAG_BYTES);
+        frame.drain(..HEAD_BYTES);
+        Ok(Message { kind, round: u64::from_le_bytes(round), bytes: frame })
     }
 }
 
@@ -91,13 +117,12 @@ impl Inbox {
     /// Reads what is there, or waits for as long as the stream's time-out says. `None`: there is more to come.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the other side has ended, and `InvalidData` where it sends what is no message, or one of
-    /// more than `most` bytes.
-    pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Message>> {
+    /// `UnexpectedEof` where the other side has ended, and `InvalidData` for a message of more than `most` bytes.
+    pub(super) fn read(&mut self, mut stream: impl Read, most: usize) -> io::Result<Option<Sealed>> {
         loop {
             let wanted = self.wanted(most)?;
             if self.0.len() == wanted {
-                return self.take().map(Some);
+                return Ok(Some(Sealed(std::mem::take(&mut self.0))));
             }
             let mut piece = vec![0; (wanted - self.0.len()).min(1 << 16)];
             match stream.read(&mut piece) {
@@ -116,25 +141,7 @@ impl Inbox {
     fn wanted(&self, most: usize) -> io::Result<usize> {
         let Some(head) = self.0.get(..HEAD_BYTES) else { return Ok(HEAD_BYTES) };
         let len = u32::from_le_bytes([head[9], head[10], head[11], head[12]]) as usize;
-        if len > most { Err(ErrorKind::InvalidData.into()) } else { Ok(HEAD_BYTES + len) }
-    }
-
-    /// The message, which is complete.
-    fn take(&mut self) -> io::Result<Message> {
-        let frame = std::mem::take(&mut self.0);
-        let kind = match frame[0] {
-            1 => Kind::Values,
-            2 => Kind::Late,
-            3 => Kind::Left,
-            4 => Kind::Stray,
-            5 => Kind::Alive,
-            6 => Kind::Failed,
-            7 => Kind::Done,
-            _ => return Err(ErrorKind::InvalidData.into()),
-        };
-        let mut round = [0; 8];
-        round.copy_from_slice(&frame[1..9]);
-        Ok(Message { kind, round: u64::from_le_bytes(round), bytes: frame[HEAD_BYTES..].to_vec() })
+        if len > most { Err(ErrorKind::InvalidData.into()) } else { Ok(HEAD_BYTES + len + TAG_BYTES) }
     }
 }
 

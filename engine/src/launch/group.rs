@@ -8,7 +8,19 @@ use super::error::MeetError;
 use super::meeting::{Meeting, WatchLines};
 use super::member::Member;
 use super::seat::Seat;
+use super::secret::Secret;
 use super::watch::{Failure, Patience, Watch};
+
+/// On which terms processes meet.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// What they prove to each other that they know.
+    pub secret: Secret,
+    /// How long to wait for all of them.
+    pub deadline: Duration,
+    /// How long the watch over them waits.
+    pub patience: Patience,
+}
 
 /// The processes of a job, and this one's place among them. Clones are the same.
 ///
@@ -51,19 +63,20 @@ impl ProcessGroup {
     /// end the process.
     ///
     /// # Errors
-    /// Where ranks do not come before the deadline, or are of another version.
+    /// Where ranks do not come before the deadline, where rank 0 refuses this process, and where ranks are of another
+    /// version.
     pub fn form(
         seat: &Seat,
         here: Member,
-        (deadline, patience): (Duration, Patience),
+        Terms { secret, deadline, patience }: &Terms,
         end: impl FnOnce(&Failure, &Activity) + Send + 'static,
     ) -> Result<Self, MeetError> {
-        let mut meeting = Meeting::join(seat, deadline)?;
+        let mut meeting = Meeting::join(seat, secret, *deadline)?;
         let members = here.introduce(&mut meeting)?;
         if seat.ranks == 1 {
             return Ok(Self(Arc::new(Inner { rank: 0, members, meeting: None, watch: None })));
         }
-        let watch = watch(seat.rank, meeting.take_watch_lines(), patience, end)?;
+        let watch = watch(seat.rank, meeting.take_watch_lines(), *patience, end)?;
         meeting.wait_without_end();
         let meeting = Some(Mutex::new(meeting));
         Ok(Self(Arc::new(Inner { rank: seat.rank, members, meeting, watch: Some(watch) })))

@@ -2,25 +2,26 @@
 
 use std::io::{self, ErrorKind, Read};
 
-use super::frame::{HELLO_BYTES, Inbox, Kind, Line, VALUE_BYTES_MAX, ranks_of_bytes, read_hello, split};
+use super::frame::{Inbox, Kind, VALUE_BYTES_MAX, ranks_of_bytes, split};
+use super::handshake::{HELLO_BYTES, Hello, Line};
 use super::watch::{self, Failure};
 use super::{Activity, Member};
 
 /// Reads a hello and the messages behind it, up to the end of `bytes`, as whoever they come to would; returns how many
-/// messages there are.
+/// messages there are. Their tags are not looked at: nobody without the secret would come any further.
 ///
 /// # Errors
 /// `InvalidData` where they are none, and `UnexpectedEof` where they end within one.
 pub fn read_stream(bytes: &[u8]) -> io::Result<usize> {
     let (hello, mut rest) = bytes.split_first_chunk::<HELLO_BYTES>().ok_or(ErrorKind::UnexpectedEof)?;
-    let (_, ranks, line) = read_hello(hello).ok_or(ErrorKind::InvalidData)?;
+    let Hello { ranks, line, .. } = Hello::read(hello).ok_or(ErrorKind::InvalidData)?;
     let most = match line {
         Line::Values => VALUE_BYTES_MAX,
         Line::Watch => watch::BYTES_MAX,
     };
     let (mut inbox, mut messages) = (Inbox::default(), 0);
     while !rest.is_empty() {
-        let message = inbox.read(Read::by_ref(&mut rest), most)?.ok_or(ErrorKind::WouldBlock)?;
+        let message = inbox.read(Read::by_ref(&mut rest), most)?.ok_or(ErrorKind::WouldBlock)?.unproven()?;
         let bytes = &message.bytes;
         let understood = match message.kind {
             Kind::Values => {

@@ -6,6 +6,9 @@ use super::address::{Address, first_host};
 use super::error::LaunchError;
 use super::source::{Environment, Launcher, Says};
 
+/// The variable of a job's id.
+const JOB_ID: &str = "RANKINE_JOB_ID";
+
 /// What the user says; all else is the launcher's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
@@ -28,14 +31,38 @@ pub struct Seat {
     pub local: Option<usize>,
     /// Where rank 0 listens; `None` for a process alone.
     pub meet: Option<Address>,
+    /// How the processes are spread over hosts.
+    pub spread: Spread,
+    /// The job's id, which separates jobs that meet at the same address. It is no secret.
+    pub job: Option<String>,
     /// Who says so.
     pub launcher: Launcher,
+}
+
+/// What is known of the hosts of a job's processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Nobody says it.
+    #[default]
+    Unknown,
+    /// The launcher says that all are on this host.
+    OneNode,
+    /// The launcher says that some are elsewhere.
+    SeveralNodes,
 }
 
 impl Seat {
     /// One process, which nobody launched with others.
     pub fn alone() -> Self {
-        Self { rank: 0, ranks: 1, local: None, meet: None, launcher: Launcher::None }
+        Self {
+            rank: 0,
+            ranks: 1,
+            local: None,
+            meet: None,
+            spread: Spread::Unknown,
+            job: None,
+            launcher: Launcher::None,
+        }
     }
 
     /// Finds out who this process is.
@@ -57,7 +84,15 @@ impl Seat {
                 None => return Err(LaunchError::Nowhere { launcher, ranks }),
             },
         };
-        Ok(Self { rank, ranks, local, meet, launcher })
+        let spread = match locals {
+            Some(locals) if locals == ranks => Spread::OneNode,
+            // Whoever says where to meet is taken at his word.
+            Some(_) if wanted.meet.is_none() => Spread::SeveralNodes,
+            _ => Spread::Unknown,
+        };
+        let of_launcher = launcher.job_id().and_then(environment);
+        let job = environment(JOB_ID).or(of_launcher).map(|job| job.trim().to_owned());
+        Ok(Self { rank, ranks, local, meet, spread, job, launcher })
     }
 }
 
@@ -232,6 +267,28 @@ mod tests {
         ] {
             assert_eq!(told(variables), expected, "{variables}");
         }
+    }
+
+    #[test]
+    fn how_a_job_is_spread_and_named_is_taken_from_its_launcher() {
+        let torchrun = "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 MASTER_ADDR=a TORCHELASTIC_RUN_ID=r7";
+        let slurm = "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=4 SLURM_JOB_NODELIST=a,b SLURM_JOB_ID=12";
+        for (variables, spread, job) in [
+            (format!("{torchrun} LOCAL_WORLD_SIZE=4"), Spread::OneNode, Some("r7")),
+            (format!("{torchrun} LOCAL_WORLD_SIZE=2"), Spread::SeveralNodes, Some("r7")),
+            (format!("{torchrun} RANKINE_JOB_ID=mine"), Spread::Unknown, Some("mine")),
+            // Kubeflow says `localhost` to rank 0, and counts nodes.
+            ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost".into(), Spread::SeveralNodes, None),
+            (slurm.into(), Spread::Unknown, Some("12")),
+            (String::new(), Spread::Unknown, None),
+        ] {
+            let seat = find(&variables, &Wanted::default()).unwrap();
+            assert_eq!((seat.spread, seat.job.as_deref()), (spread, job), "{variables}");
+        }
+        let meet = Some("localhost:1".parse().unwrap());
+        let told = Wanted { meet, ..Wanted::default() };
+        let seat = find("RANK=0 WORLD_SIZE=2 MASTER_ADDR=localhost", &told).unwrap();
+        assert_eq!(seat.spread, Spread::Unknown);
     }
 
     #[test]

@@ -70,6 +70,15 @@ impl Launcher {
         all().find(|launcher| launcher.name() == name).ok_or_else(|| format!("there are {}", names()))
     }
 
+    /// Where it says what the job is known by: the same for all its processes.
+    pub(super) fn job_id(self) -> Option<&'static str> {
+        match self {
+            Self::Torchrun => Some("TORCHELASTIC_RUN_ID"),
+            Self::Slurm => Some("SLURM_JOB_ID"),
+            Self::None | Self::Kubernetes | Self::OpenMpi | Self::Pmi => None,
+        }
+    }
+
     /// Where it says the rank and the number of ranks.
     pub fn variables(self) -> String {
         match self {

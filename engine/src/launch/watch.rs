@@ -7,7 +7,6 @@
 
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,8 +14,9 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::activity::{Activity, Phase};
-use super::frame::{Inbox, Kind, Message};
+use super::frame::{Kind, Message};
 use super::meeting::WatchLines;
+use super::wire::Wire;
 
 /// How often a process tells that it lives, at least.
 const BEAT: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ impl Watch {
     ) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let others = if rank == 0 { 1 } else { 0 };
-        let line = |(place, stream)| Line::new(place + others, stream);
+        let line = |(place, wire)| Line::new(place + others, wire);
         let lines = lines.into_iter().enumerate().map(line).collect::<std::io::Result<_>>()?;
         let watcher = Watcher::new(rank, patience, Arc::clone(&shared), lines);
         let thread = thread::Builder::new().name("rankine-watch".into()).spawn(|| watcher.run(end))?;
@@ -209,8 +209,7 @@ struct Own {
 /// A connection, and what is known of the process at its other end.
 struct Line {
     rank: usize,
-    stream: TcpStream,
-    inbox: Inbox,
+    wire: Wire,
     heard: Instant,
     of: Own,
     /// Nothing more comes from it, and nothing need.
@@ -237,16 +236,16 @@ impl Own {
 }
 
 impl Line {
-    fn new(rank: usize, stream: TcpStream) -> std::io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        let (inbox, now) = (Inbox::default(), Instant::now());
-        Ok(Self { rank, stream, inbox, heard: now, of: Own::new(now), over: false })
+    fn new(rank: usize, wire: Wire) -> std::io::Result<Self> {
+        wire.unblock()?;
+        let now = Instant::now();
+        Ok(Self { rank, wire, heard: now, of: Own::new(now), over: false })
     }
 
     /// Takes what has come; returns what is wrong.
     fn read(&mut self, patience: Patience, now: Instant) -> Option<Failure> {
         while !self.over {
-            match self.inbox.read(&self.stream, BYTES_MAX) {
+            match self.wire.read(BYTES_MAX) {
                 Ok(None) => break,
                 Ok(Some(Message { kind: Kind::Alive, bytes, .. })) => {
                     self.heard = now;
@@ -282,12 +281,13 @@ impl Line {
     }
 
     fn send(&mut self, kind: Kind, value: &impl Serialize) {
-        if self.over && kind == Kind::Alive {
+        // Signs of life say nothing new to one that has not taken the last ones.
+        if kind == Kind::Alive && (self.over || self.wire.flush().is_err()) {
             return;
         }
         let bytes = serde_json::to_vec(value).unwrap_or_default();
         // Small messages, of which the connection takes many before it is full; reading finds out whoever is gone.
-        let _ = Message { kind, round: 0, bytes }.send(&self.stream);
+        let _ = self.wire.send(&Message { kind, round: 0, bytes });
     }
 }
 
@@ -414,8 +414,7 @@ impl Watcher {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
-
+    use super::super::wire::pair;
     use super::*;
 
     const PATIENCE: Patience = Patience {
@@ -425,11 +424,10 @@ mod tests {
     };
 
     /// The watch of rank 0 over itself and a rank that says nothing, and the time of its making.
-    fn watcher(ranks: usize) -> (Watcher, Vec<TcpStream>, Instant) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    fn watcher(ranks: usize) -> (Watcher, Vec<Wire>, Instant) {
         let connect = |rank| {
-            let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            (Line::new(rank, listener.accept().unwrap().0).unwrap(), other)
+            let [first, other] = pair();
+            (Line::new(rank, first).unwrap(), other)
         };
         let (lines, others) = (1..ranks).map(connect).unzip();
         let watcher = Watcher::new(0, PATIENCE, Arc::default(), lines);

@@ -1,0 +1,354 @@
+//! Rank 0's side of the meeting: listens until all other processes have proved who they are, whoever else connects.
+//!
+//! The port may be open to everybody. So whoever connects has little time, little memory and no means to make rank 0
+//! wait; there is a limit to how many there are at a time, beyond which the oldest of the host that has most of them
+//! goes; and what goes wrong with one of them ends that connection and nothing else. Real ranks try again.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use super::error::{MeetError, Refusal};
+use super::frame::{Kind, Message, ranks_to_bytes};
+use super::handshake::{
+    Answer, Challenge, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
+};
+use super::listen::Listening;
+use super::meeting::{GRACE, Joining};
+use super::wire::Wire;
+
+/// How long a process may take to prove who it is.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Connections of which nobody knows yet whose they are, at most; for large jobs as many as their processes make.
+const CALLERS_MAX: usize = 256;
+/// Connections that are accepted before those that are there are looked at again.
+const ACCEPTED_MAX: usize = 64;
+/// Between two looks at the clock.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Between two lines about strangers.
+const LOG_PAUSE: Duration = Duration::from_secs(10);
+
+/// The connections of all other ranks, in their order, for values and for the watch.
+pub(super) struct Seated {
+    pub(super) values: Vec<Wire>,
+    pub(super) watch: Vec<Wire>,
+}
+
+/// Lets in all other ranks.
+///
+/// # Errors
+/// [`MeetError::Listen`]; [`MeetError::Late`] with the ranks that did not come.
+pub(super) fn accept_all(joining: &Joining<'_>) -> Result<Seated, MeetError> {
+    let listening = Listening::at(joining.address, joining.spread)?;
+    announce(joining, &listening);
+    let begun = Instant::now();
+    let mut door = Door::new(joining);
+    loop {
+        door.wait(&listening.listeners);
+        door.accept(&listening.listeners);
+        door.hear();
+        if door.seats.iter().flat_map(|seat| &seat.lines).all(Option::is_some) {
+            // Listeners are closed with this function: nobody gets in later.
+            return Ok(door.seated());
+        }
+        if begun.elapsed() > joining.deadline {
+            return Err(door.late(begun.elapsed()));
+        }
+    }
+}
+
+/// Says where rank 0 listens, and warns where that is open to others.
+fn announce(joining: &Joining<'_>, listening: &Listening) {
+    let addresses = listening.words();
+    match &listening.everywhere {
+        None => tracing::info!("rank 0 listens on {addresses}"),
+        Some(why) => tracing::warn!(
+            "rank 0 listens on {addresses}, which is all addresses of this host: {why}; set MASTER_ADDR or --meet to \
+             an address of this host to listen only there"
+        ),
+    }
+    if listening.is_exposed() && !joining.secret.is_given() {
+        tracing::warn!(
+            "rank 0 listens on {addresses} without a secret: whoever reaches this port can join the job. Give all \
+             processes one secret with RANKINE_SECRET, or RANKINE_SECRET_FILE or --secret-file with a private file; \
+             `openssl rand -hex 32` makes one"
+        );
+    }
+}
+
+/// A rank other than 0.
+#[derive(Default)]
+struct Seat {
+    process: [u8; 16],
+    lines: [Option<Wire>; 2],
+    /// Why a process that came as this rank was refused last, whoever that was.
+    refused: Option<Refusal>,
+}
+
+struct Door<'a> {
+    joining: &'a Joining<'a>,
+    job: JobTag,
+    seats: Vec<Seat>,
+    callers: Vec<Caller>,
+    strangers: Limited,
+    refusals: Limited,
+    troubles: Limited,
+}
+
+/// A connection of which nobody knows yet whose it is.
+struct Caller {
+    stream: TcpStream,
+    from: SocketAddr,
+    since: Instant,
+    /// What has come of the hello, and then of the proof.
+    bytes: Vec<u8>,
+    /// Once the hello has come.
+    said: Option<(Hello, Challenge)>,
+}
+
+/// What a caller has come to.
+enum Heard {
+    Pending,
+    /// It is no rank, for this reason; none where it just went.
+    Stranger(Option<String>),
+    Refused(Hello, Refusal),
+    Rank(Hello, Keys),
+}
+
+impl Caller {
+    fn hear(&mut self, joining: &Joining<'_>) -> io::Result<Heard> {
+        let wanted = if self.said.is_none() { HELLO_BYTES } else { PROOF_BYTES };
+        while self.bytes.len() < wanted {
+            let mut piece = [0; HELLO_BYTES];
+            let room = wanted - self.bytes.len();
+            match self.stream.read(&mut piece[..room]) {
+                Ok(0) => return Ok(Heard::Stranger(None)),
+                Ok(read) => self.bytes.extend(&piece[..read]),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    let slow = self.since.elapsed() > HANDSHAKE;
+                    let why = || format!("did not say who it is within {:.0} s", HANDSHAKE.as_secs_f64());
+                    return Ok(if slow { Heard::Stranger(Some(why())) } else { Heard::Pending });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let bytes = std::mem::take(&mut self.bytes);
+        match self.said {
+            None => self.challenge(&bytes, joining),
+            Some((hello, challenge)) => self.check(&bytes, (hello, &challenge), joining),
+        }
+    }
+
+    /// Answers a hello.
+    fn challenge(&mut self, bytes: &[u8], joining: &Joining<'_>) -> io::Result<Heard> {
+        let Some(hello) = bytes.try_into().ok().and_then(Hello::read) else {
+            let why = "is no process of this version of Rankine".to_owned();
+            return Ok(Heard::Stranger(Some(why)));
+        };
+        let challenge = Challenge { secret: joining.secret.is_given(), nonce: random()? };
+        // A connection that is new has room for it; where it has none, it goes.
+        self.stream.write_all(&challenge.to_bytes())?;
+        self.said = Some((hello, challenge));
+        match (hello.secret, challenge.secret) {
+            (true, false) => Ok(Heard::Refused(hello, Refusal::FirstHasNoSecret)),
+            (false, true) => Ok(Heard::Refused(hello, Refusal::RankHasNoSecret)),
+            _ => Ok(Heard::Pending),
+        }
+    }
+
+    /// Checks a proof.
+    fn check(
+        &mut self,
+        bytes: &[u8],
+        (hello, challenge): (Hello, &Challenge),
+        joining: &Joining<'_>,
+    ) -> io::Result<Heard> {
+        let transcript = Transcript::new(joining.secret, &hello, challenge);
+        if bytes.try_into().is_ok_and(|proof| transcript.is_proof(proof)) {
+            return Ok(Heard::Rank(hello, transcript.keys()));
+        }
+        self.stream.write_all(&transcript.answer(Answer::WrongSecret))?;
+        Ok(Heard::Refused(hello, Refusal::WrongSecret))
+    }
+}
+
+impl<'a> Door<'a> {
+    fn new(joining: &'a Joining<'a>) -> Self {
+        let seats = (1..joining.ranks).map(|_| Seat::default()).collect();
+        let job = job_tag(joining.job);
+        let [strangers, refusals, troubles] = std::array::from_fn(|_| Limited::default());
+        Self { joining, job, seats, callers: Vec::new(), strangers, refusals, troubles }
+    }
+
+    /// Waits for something to read, for a short time.
+    fn wait(&self, listeners: &[TcpListener]) {
+        let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let listeners = listeners.iter().map(AsRawFd::as_raw_fd);
+        let callers = self.callers.iter().map(|caller| caller.stream.as_raw_fd());
+        let mut all: Vec<_> = listeners.chain(callers).map(polled).collect();
+        // SAFETY: the pointer is to as many descriptions as the length says, of files that are open. It fails for a
+        // signal; then the caller looks again.
+        let _ = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, PAUSE.as_millis() as i32) };
+    }
+
+    fn accept(&mut self, listeners: &[TcpListener]) {
+        for listener in listeners {
+            for _ in 0..ACCEPTED_MAX {
+                match listener.accept() {
+                    Ok((stream, from)) => {
+                        if stream.set_nonblocking(true).is_ok() && stream.set_nodelay(true).is_ok() {
+                            let (since, bytes) = (Instant::now(), Vec::new());
+                            self.callers.push(Caller { stream, from, since, bytes, said: None });
+                        }
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    // It was reset before it was accepted.
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                    Err(error) => {
+                        // Most likely too many files are open; a caller that goes leaves room for the next one.
+                        self.troubles.warn(&format!("rank 0 cannot accept a connection: {error}"));
+                        self.drop_one();
+                        std::thread::sleep(PAUSE / 10);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hears all callers, and then lets go of the ones that are too many.
+    fn hear(&mut self) {
+        for mut caller in std::mem::take(&mut self.callers) {
+            let from = caller.from;
+            match caller.hear(self.joining) {
+                Ok(Heard::Pending) => self.callers.push(caller),
+                Ok(Heard::Rank(hello, keys)) => self.answer(caller, hello, &keys),
+                Ok(Heard::Refused(hello, refusal)) => self.refuse(from, hello, refusal),
+                Ok(Heard::Stranger(Some(why))) => {
+                    self.strangers.warn(&format!("a connection from {from} {why}; it was closed"));
+                }
+                Ok(Heard::Stranger(None)) | Err(_) => tracing::debug!("a connection from {from} ended"),
+            }
+        }
+        while self.callers.len() > CALLERS_MAX.max(2 * self.joining.ranks) {
+            self.drop_one();
+        }
+    }
+
+    /// Lets go of a caller: of the host that has most of them, one that has said nothing, or else the oldest.
+    fn drop_one(&mut self) {
+        let mut hosts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for caller in &self.callers {
+            *hosts.entry(caller.from.ip()).or_default() += 1;
+        }
+        let rank = |caller: &Caller| {
+            let of_host = hosts.get(&caller.from.ip()).copied().unwrap_or(0);
+            (std::cmp::Reverse(of_host), caller.said.is_some(), caller.since)
+        };
+        let Some(place) = (0..self.callers.len()).min_by_key(|&place| rank(&self.callers[place])) else {
+            return;
+        };
+        let from = self.callers.remove(place).from;
+        self.strangers.warn(&format!(
+            "more connections to the meeting port than ranks need: the one from {from} was closed before it had said \
+             who it is"
+        ));
+    }
+
+    /// Answers one that knows the secret, and seats it if it is a rank of this job.
+    fn answer(&mut self, caller: Caller, hello: Hello, keys: &Keys) {
+        let Caller { mut stream, from, said: Some((_, challenge)), .. } = caller else { return };
+        let joining = self.joining;
+        let transcript = Transcript::new(joining.secret, &hello, &challenge);
+        let answer = self.judge(&hello);
+        let told = stream.write_all(&transcript.answer(answer));
+        if let Some(refusal) = Refusal::of(answer) {
+            self.refuse(from, hello, refusal);
+        } else if told.is_ok() {
+            let seat = &mut self.seats[hello.rank - 1];
+            if seat.process != hello.process {
+                *seat = Seat { process: hello.process, ..Seat::default() };
+            }
+            seat.lines[hello.line as usize] = Some(Wire::of_first(stream, keys));
+            tracing::debug!("rank {} came from {from} ({:?})", hello.rank, hello.line);
+        }
+    }
+
+    fn judge(&self, hello: &Hello) -> Answer {
+        let ranks = self.joining.ranks;
+        if hello.job != self.job {
+            return Answer::OtherJob;
+        }
+        if hello.ranks != ranks {
+            return Answer::OtherRanks(ranks as u32);
+        }
+        let Some(seat) = hello.rank.checked_sub(1).and_then(|place| self.seats.get(place)) else {
+            return Answer::RankTaken;
+        };
+        // A process that comes again has lost its connection; and one that has ended gives its place to the next one.
+        let gives_way = seat.process == hello.process || seat.lines.iter().flatten().any(Wire::is_over);
+        match gives_way || seat.lines.iter().all(Option::is_none) {
+            true => Answer::Welcome,
+            false => Answer::RankTaken,
+        }
+    }
+
+    fn refuse(&mut self, from: SocketAddr, hello: Hello, refusal: Refusal) {
+        self.refusals.warn(&format!(
+            "a process at {from} that came as rank {} of {} was refused: {refusal}",
+            hello.rank, hello.ranks
+        ));
+        if let Some(seat) = hello.rank.checked_sub(1).and_then(|place| self.seats.get_mut(place)) {
+            seat.refused = Some(refusal);
+        }
+    }
+
+    fn seated(self) -> Seated {
+        let lines = self.seats.into_iter().filter_map(|seat| {
+            let [values, watch] = seat.lines;
+            values.zip(watch)
+        });
+        let (values, watch) = lines.unzip();
+        Seated { values, watch }
+    }
+
+    /// Tells those that have come who has not.
+    fn late(mut self, waited: Duration) -> MeetError {
+        let is_late = |seat: &Seat| seat.lines.iter().any(Option::is_none);
+        let late: Vec<_> = (1..self.joining.ranks).filter(|rank| is_late(&self.seats[rank - 1])).collect();
+        let message = Message { kind: Kind::Late, round: 1, bytes: ranks_to_bytes(&late) };
+        for wire in self.seats.iter_mut().filter_map(|seat| seat.lines[0].as_mut()) {
+            // Whoever is gone need not know.
+            let _ = wire.block(GRACE).and_then(|()| wire.send(&message));
+        }
+        let refused = late.iter().find_map(|&rank| Some((rank, self.seats[rank - 1].refused?)));
+        let refused = refused
+            .map(|(rank, refusal)| format!("a process that came as rank {rank} was refused: {refusal}"));
+        MeetError::Late { late, seconds: waited.as_secs_f64(), refused }
+    }
+}
+
+/// Warnings of one kind that strangers can cause: the first, and then one now and then.
+#[derive(Default)]
+struct Limited {
+    last: Option<Instant>,
+    left_out: u64,
+}
+
+impl Limited {
+    fn warn(&mut self, words: &str) {
+        if self.last.is_some_and(|last| last.elapsed() < LOG_PAUSE) {
+            self.left_out += 1;
+            return;
+        }
+        match std::mem::take(&mut self.left_out) {
+            0 => tracing::warn!("{words}"),
+            left_out => tracing::warn!("{words} ({left_out} warnings like this one were left out)"),
+        }
+        self.last = Some(Instant::now());
+    }
+}

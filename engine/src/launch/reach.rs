@@ -1,0 +1,163 @@
+//! The other ranks' side of the meeting: each tries until rank 0 lets it in, or says why it doesn't.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::address::Address;
+use super::door::HANDSHAKE;
+use super::error::{MeetError, Refusal};
+use super::handshake::{
+    ANSWER_BYTES, Answer, CHALLENGE_BYTES, Challenge, Hello, Line, Transcript, job_tag, random,
+};
+use super::meeting::Joining;
+use super::wire::Wire;
+
+/// Before the second attempt; later ones wait up to twice as long each.
+const RETRY_MIN: Duration = Duration::from_millis(25);
+/// Between two attempts, at most.
+const RETRY_MAX: Duration = Duration::from_millis(500);
+/// How long to try one address of several.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long refusals are taken for a stranger's who is gone soon: those of whoever does not prove to be rank 0.
+const DOUBT: Duration = Duration::from_secs(3);
+
+/// Why an attempt failed.
+enum Miss {
+    Io(io::Error),
+    Refused { refusal: Refusal, proven: bool },
+}
+
+impl From<io::Error> for Miss {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Connects to rank 0, one line after the other.
+///
+/// # Errors
+/// [`MeetError::Unreached`], and [`MeetError::Refused`] where rank 0 does not let this process in.
+pub(super) fn reach_first(joining: &Joining<'_>) -> Result<[Wire; 2], MeetError> {
+    let Joining { rank, ranks, address, .. } = *joining;
+    let (begun, process) = (Instant::now(), random().map_err(|error| MeetError::Stray(error.to_string()))?);
+    let mut refused: Option<(Instant, Refusal)> = None;
+    let mut reach = |line| {
+        let mut pause = RETRY_MIN;
+        loop {
+            let nonce = random().map_err(|error| MeetError::Stray(error.to_string()))?;
+            let (secret, job) = (joining.secret.is_given(), job_tag(joining.job));
+            let hello = Hello { rank, ranks, line, secret, job, process, nonce };
+            let remaining = joining.deadline.saturating_sub(begun.elapsed());
+            let why = match attempt(joining, &hello, remaining.max(RETRY_MAX)) {
+                Ok(wire) => return Ok(wire),
+                Err(Miss::Io(error)) => error.to_string(),
+                Err(Miss::Refused { refusal, proven }) => {
+                    if refused.is_none() && !proven {
+                        tracing::warn!("rank 0 at {address} refuses this process: {refusal}; trying again");
+                    }
+                    let since = refused.map_or_else(Instant::now, |(since, _)| since);
+                    refused = Some((since, refusal));
+                    if proven || since.elapsed() > DOUBT {
+                        return Err(MeetError::Refused { rank, address: address.clone(), refusal });
+                    }
+                    refusal.to_string()
+                }
+            };
+            if begun.elapsed() > joining.deadline {
+                // Rank 0 may have given up since; that it refused this process says more.
+                if let Some((_, refusal)) = refused {
+                    return Err(MeetError::Refused { rank, address: address.clone(), refusal });
+                }
+                let seconds = begun.elapsed().as_secs_f64();
+                return Err(MeetError::Unreached { rank, address: address.clone(), seconds, why });
+            }
+            // Processes that start together do not come together for ever.
+            let [share] = random().unwrap_or([0]);
+            thread::sleep(pause.mul_f64(1.0 + f64::from(share) / 256.0));
+            pause = (2 * pause).min(RETRY_MAX / 2);
+        }
+    };
+    let [values, watch] = Line::ALL;
+    Ok([reach(values)?, reach(watch)?])
+}
+
+/// Connects, and proves who this is.
+fn attempt(joining: &Joining<'_>, hello: &Hello, time: Duration) -> Result<Wire, Miss> {
+    let mut stream = connect(joining.address, time)?;
+    stream.set_nodelay(true)?;
+    let until = Instant::now() + HANDSHAKE.min(time);
+    let secret = joining.secret;
+    stream.set_write_timeout(Some(HANDSHAKE))?;
+    stream.write_all(&hello.to_bytes())?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    read_until(&mut stream, &mut challenge, until)?;
+    let challenge = Challenge::read(&challenge).ok_or_else(foreign)?;
+    let refusal = match (hello.secret, challenge.secret) {
+        (true, false) => Some(Refusal::FirstHasNoSecret),
+        (false, true) => Some(Refusal::RankHasNoSecret),
+        _ => None,
+    };
+    if let Some(refusal) = refusal {
+        return Err(Miss::Refused { refusal, proven: false });
+    }
+    let transcript = Transcript::new(secret, hello, &challenge);
+    stream.write_all(transcript.proof().as_bytes()).map_err(|_| closed())?;
+    let mut answer = [0; ANSWER_BYTES];
+    read_until(&mut stream, &mut answer, until)?;
+    let (answer, proven) = transcript.read_answer(&answer).ok_or_else(foreign)?;
+    match Refusal::of(answer) {
+        Some(refusal) => Err(Miss::Refused { refusal, proven }),
+        None if proven && answer == Answer::Welcome => Ok(Wire::of_other(stream, &transcript.keys())),
+        None => Err(Miss::Refused { refusal: Refusal::Unproven, proven: false }),
+    }
+}
+
+/// Who answers is no rank 0.
+fn foreign() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "what listens there is no process of this version of Rankine")
+}
+
+fn closed() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "it closed the connection without an answer")
+}
+
+/// Fills `bytes` by then, however slowly they come.
+fn read_until(stream: &mut TcpStream, bytes: &mut [u8], until: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let late = || io::Error::new(ErrorKind::TimedOut, "it accepts the connection and does not answer");
+        let remaining = until.checked_duration_since(Instant::now()).filter(|remaining| !remaining.is_zero());
+        stream.set_read_timeout(Some(remaining.ok_or_else(late)?))?;
+        match stream.read(&mut bytes[filled..]) {
+            Ok(0) => return Err(closed()),
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(closed()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Err(late());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Connects to the first of a host's addresses that can be reached.
+fn connect(address: &Address, time: Duration) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
+    let addresses: Vec<SocketAddr> = (address.host.as_str(), address.port).to_socket_addrs()?.collect();
+    let time = if addresses.len() > 1 { time.min(CONNECT) } else { time };
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, time) {
+            // Where nobody listens at a port that the system gives away, a connection may meet itself.
+            Ok(stream) if stream.local_addr()? == stream.peer_addr()? => {
+                last = ErrorKind::ConnectionRefused.into();
+            }
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

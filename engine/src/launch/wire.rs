@@ -1,0 +1,196 @@
+//! A connection between rank 0 and another process, once both have proved who they are.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use super::frame::{Inbox, Message, Seal};
+use super::handshake::Keys;
+
+/// A connection whose messages carry tags.
+pub(super) struct Wire {
+    stream: TcpStream,
+    inbox: Inbox,
+    /// What is sealed and not yet sent: after a part of a message nothing but the rest of it may follow.
+    outbox: Vec<u8>,
+    sends: Seal,
+    receives: Seal,
+}
+
+impl Wire {
+    /// Rank 0's end.
+    pub(super) fn of_first(stream: TcpStream, keys: &Keys) -> Self {
+        Self::new(stream, keys.from_first, keys.to_first)
+    }
+
+    /// The end of any other rank.
+    pub(super) fn of_other(stream: TcpStream, keys: &Keys) -> Self {
+        Self::new(stream, keys.to_first, keys.from_first)
+    }
+
+    fn new(stream: TcpStream, sends: [u8; 32], receives: [u8; 32]) -> Self {
+        let (sends, receives) = (Seal::new(sends), Seal::new(receives));
+        Self { stream, inbox: Inbox::default(), outbox: Vec::new(), sends, receives }
+    }
+
+    /// Reading and writing wait, so long.
+    pub(super) fn block(&self, time: Duration) -> io::Result<()> {
+        self.stream.set_nonblocking(false)?;
+        self.stream.set_read_timeout(Some(time))?;
+        self.stream.set_write_timeout(Some(time))
+    }
+
+    /// Reading and writing never wait.
+    pub(super) fn unblock(&self) -> io::Result<()> {
+        self.stream.set_nonblocking(true)
+    }
+
+    /// Sends a message. What the connection does not take now goes before the next one.
+    ///
+    /// # Errors
+    /// `WouldBlock` where it takes no more, and whatever else the system says.
+    pub(super) fn send(&mut self, message: &Message) -> io::Result<()> {
+        let sealed = message.seal(&mut self.sends);
+        match self.outbox.is_empty() {
+            true => self.outbox = sealed,
+            false => self.outbox.extend(sealed),
+        }
+        self.flush()
+    }
+
+    /// Sends what is left of earlier messages.
+    ///
+    /// # Errors
+    /// As [`Wire::send`].
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        let mut sent = 0;
+        let error = loop {
+            if sent == self.outbox.len() {
+                // Values can be long: their memory is not kept.
+                self.outbox = Vec::new();
+                return Ok(());
+            }
+            match (&self.stream).write(&self.outbox[sent..]) {
+                Ok(0) => break ErrorKind::WriteZero.into(),
+                Ok(bytes) => sent += bytes,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => break error,
+            }
+        };
+        self.outbox.drain(..sent);
+        Err(error)
+    }
+
+    /// Reads what has come. `None`: there is more to come.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` where the other side has ended; `InvalidData` where what comes is not its next message, or has
+    /// more than `most` bytes.
+    pub(super) fn read(&mut self, most: usize) -> io::Result<Option<Message>> {
+        let sealed = self.inbox.read(&self.stream, most)?;
+        sealed.map(|sealed| sealed.open(&mut self.receives)).transpose()
+    }
+
+    /// Whether the other side has closed the connection, even if something that it sent before is still to be read.
+    pub(super) fn is_over(&self) -> bool {
+        let mut polled = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: the pointer is to one description, of a file that is open; the call does not wait.
+        let changed = unsafe { libc::poll(&mut polled, 1, 0) };
+        changed > 0 && polled.revents != 0
+    }
+}
+
+/// Never the keys.
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Wire({:?})", self.stream)
+    }
+}
+
+/// Rank 0's end of a connection, and the other one.
+#[cfg(test)]
+pub(super) fn pair() -> [Wire; 2] {
+    let (first, other) = tests::streams();
+    [Wire::of_first(first, &tests::KEYS), Wire::of_other(other, &tests::KEYS)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::super::frame::Kind;
+    use super::*;
+
+    pub(super) const KEYS: Keys = Keys { to_first: [1; 32], from_first: [2; 32] };
+
+    pub(super) fn streams() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (listener.accept().unwrap().0, other)
+    }
+
+    fn message(round: u64, bytes: usize) -> Message {
+        Message { kind: Kind::Values, round, bytes: vec![round as u8; bytes] }
+    }
+
+    /// Rank 0's end of a connection, and the bytes that the other end has sent, not yet received.
+    fn first_and_frames() -> (Wire, TcpStream, Vec<Vec<u8>>) {
+        let (first, other) = streams();
+        let mut seal = Seal::new(KEYS.to_first);
+        let frames = (0..3).map(|round| message(round, 100).seal(&mut seal)).collect();
+        (Wire::of_first(first, &KEYS), other, frames)
+    }
+
+    #[test]
+    fn messages_that_were_changed_repeated_left_out_or_sent_back_are_refused() {
+        type Change = fn(&mut Vec<Vec<u8>>);
+        let changes: [Change; 6] = [
+            |frames| frames[0][20] ^= 1,
+            |frames| frames[0][3] ^= 1,
+            |frames| frames[0][113] ^= 1,
+            |frames| frames[1] = frames[0].clone(),
+            |frames| drop(frames.remove(0)),
+            |frames| frames[0] = message(0, 100).seal(&mut Seal::new(KEYS.from_first)),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            let (mut wire, mut other, mut frames) = first_and_frames();
+            change(&mut frames);
+            other.write_all(&frames.concat()).unwrap();
+            let outcome: io::Result<Vec<_>> = (0..2).map(|_| wire.read(1000)).collect();
+            assert_eq!(outcome.unwrap_err().kind(), ErrorKind::InvalidData, "change {number}");
+        }
+        let (mut wire, mut other, frames) = first_and_frames();
+        other.write_all(&frames.concat()).unwrap();
+        for round in 0..3 {
+            assert_eq!(wire.read(1000).unwrap(), Some(message(round, 100)));
+        }
+    }
+
+    #[test]
+    fn what_a_full_connection_does_not_take_follows_later() {
+        let (first, mut other) = streams();
+        let (mut wire, mut seal) = (Wire::of_first(first, &KEYS), Seal::new(KEYS.from_first));
+        wire.unblock().unwrap();
+        let mut rounds = 0;
+        let full = loop {
+            rounds += 1;
+            if let Err(error) = wire.send(&message(rounds, 100_000)) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        let expected: Vec<u8> =
+            (1..=rounds).flat_map(|round| message(round, 100_000).seal(&mut seal)).collect();
+        let reader = std::thread::spawn(move || {
+            let mut bytes = vec![0; expected.len()];
+            other.read_exact(&mut bytes).unwrap();
+            assert!(bytes == expected);
+        });
+        wire.block(Duration::from_secs(20)).unwrap();
+        wire.flush().unwrap();
+        reader.join().unwrap();
+    }
+}
