@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rankine_cuda::calibrate::Figures;
-use rankine_reader::publish::replace_file;
+use rankine_reader::publish::{create_folders, replace_file};
 use serde::{Deserialize, Serialize};
 
 use super::Gpus;
@@ -56,7 +56,7 @@ fn recall_from(folder: &Path, gpus: &Gpus) -> Option<Figures> {
 }
 
 fn keep_in(folder: &Path, gpus: &Gpus, figures: &Figures) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
+    create_folders(folder).map_err(io::Error::other)?;
     let text = serde_json::to_string_pretty(&Kept::of(gpus, figures)).expect("figures are plain data") + "\n";
     replace_file(&folder.join(file_name(gpus)), text.as_bytes()).map_err(io::Error::other)
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use rankine_reader::publish::{Lock, PartialDir, ReservedDir, replace_file_under};
+use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
 use rankine_reader::utc::Utc;
 use serde::Serialize;
 
@@ -37,16 +37,15 @@ impl RunDir {
     /// Makes a run's folder, by default `runs/NAME-TIME`, and puts the effective job into it.
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where the folder is not empty; [`TrainError::Write`].
+    /// [`TrainError::RunDir`] where the folder is not empty; [`TrainError::Data`] where another process writes there;
+    /// [`TrainError::Write`].
     pub fn create(path: Option<&Path>, job: &Job) -> Result<Self, TrainError> {
-        let path = path.map_or_else(|| fresh(&job.name.to_string()), Path::to_owned);
-        let write = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TrainError::Write { path, source }
+        let path = match path {
+            Some(path) => create_folders(path).map(|()| path.to_owned())?,
+            None => fresh(&job.name.to_string())?,
         };
-        fs::create_dir_all(&path).map_err(write(&path))?;
         let lock = Lock::within(&path)?;
-        if !is_empty(&path).map_err(write(&path))? {
+        if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
             return Err(TrainError::RunDir(format!(
                 "the run folder {} is not empty: choose another --run-dir, remove it, or go on there with --resume",
                 path.display()
@@ -71,8 +70,8 @@ impl RunDir {
     /// [`RunDir::go_on`].
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where another process is at work there, or where there is something that is no run;
-    /// [`TrainError::Write`].
+    /// [`TrainError::RunDir`] where there is something that is no run; [`TrainError::Data`] where another process
+    /// writes there; [`TrainError::Write`].
     pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
         let is_new = match is_empty(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
@@ -188,13 +187,21 @@ fn is_empty(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// A folder below `runs` that is not there yet.
-fn fresh(name: &str) -> PathBuf {
+/// Makes a folder below `runs`: another one for each run, even for runs that begin in the same second.
+fn fresh(name: &str) -> Result<PathBuf, TrainError> {
     let base = Path::new("runs").join(format!("{name}-{}", Utc::now().compact()));
     let numbered = (2..).map(|number| {
         let mut path = base.clone().into_os_string();
         path.push(format!("-{number}"));
         PathBuf::from(path)
     });
-    std::iter::once(base.clone()).chain(numbered).find(|path| !path.exists()).expect("numbers do not run out")
+    create_folders(Path::new("runs"))?;
+    for path in std::iter::once(base.clone()).chain(numbered) {
+        match fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
+            Err(source) => return Err(TrainError::Write { path, source }),
+        }
+    }
+    unreachable!("numbers do not run out")
 }

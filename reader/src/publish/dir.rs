@@ -172,8 +172,11 @@ fn is_leftover(path: &Path) -> Result<bool> {
         && (path.join(MARKER_NAME).exists() || fs::read_dir(path).context("read", path)?.next().is_none()))
 }
 
-/// Makes a folder and those that it lies in, durably.
-fn create_folders(path: &Path) -> Result<()> {
+/// Makes a folder and those that it lies in, durably, as far as they are missing.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn create_folders(path: &Path) -> Result<()> {
     if path.is_dir() {
         return Ok(());
     }

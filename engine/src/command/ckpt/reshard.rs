@@ -7,7 +7,7 @@ use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
 use rankine::training::RunDir;
 use rankine_embedding::Topology;
 use rankine_embedding::rows::Rows;
-use rankine_reader::publish::{Lock, refuse_inputs, replace_file_under};
+use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
 
 use super::{disk, open};
 use crate::command::{CommandError, Exit, output};
@@ -41,9 +41,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let mut manifest = checkpoint.manifest().clone();
     (manifest.ranks, manifest.nodes, manifest.base) = (ranks, 1, None);
     refuse_inputs(&args.out, [checkpoint.path()])?;
-    std::fs::create_dir_all(&args.out).map_err(|error| {
-        CommandError::new(Exit::Failed, format!("cannot create {}: {error}", args.out.display()))
-    })?;
+    create_folders(&args.out)?;
     // Neither a training nor another reshard works there until all is written.
     let lock = Lock::within(&args.out)?;
     let dir = RunDir::checkpoints_path(&args.out);

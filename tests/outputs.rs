@@ -1,0 +1,519 @@
+//! Outputs of the built command: whole or absent, of one writer at a time, with flock(2) and without.
+//!
+//! With `RANKINE_TEST_LONG` set, races are repeated 50 times.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use support::seccomp::{NO_FLOCK, Refused, refuse};
+use support::{
+    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, told, train, tree, word,
+};
+
+mod support;
+
+fn repeats() -> usize {
+    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 2 }
+}
+
+/// A dataset, and a run on it with a model and a checkpoint.
+struct Fixture {
+    place: Place,
+    log: String,
+    other_log: String,
+    shape: String,
+    data: String,
+    job: String,
+    run: String,
+}
+
+impl Fixture {
+    fn new(rows: usize) -> Self {
+        let place = Place::new();
+        let log = place.file("log.tsv", criteo_rows(rows, 5).join("\n") + "\n");
+        let other_log = place.file("other.tsv", criteo_rows(rows, 6).join("\n") + "\n");
+        let few = place.file("few.tsv", criteo_rows(400, 7).join("\n") + "\n");
+        let shape = place.file("shape.toml", SHAPE);
+        let data = place.word("data");
+        run(["convert", "criteo-tsv", &few, "--out", &data, "--split", "last:0.2"]).with(SUCCESS);
+        let job = job(&place);
+        train(&place, &job, "run", &["checkpoint.every_steps=2"]).with(SUCCESS);
+        let run = place.word("run");
+        fs::create_dir(place.path("outputs")).expect("the folder is made");
+        Self { place, log, other_log, shape, data, job, run }
+    }
+
+    /// The commands that have an `--out`, without it.
+    fn commands(&self) -> BTreeMap<&'static str, Vec<String>> {
+        let command = |name, args: &[&str]| (name, args.iter().map(|&arg| arg.to_owned()).collect());
+        BTreeMap::from([
+            command("convert", &["convert", "criteo-tsv", &self.log]),
+            command("generate", &["generate", "--shape", &self.shape, "--samples", "50000"]),
+            command("export", &["ckpt", "export", &self.run]),
+            command("init", &["init", "--data", &self.data]),
+            command("predict", &["predict", "--run", &self.run, &self.log]),
+        ])
+    }
+
+    /// A path in a folder in which nothing but outputs is.
+    fn out(&self, name: &str) -> String {
+        self.place.word(&format!("outputs/{name}"))
+    }
+
+    /// What is in that folder has these names.
+    #[track_caller]
+    fn has(&self, names: &[&str]) {
+        let mut found = names_in(&self.place.path("outputs"));
+        found.sort();
+        assert_eq!(found, names);
+    }
+
+    /// The same, and the bytes of all files in it.
+    #[track_caller]
+    fn takes(&self, names: &[&str]) -> BTreeMap<String, Vec<u8>> {
+        self.has(names);
+        tree(&self.place.path("outputs"))
+    }
+
+    /// Empties it.
+    fn clear(&self) {
+        let emptied = fs::remove_dir_all(self.place.path("outputs"));
+        emptied.and_then(|()| fs::create_dir(self.place.path("outputs"))).expect("the folder is emptied");
+    }
+
+    /// What a command writes when nothing disturbs it.
+    fn undisturbed(&self, args: &[String]) -> BTreeMap<String, Vec<u8>> {
+        Ended::of(command(args, &self.out("out"), None)).with(SUCCESS);
+        let written = self.takes(&["out"]);
+        self.clear();
+        written
+    }
+}
+
+/// The names in a folder.
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("the folder is readable");
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.expect("the folder is readable").file_name();
+    entries.map(|entry| name(entry).into_string().expect("names are plain")).collect()
+}
+
+/// A command with an output, in which flock may fail.
+fn command(args: &[String], out: &str, errno: Option<i32>) -> Command {
+    let mut command = rankine();
+    command.args(args).args(["--out", out]).stdin(Stdio::null());
+    without_flock(&mut command, errno);
+    command
+}
+
+fn without_flock(command: &mut Command, errno: Option<i32>) {
+    if let Some(errno) = errno {
+        refuse(command, &[Refused { call: libc::SYS_flock, errno }]);
+    }
+}
+
+/// A command that runs, or was stopped while it held a lock. Killed when it is dropped.
+struct Running(Option<Child>);
+
+impl Running {
+    /// A command that runs.
+    fn started(command: &mut Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self(Some(child.expect("the command starts")))
+    }
+
+    /// Starts a command and stops it once it has made a lock file.
+    fn at(mut command: Command, lock: &Path) -> Self {
+        let mut stopped = Self::started(&mut command);
+        let began = Instant::now();
+        while !lock.exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "there is no {}", lock.display());
+            let ended = stopped.child().try_wait().expect("it is a child");
+            assert!(ended.is_none(), "it ended before it was stopped: {}", stopped.go_on().stderr);
+            thread::sleep(Duration::from_micros(200));
+        }
+        stopped.signal(libc::SIGSTOP);
+        thread::sleep(Duration::from_millis(5));
+        assert!(lock.exists(), "it came to its end before it was stopped");
+        stopped
+    }
+
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("nobody has waited for it")
+    }
+
+    fn id(&mut self) -> u32 {
+        self.child().id()
+    }
+
+    fn signal(&mut self, signal: i32) {
+        // SAFETY: the child has not been waited for, so the PID is its own.
+        unsafe { libc::kill(self.id() as i32, signal) };
+    }
+
+    /// Lets it come to its end.
+    fn go_on(&mut self) -> Ended {
+        self.signal(libc::SIGCONT);
+        let child = self.0.take().expect("nobody has waited for it");
+        let output = child.wait_with_output().expect("it is a child");
+        let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+        let code = output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or(0));
+        Ended { code, stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn of_two_commands_with_one_output_none_mixes_or_deletes_the_others_bytes() {
+    let fixture = Fixture::new(300);
+    for (name, args) in fixture.commands() {
+        let mut other_args = args.clone();
+        if name == "predict" {
+            other_args.pop();
+            other_args.push(fixture.other_log.clone());
+        }
+        let whole = [fixture.undisturbed(&args), fixture.undisturbed(&other_args)];
+        for round in 0..repeats() {
+            let errno = (round % 2 == 1).then(|| NO_FLOCK[round % 3]);
+            let start = |args: &[String]| Running::started(&mut command(args, &fixture.out("out"), errno));
+            let mut both = [start(&args), start(&other_args)];
+            let both = both.each_mut().map(Running::go_on);
+            let winners = both.iter().filter(|ended| ended.code == SUCCESS).count();
+            // Predictions replace earlier ones: both win where one comes after the other.
+            assert!(winners == 1 || name == "predict" && winners == 2, "{name}: {both:?}");
+            for loser in both.iter().filter(|ended| ended.code != SUCCESS) {
+                assert_eq!(loser.code, USAGE, "{name}: {loser:?}");
+                let why = ["another process is writing", "is there already"];
+                assert!(why.iter().any(|why| loser.stderr.contains(why)), "{name}: {loser:?}");
+            }
+            assert!(whole.contains(&fixture.takes(&["out"])), "{name}: the output is of neither");
+            fixture.clear();
+        }
+    }
+}
+
+#[test]
+fn a_second_writer_is_refused_while_the_first_one_writes() {
+    let fixture = Fixture::new(20_000);
+    for name in ["convert", "generate", "predict"] {
+        let args = &fixture.commands()[name];
+        let whole = fixture.undisturbed(args);
+        let kinds = [(None, None), (Some(libc::ENOSYS), None), (None, Some(libc::ENOLCK))];
+        for (first, second) in kinds.into_iter().chain([(Some(libc::EOPNOTSUPP), Some(libc::EOPNOTSUPP))]) {
+            let out = fixture.out("out");
+            let mut first = Running::at(command(args, &out, first), &fixture.place.path("outputs/.out.lock"));
+            let holder = format!("process {} on ", first.id());
+            let refused = Ended::of(command(args, &out, second)).with(USAGE);
+            refused.says(&["another process is writing", "outputs/out", &holder]);
+            first.go_on().with(SUCCESS);
+            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            fixture.clear();
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_command_left_is_removed_by_the_next_one() {
+    let fixture = Fixture::new(20_000);
+    for name in ["convert", "generate", "predict"] {
+        let args = &fixture.commands()[name];
+        let whole = fixture.undisturbed(args);
+        for errno in [None, Some(libc::ENOSYS)] {
+            let (out, lock) = (fixture.out("out"), fixture.place.path("outputs/.out.lock"));
+            let mut first = Running::at(command(args, &out, errno), &lock);
+            first.signal(libc::SIGKILL);
+            assert_eq!(first.go_on().code, -libc::SIGKILL);
+            assert!(lock.exists() && !Path::new(&out).exists());
+            Ended::of(command(args, &out, errno)).with(SUCCESS);
+            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            fixture.clear();
+        }
+    }
+}
+
+#[test]
+fn a_folder_that_looks_like_a_leftover_and_is_none_is_kept() {
+    let fixture = Fixture::new(100);
+    let convert = &fixture.commands()["convert"];
+    fs::create_dir(fixture.out("out.partial")).unwrap();
+    fs::write(fixture.out("out.partial/precious"), "kept").unwrap();
+    Ended::of(command(convert, &fixture.out("out"), None)).with(USAGE).says(&["out.partial", "in the way"]);
+    assert_eq!(fs::read(fixture.out("out.partial/precious")).unwrap(), b"kept");
+    fixture.takes(&["out.partial"]);
+}
+
+#[test]
+fn all_commands_work_without_flock() {
+    let fixture = Fixture::new(300);
+    for errno in NO_FLOCK {
+        for (name, args) in fixture.commands() {
+            let whole = fixture.undisturbed(&args);
+            Ended::of(command(&args, &fixture.out("out"), Some(errno))).with(SUCCESS);
+            assert!(fixture.takes(&["out"]) == whole, "{name}: it wrote other bytes");
+            fixture.clear();
+        }
+    }
+}
+
+/// A training in the folder of outputs.
+fn training(fixture: &Fixture, errno: Option<i32>, more: &[&str]) -> Command {
+    let mut command = rankine();
+    command.args(["train", &fixture.job, "--quiet", "--run-dir", &fixture.out("run")]);
+    command.args(["--set", "checkpoint.every_steps=2"]).args(more);
+    without_flock(&mut command, errno);
+    command
+}
+
+#[test]
+fn training_works_without_flock_and_refuses_a_second_one_with_and_without() {
+    let fixture = Fixture::new(100);
+    let lock = fixture.place.path("outputs/run/.lock");
+    let long = ["--set", "train.epochs=60"];
+    for errno in [None].into_iter().chain(NO_FLOCK.map(Some)) {
+        Ended::of(training(&fixture, errno, &[])).with(SUCCESS);
+        let names = names_in(Path::new(&fixture.out("run"))).into_iter();
+        let locks: Vec<_> = names.filter(|name| name.contains("lock") || name.contains("partial")).collect();
+        assert_eq!(locks, [] as [String; 0]);
+        fixture.clear();
+    }
+    for errno in [None, Some(libc::ENOLCK)] {
+        let mut first = Running::at(training(&fixture, errno, &long), &lock);
+        let holder = format!("process {} on ", first.id());
+        for second in [errno, None, Some(libc::ENOSYS)] {
+            for more in [&[][..], &["--resume"]] {
+                let refused = Ended::of(training(&fixture, second, more)).with(USAGE);
+                refused.says(&["another process is writing", &holder]);
+            }
+        }
+        let model = fixture.out("run/model");
+        first.signal(libc::SIGKILL);
+        assert_eq!(first.go_on().code, -libc::SIGKILL);
+        Ended::of(training(&fixture, errno, &["--resume", long[0], long[1]])).with(SUCCESS);
+        assert!(Path::new(&model).join("model.json").exists());
+        fixture.clear();
+    }
+}
+
+#[test]
+fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
+    let fixture = Fixture::new(20_000);
+    let lock = fixture.place.path("outputs/.out.lock");
+    // The record of a process here, as if it had run elsewhere.
+    let args = &fixture.commands()["convert"];
+    let held = Running::at(command(args, &fixture.out("out"), Some(libc::ENOLCK)), &lock);
+    let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&lock).unwrap()).unwrap();
+    drop(held);
+    fixture.clear();
+    record["host"] = "far".into();
+    record["boot_id"] = "another".into();
+    let since = record["since"].as_str().unwrap().to_owned();
+    let record = record.to_string();
+    let remedy = |path: &Path| format!("rm '{}'", path.display());
+
+    for (name, args) in fixture.commands() {
+        fs::write(&lock, &record).unwrap();
+        let refused = Ended::of(command(&args, &fixture.out("out"), Some(libc::ENOLCK)));
+        refused.with(USAGE).says(&["on far", &since, &remedy(&lock)]);
+        assert_eq!(fixture.takes(&[".out.lock"]).len(), 1, "{name} wrote something");
+        fs::remove_file(&lock).unwrap();
+        Ended::of(command(&args, &fixture.out("out"), Some(libc::ENOLCK))).with(SUCCESS);
+        fixture.clear();
+    }
+
+    fs::create_dir(fixture.out("run")).unwrap();
+    for name in [".lock", ".model.lock"] {
+        let lock = fixture.place.path("outputs/run").join(name);
+        fs::write(&lock, &record).unwrap();
+        fs::write(fixture.out("run/metrics.jsonl"), "").unwrap();
+        let refused = Ended::of(training(&fixture, Some(libc::ENOSYS), &["--resume"]));
+        refused.with(USAGE).says(&["on far", &since, &remedy(&lock)]);
+        let log = fs::read(fixture.out("run/metrics.jsonl")).unwrap();
+        assert_eq!(log, b"", "it trained before it looked at {name}");
+        fs::remove_dir_all(fixture.out("run")).unwrap();
+        fs::create_dir(fixture.out("run")).unwrap();
+    }
+    Ended::of(training(&fixture, Some(libc::ENOSYS), &[])).with(SUCCESS);
+}
+
+#[test]
+fn where_nothing_can_be_synced_nothing_appears() {
+    let fixture = Fixture::new(300);
+    let eio = [libc::SYS_fsync, libc::SYS_fdatasync].map(|call| Refused { call, errno: libc::EIO });
+    for (name, args) in fixture.commands() {
+        let mut command = command(&args, &fixture.out("out"), None);
+        refuse(&mut command, &eio);
+        Ended::of(command).with(FAILED).says(&["Input/output error"]);
+        assert!(fixture.takes(&[]).is_empty(), "{name} left something");
+    }
+    let mut command = training(&fixture, None, &[]);
+    refuse(&mut command, &eio);
+    Ended::of(command).with(FAILED).says(&["Input/output error"]);
+    assert!(!Path::new(&fixture.out("run/job.toml")).exists());
+}
+
+#[test]
+fn files_and_folders_are_synced_around_the_rename() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        return told("skipped: there is no strace");
+    }
+    let fixture = Fixture::new(300);
+    for (name, args) in fixture.commands() {
+        let trace = fixture.place.path("trace");
+        let traced = command(&args, &fixture.out("out"), None);
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-y", "-o", &word(&trace), "-e", "trace=fsync,/rename,/link"]);
+        strace.arg(traced.get_program()).args(traced.get_args());
+        let ended = Ended::of(strace);
+        if ended.stderr.contains("ptrace") {
+            return told("skipped: strace may not trace here");
+        }
+        ended.with(SUCCESS);
+        let trace = fs::read_to_string(trace).unwrap();
+        let lines: Vec<_> = trace.lines().filter(|line| line.ends_with("= 0")).collect();
+        let find = |from: usize, words: &[&str]| {
+            let is = |line: &&str| words.iter().all(|words| line.contains(words));
+            let found = lines[from..].iter().position(is);
+            from + found.unwrap_or_else(|| panic!("{name}: no {words:?} after line {from} of\n{trace}"))
+        };
+        let outputs = fixture.place.path("outputs").canonicalize().unwrap();
+        let out = word(&outputs.join("out"));
+        let published = lines.iter().rposition(|line| {
+            (line.contains("rename") || line.contains("link")) && line.contains(&format!("{out}\""))
+        });
+        let published = published.unwrap_or_else(|| panic!("{name}: no rename in\n{trace}"));
+        assert!(find(0, &["fsync(", "partial"]) < published, "{name} renames what is not synced:\n{trace}");
+        find(published, &["fsync(", &format!("<{}>", outputs.display())]);
+        fixture.clear();
+    }
+}
+
+#[test]
+fn links_are_followed_and_pipes_and_devices_are_streamed_to() {
+    let fixture = Fixture::new(300);
+    let commands = fixture.commands();
+    let written = |name: &str| fixture.undisturbed(&commands[name]).remove("out").unwrap_or_default();
+    let (predictions, starter) = (written("predict"), written("init"));
+    for (name, text) in [("predict", &predictions), ("init", &starter)] {
+        let args = &commands[name];
+        // A link to what is not there yet, and of predictions also one to what is.
+        symlink("elsewhere", fixture.out("link")).unwrap();
+        for _ in 0..if name == "predict" { 2 } else { 1 } {
+            Ended::of(command(args, &fixture.out("link"), None)).with(SUCCESS);
+            assert!(fs::symlink_metadata(fixture.out("link")).unwrap().is_symlink());
+            assert!(fs::read(fixture.out("elsewhere")).unwrap() == *text);
+        }
+        fixture.takes(&["elsewhere", "link"]);
+        fixture.clear();
+
+        let pipe = fixture.out("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let reader = thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read(pipe).unwrap()
+        });
+        Ended::of(command(args, &pipe, None)).with(SUCCESS);
+        assert!(reader.join().unwrap() == *text, "{name}: other bytes came through the pipe");
+        assert!(fs::symlink_metadata(&pipe).unwrap().file_type().is_fifo());
+        fixture.has(&["pipe"]);
+        fixture.clear();
+
+        Ended::of(command(args, "/dev/null", None)).with(SUCCESS);
+        assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        Ended::of(command(args, "/dev/full", None)).with(FAILED).says(&["/dev/full", "No space left"]);
+        assert!(fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+
+        let streamed = Ended::of(command(args, "/dev/stdout", None)).with(SUCCESS);
+        assert!(streamed.stdout.as_bytes().starts_with(text), "{name}: {}", streamed.stdout);
+        // A file behind stdout is continued, and not replaced.
+        fs::write(fixture.out("log"), "earlier\n").unwrap();
+        let mut appended = command(args, "/dev/stdout", None);
+        appended.stdout(fs::File::options().append(true).open(fixture.out("log")).unwrap());
+        assert!(appended.stderr(Stdio::null()).status().unwrap().success());
+        assert!(fs::read(fixture.out("log")).unwrap().starts_with(&[b"earlier\n", &text[..]].concat()));
+        fixture.clear();
+    }
+    for (name, args) in &commands {
+        if !["predict", "init"].contains(name) {
+            Ended::of(command(args, "/dev/null", None));
+            assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_output_that_is_an_input_is_refused_and_the_input_is_kept() {
+    let fixture = Fixture::new(100);
+    let commands = fixture.commands();
+    fs::hard_link(&fixture.log, fixture.out("twin.tsv")).unwrap();
+    symlink(&fixture.log, fixture.out("link.tsv")).unwrap();
+    let step = fs::read_dir(fixture.place.path("run/checkpoints")).unwrap().next().unwrap().unwrap().path();
+    let in_data = word(&Path::new(&fixture.data).join("train/new"));
+    let cases = [
+        ("predict", fixture.log.clone()),
+        ("predict", fixture.out("twin.tsv")),
+        ("predict", fixture.out("link.tsv")),
+        ("predict", fixture.place.word("run/job.toml")),
+        ("predict", fixture.place.word("run/model/model.safetensors")),
+        ("predict", fixture.place.word("run/model/new.csv")),
+        ("convert", fixture.log.clone()),
+        ("generate", fixture.shape.clone()),
+        ("init", in_data.clone()),
+        ("export", word(&step.join("model"))),
+        ("export", word(&step)),
+    ];
+    let before = [tree(&fixture.place.path("run")), tree(Path::new(&fixture.data))];
+    let kept = [&fixture.log, &fixture.shape].map(|path| fs::read(path).unwrap());
+    for (name, out) in cases {
+        let refused = Ended::of(command(&commands[name], &out, None)).with(USAGE);
+        refused.says(&["is read", "choose another output"]);
+    }
+    let predict = ["predict", "--run", &fixture.run, "--data", &fixture.data];
+    let predict: Vec<_> = predict.iter().map(|&arg| arg.to_owned()).collect();
+    Ended::of(command(&predict, &in_data, None)).with(USAGE).says(&["is read as an input"]);
+    let step = word(&step);
+    let reshard = ["ckpt", "reshard", &step, "--ranks", "2", "--out", &step];
+    run(reshard).with(USAGE).says(&["is read as an input"]);
+    assert!(before == [tree(&fixture.place.path("run")), tree(Path::new(&fixture.data))]);
+    assert_eq!(kept, [&fixture.log, &fixture.shape].map(|path| fs::read(path).unwrap()));
+}
+
+#[test]
+fn a_reshard_waits_for_no_training_and_destroys_none() {
+    let fixture = Fixture::new(100);
+    let lock = fixture.place.path("outputs/run/.lock");
+    let mut first = Running::at(training(&fixture, None, &["--set", "train.epochs=60"]), &lock);
+    let out = fixture.out("run");
+    let reshard = ["ckpt", "reshard", &fixture.run, "--ranks", "2", "--out", &out];
+    run(reshard).with(USAGE).says(&["another process is writing"]);
+    first.go_on().with(SUCCESS);
+    fixture.clear();
+    run(reshard).with(SUCCESS);
+    assert!(fixture.place.path("outputs/run/job.toml").exists() && !lock.exists());
+}
+
+#[test]
+fn the_probe_of_doctor_follows_no_link() {
+    let place = Place::new();
+    let precious = place.file("precious", "kept");
+    fs::create_dir(place.path("shared")).unwrap();
+    // The shell's PID is that of the command, so whoever knows it could plant the link.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ln -s \"$1\" \"$2/.rankine-probe-$$\" && exec \"$3\" doctor --dir \"$2\"", "sh"]);
+    shell.args([&precious, &place.word("shared")]).arg(rankine().get_program());
+    Ended::of(shell).with(SUCCESS);
+    assert_eq!(fs::read(&precious).unwrap(), b"kept");
+    assert_eq!(fs::read_dir(place.path("shared")).unwrap().count(), 1, "only the link is there");
+}
