@@ -26,7 +26,8 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The command under test: the one that `RANKINE_BIN` names, or else the one that was built with the tests.
+/// The command under test: the one that `RANKINE_BIN` names, or else the one that was built with the tests. It must
+/// have the feature `test-hooks`, as whatever `cargo test` builds has.
 pub(crate) fn rankine() -> Command {
     let program = std::env::var_os("RANKINE_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_rankine").into());
     let mut command = Command::new(program);

@@ -458,3 +458,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_conversion_stops_in_each_pass_and_leaves_nothing() {
+    let place = Place::new();
+    let source = place.file("a", text(&good_lines(1200, 1)));
+    for pass in ["counting rows", "learning", "writing"] {
+        let options = ConvertOptions {
+            split: Split::Last { share: 0.2 },
+            ..ConvertOptions::new(vec![source.clone()], place.path("out"))
+        };
+        let stop = options.stop.clone();
+        let ask = |at: &'static str, _: u64, _: u64| {
+            if at == pass {
+                stop.ask();
+            }
+        };
+        let stopped = convert_criteo_within(&options, &CriteoColumns::default(), SMALL, &ask);
+        assert!(matches!(stopped, Err(Error::Stopped(_))), "{pass}: {stopped:?}");
+        let left: Vec<_> = fs::read_dir(source.parent().unwrap()).unwrap().collect();
+        assert_eq!(left.len(), 1, "{pass}: {left:?}");
+    }
+}
