@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
+#[path = "support/strangers.rs"]
+mod strangers;
 mod support;
 
 type Outcome = Result<(), Failed>;
@@ -24,7 +26,7 @@ const OF_NODES: [(Body, usize); 4] = [
     (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 2),
 ];
 
-const BODIES: [Body; 7] = [
+const BODIES: [Body; 8] = [
     ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
     ("processes_train_in_random_order_as_threads_do", || {
         train_as_threads((2, 1), &["device.precision=fp16"])
@@ -32,6 +34,7 @@ const BODIES: [Body; 7] = [
     ("processes_of_two_ranks_train_as_threads_do", || train_as_threads((2, 2), &[])),
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
     ("processes_that_are_killed_go_on_to_the_bit", processes_that_are_killed_go_on_to_the_bit),
+    ("strangers_at_the_port_disturb_no_training", strangers_at_the_port_disturb_no_training),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
     ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
 ];
@@ -126,7 +129,19 @@ impl Place {
         sets: &[&str],
         prepare: impl Fn(usize, &mut Command),
     ) -> Result<Vec<Child>, Failed> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        self.processes_at(free_port()?, run, count, sets, prepare)
+    }
+
+    /// The same, at a port of this host.
+    fn processes_at(
+        &self,
+        port: u16,
+        run: &str,
+        count: usize,
+        sets: &[&str],
+        prepare: impl Fn(usize, &mut Command),
+    ) -> Result<Vec<Child>, Failed> {
+        let port = port.to_string();
         let start = |rank: usize| {
             let mut command = self.train(run, sets);
             prepare(rank, &mut command);
@@ -138,6 +153,10 @@ impl Place {
         };
         (0..count).map(start).collect()
     }
+}
+
+fn free_port() -> Result<u16, Failed> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 fn succeeded(child: Child) -> Result<String, Failed> {
@@ -303,6 +322,48 @@ fn processes_that_are_killed_go_on_to_the_bit() -> Outcome {
                 return Err(format!("{run} came to another end").into());
             }
         }
+    }
+    Ok(())
+}
+
+/// Garbage, floods, slow writers and false ranks from before the second process starts until the training is over; a
+/// real process with another secret is refused meanwhile.
+fn strangers_at_the_port_disturb_no_training() -> Outcome {
+    const SECRET: &str = "tests share this secret: 6c1f09";
+    let place = Place::new()?;
+    let sets = ["device.ranks=2", "train.epochs=10"];
+    let quiet = place.processes("quiet", 2, &sets)?;
+    quiet.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+    let expected = outcome(&place.path("quiet"))?;
+    let rounds = if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 };
+    for round in 0..rounds {
+        let (run, port) = (format!("disturbed-{round}"), free_port()?);
+        let strangers = std::cell::OnceCell::new();
+        let disturbed = place.processes_at(port, &run, 2, &sets, |rank, command| {
+            command.env("RANKINE_SECRET", SECRET);
+            if rank == 1 {
+                strangers.get_or_init(|| strangers::Strangers::at(port, 2));
+                thread::sleep(Duration::from_secs(2));
+                let mut wrong = support::rankine();
+                wrong.args(["doctor", "--cluster", "--rank", "1", "--ranks", "2", "--meet"]);
+                wrong.arg(format!("127.0.0.1:{port}")).env("RANKINE_SECRET", "tests do not share it");
+                let Output { status, stderr, .. } = wrong.output().expect("the command starts");
+                let stderr = String::from_utf8_lossy(&stderr);
+                let refused =
+                    status.code() == Some(support::USAGE) && stderr.contains("its secret is not rank 0's");
+                assert!(refused, "{status}: {stderr}");
+            }
+        })?;
+        disturbed.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+        let connected = strangers.get().map_or(0, strangers::Strangers::connected);
+        eprintln!("{run}: {connected} connections of strangers");
+        if connected < 100 {
+            return Err("strangers did not reach the port".into());
+        }
+        if outcome(&place.path(&run))? != expected {
+            return Err(format!("{run} came to another end").into());
+        }
+        fs::remove_dir_all(place.path(&run))?;
     }
     Ok(())
 }

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 
 /// Bytes of a value, at most: whoever says more is no rank.
 const VALUE_BYTES_MAX: usize = 1 << 16;
-/// Groups of ranks that a process joins at the same time, at most.
-const GROUPS_MAX: usize = 1000;
+/// How long a process that calls may take to say its rank: it does so at once.
+const HELLO: Duration = Duration::from_secs(1);
 /// Round and length of a value.
 const HEAD_BYTES: usize = 12;
 
@@ -69,8 +69,12 @@ impl Listening {
         let rank = self.rank;
         let mut others: Vec<Option<UnixStream>> = names.iter().map(|_| None).collect();
         for (other, name) in names.iter().enumerate().take(rank) {
-            let stream =
-                SocketAddr::from_abstract_name(name).and_then(|address| UnixStream::connect_addr(&address));
+            let stream = SocketAddr::from_abstract_name(name)
+                .and_then(|address| UnixStream::connect_addr(&address))
+                .and_then(|stream| match is_own_user(&stream) {
+                    true => Ok(stream),
+                    false => Err(io::Error::other("what listens there belongs to another user")),
+                });
             let mut stream = stream.map_err(|error| {
                 let why = format_args!(
                     "rank {other} is not reached: {error}; processes that share memory are on one node, and in one \
@@ -105,7 +109,7 @@ impl Called {
                 continue;
             }
             let mut number = [0; 4];
-            let said = stream.set_read_timeout(Some(remaining)).is_ok()
+            let said = stream.set_read_timeout(Some(remaining.min(HELLO))).is_ok()
                 && io::Read::read_exact(&mut &stream, &mut number).is_ok();
             let other = u32::from_le_bytes(number) as usize;
             if said && other > rank && other < ranks && others[other].is_none() {
@@ -199,18 +203,13 @@ impl Sockets {
     }
 }
 
-/// Listens under a name that nobody has: this process may be in several groups of ranks.
+/// Listens under a name that nobody has, and that no other user of the host can foresee and take.
 fn listen() -> io::Result<(UnixListener, String)> {
-    let mut taken = ErrorKind::AddrInUse.into();
-    for number in 0..GROUPS_MAX {
-        let name = format!("rankine-{}-{number}", std::process::id());
-        match SocketAddr::from_abstract_name(&name).and_then(|address| UnixListener::bind_addr(&address)) {
-            Ok(listener) => return Ok((listener, name)),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => taken = error,
-            Err(error) => return Err(error),
-        }
-    }
-    Err(taken)
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let name = format!("rankine-{}-{:032x}", std::process::id(), u128::from_le_bytes(random));
+    let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+    Ok((listener, name))
 }
 
 /// Which of some sockets have something to read, or are closed; waits for the first.
@@ -400,6 +399,43 @@ mod tests {
                 // Nobody closes its end before it is read.
                 sockets.exchange(&[], None).unwrap();
             }
+        });
+    }
+
+    #[test]
+    fn callers_that_are_no_ranks_keep_nobody_out() {
+        let names = Barrier::new(3);
+        let called = Mutex::new(Vec::new());
+        thread::scope(|scope| {
+            let (names, called) = (&names, &called);
+            for rank in 0..2 {
+                scope.spawn(move || {
+                    let mut gather = |own: &[Vec<u8>]| {
+                        called.lock().unwrap().push((rank, own[0].clone()));
+                        names.wait();
+                        // Strangers call before any rank does.
+                        names.wait();
+                        let mut all = called.lock().unwrap().clone();
+                        all.sort();
+                        Ok(all.into_iter().map(|(_, name)| name).collect())
+                    };
+                    let own = rank..rank + 1;
+                    let mut own = Sockets::connect(own, 2, Duration::from_secs(20), &mut gather).unwrap();
+                    let handed = own.remove(0).exchange(&[rank as u8], None).unwrap();
+                    assert_eq!(handed[1 - rank].as_ref().unwrap().value, [1 - rank as u8]);
+                });
+            }
+            names.wait();
+            let mut open = Vec::new();
+            for (_, name) in called.lock().unwrap().iter() {
+                for words in [&b""[..], b"G", b"GET / HTTP/1.1", &[0; 4], &[9; 4]] {
+                    let address = SocketAddr::from_abstract_name(name).unwrap();
+                    let mut stranger = UnixStream::connect_addr(&address).unwrap();
+                    stranger.write_all(words).unwrap();
+                    open.push(stranger);
+                }
+            }
+            names.wait();
         });
     }
 

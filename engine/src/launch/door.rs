@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::{MeetError, Refusal};
 use super::frame::{Kind, Message, ranks_to_bytes};
@@ -25,8 +27,10 @@ pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 const CALLERS_MAX: usize = 256;
 /// Connections that are accepted before those that are there are looked at again.
 const ACCEPTED_MAX: usize = 64;
-/// Between two looks at the clock.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at the clock, at most.
+const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Where no connection can be accepted, until the next attempt.
+const RETRY: Duration = Duration::from_millis(10);
 /// Between two lines about strangers.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
@@ -185,13 +189,12 @@ impl<'a> Door<'a> {
 
     /// Waits for something to read, for a short time.
     fn wait(&self, listeners: &[TcpListener]) {
-        let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let listeners = listeners.iter().map(AsRawFd::as_raw_fd);
-        let callers = self.callers.iter().map(|caller| caller.stream.as_raw_fd());
+        let polled = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let listeners = listeners.iter().map(AsFd::as_fd);
+        let callers = self.callers.iter().map(|caller| caller.stream.as_fd());
         let mut all: Vec<_> = listeners.chain(callers).map(polled).collect();
-        // SAFETY: the pointer is to as many descriptions as the length says, of files that are open. It fails for a
-        // signal; then the caller looks again.
-        let _ = unsafe { libc::poll(all.as_mut_ptr(), all.len() as libc::nfds_t, PAUSE.as_millis() as i32) };
+        // It fails for a signal; then the caller looks again.
+        let _ = poll(&mut all, Some(&PAUSE));
     }
 
     fn accept(&mut self, listeners: &[TcpListener]) {
@@ -212,7 +215,7 @@ impl<'a> Door<'a> {
                         // Most likely too many files are open; a caller that goes leaves room for the next one.
                         self.troubles.warn(&format!("rank 0 cannot accept a connection: {error}"));
                         self.drop_one();
-                        std::thread::sleep(PAUSE / 10);
+                        std::thread::sleep(RETRY);
                         break;
                     }
                 }

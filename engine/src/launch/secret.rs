@@ -77,8 +77,7 @@ impl Secret {
         // Opening a FIFO would wait for whoever writes to it.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        // SAFETY: the call has no precondition.
-        let own_user = unsafe { libc::geteuid() };
+        let own_user = rustix::process::geteuid().as_raw();
         let refused = |why: String| {
             Err(SecretError::Permissions { place, path: path.to_owned(), mode: metadata.mode() & 0o777, why })
         };

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::frame::{Inbox, Message, Seal};
 use super::handshake::Keys;
@@ -95,10 +96,9 @@ impl Wire {
 
     /// Whether the other side has closed the connection, even if something that it sent before is still to be read.
     pub(super) fn is_over(&self) -> bool {
-        let mut polled = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: the pointer is to one description, of a file that is open; the call does not wait.
-        let changed = unsafe { libc::poll(&mut polled, 1, 0) };
-        changed > 0 && polled.revents != 0
+        let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        // It does not wait.
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|changed| changed > 0)
     }
 }
 
