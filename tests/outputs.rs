@@ -18,8 +18,18 @@ use support::{
 
 mod support;
 
+fn is_long() -> bool {
+    std::env::var_os("RANKINE_TEST_LONG").is_some()
+}
+
+/// How often a race is run.
 fn repeats() -> usize {
-    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 2 }
+    if is_long() { 50 } else { 2 }
+}
+
+/// How often a case without chance is run.
+fn rounds() -> std::ops::Range<usize> {
+    0..if is_long() { 50 } else { 1 }
 }
 
 /// A dataset, and a run on it with a model and a checkpoint.
@@ -212,7 +222,8 @@ fn a_second_writer_is_refused_while_the_first_one_writes() {
         let args = &fixture.commands()[name];
         let whole = fixture.undisturbed(args);
         let kinds = [(None, None), (Some(libc::ENOSYS), None), (None, Some(libc::ENOLCK))];
-        for (first, second) in kinds.into_iter().chain([(Some(libc::EOPNOTSUPP), Some(libc::EOPNOTSUPP))]) {
+        let kinds = kinds.into_iter().chain([(Some(libc::EOPNOTSUPP), Some(libc::EOPNOTSUPP))]);
+        for (first, second) in rounds().flat_map(|_| kinds.clone()) {
             let out = fixture.out("out");
             let mut first = Running::at(command(args, &out, first), &fixture.place.path("outputs/.out.lock"));
             let holder = format!("process {} on ", first.id());
@@ -231,7 +242,7 @@ fn what_a_killed_command_left_is_removed_by_the_next_one() {
     for name in ["convert", "generate", "predict"] {
         let args = &fixture.commands()[name];
         let whole = fixture.undisturbed(args);
-        for errno in [None, Some(libc::ENOSYS)] {
+        for errno in rounds().flat_map(|_| [None, Some(libc::ENOSYS)]) {
             let (out, lock) = (fixture.out("out"), fixture.place.path("outputs/.out.lock"));
             let mut first = Running::at(command(args, &out, errno), &lock);
             first.signal(libc::SIGKILL);
@@ -289,7 +300,7 @@ fn training_works_without_flock_and_refuses_a_second_one_with_and_without() {
         assert_eq!(locks, [] as [String; 0]);
         fixture.clear();
     }
-    for errno in [None, Some(libc::ENOLCK)] {
+    for errno in rounds().flat_map(|_| [None, Some(libc::ENOLCK)]) {
         let mut first = Running::at(training(&fixture, errno, &long), &lock);
         let holder = format!("process {} on ", first.id());
         for second in [errno, None, Some(libc::ENOSYS)] {
@@ -334,6 +345,21 @@ fn a_lock_of_another_machine_is_refused_before_any_work_is_done() {
     }
 
     fs::create_dir(fixture.out("run")).unwrap();
+    let made = fixture.out("made");
+    let generated =
+        format!("data = {{ dir = {made:?}, generate = {{ shape = {:?}, samples = 900 }} }}\n", fixture.shape);
+    let text = fs::read_to_string(&fixture.job).unwrap();
+    let text = text.lines().map(|line| if line.starts_with("data.dir") { generated.trim() } else { line });
+    let generating = fixture.place.file("generating.toml", text.collect::<Vec<_>>().join("\n"));
+    let run_dir = fixture.out("run");
+    fs::write(Path::new(&run_dir).join(".lock"), &record).unwrap();
+    for start in [None, Some("--resume")] {
+        let mut command = rankine();
+        command.args(["train", &generating, "--quiet", "--run-dir", &run_dir]).args(start);
+        without_flock(&mut command, Some(libc::ENOSYS));
+        Ended::of(command).with(USAGE).says(&["on far"]);
+        assert!(!Path::new(&made).exists(), "it made its data before it was refused");
+    }
     for name in [".lock", ".model.lock"] {
         let lock = fixture.place.path("outputs/run").join(name);
         fs::write(&lock, &record).unwrap();

@@ -87,6 +87,9 @@ pub fn train(
     let alone = ProcessGroup::alone();
     let processes = options.processes.unwrap_or(&alone);
     let resumed = options.run_dir.filter(|_| options.start != Start::New);
+    if let (Some(path), true) = (options.run_dir, processes.is_first()) {
+        RunDir::refuse_locked(path)?;
+    }
     let (job, seats) = Seats::of(job, processes)?;
     let (job, topology) = (&job, seats.topology);
     let stop = options.stop.cloned().unwrap_or_default();

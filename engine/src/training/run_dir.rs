@@ -56,6 +56,17 @@ impl RunDir {
         Ok(run)
     }
 
+    /// Checks that no other process writes to a run's folder: whoever is refused should not make data before.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] where one does, or may.
+    pub(super) fn refuse_locked(path: &Path) -> Result<(), TrainError> {
+        if path.is_dir() {
+            Lock::within(path)?;
+        }
+        Ok(())
+    }
+
     /// Opens the log of a folder that is locked, and reserves the place of the model.
     fn locked(path: PathBuf, lock: Lock) -> Result<Self, TrainError> {
         let log = path.join(Self::METRICS_NAME);
