@@ -26,7 +26,7 @@ const OF_NODES: [(Body, usize); 4] = [
     (("nodes_of_two_that_share_nothing_train_as_one_gpu", || nodes_train_as_one_gpu(2)), 2),
 ];
 
-const BODIES: [Body; 8] = [
+const BODIES: [Body; 9] = [
     ("processes_train_in_file_order_as_threads_do", || train_as_threads((2, 1), &["train.shuffle=false"])),
     ("processes_train_in_random_order_as_threads_do", || {
         train_as_threads((2, 1), &["device.precision=fp16"])
@@ -35,6 +35,7 @@ const BODIES: [Body; 8] = [
     ("processes_train_on_raw_records_as_threads_do", train_on_raw_records_as_threads),
     ("processes_that_are_killed_go_on_to_the_bit", processes_that_are_killed_go_on_to_the_bit),
     ("strangers_at_the_port_disturb_no_training", strangers_at_the_port_disturb_no_training),
+    ("processes_refuse_to_resume_with_the_same_words", processes_refuse_to_resume_with_the_same_words),
     ("a_process_that_is_killed_ends_the_others", a_process_that_is_killed_ends_the_others),
     ("a_process_that_is_stopped_ends_the_others", a_process_that_is_stopped_ends_the_others),
 ];
@@ -366,6 +367,50 @@ fn strangers_at_the_port_disturb_no_training() -> Outcome {
         fs::remove_dir_all(place.path(&run))?;
     }
     Ok(())
+}
+
+/// What the first process finds wrong with a run's checkpoints ends all processes, with the same words and exit code.
+fn processes_refuse_to_resume_with_the_same_words() -> Outcome {
+    let place = Place::new()?;
+    let sets = ["device.ranks=2", "checkpoint.every_steps=6", "train.max_steps=12"];
+    let done = place.processes("run", 2, &sets)?;
+    done.into_iter().try_for_each(|child| succeeded(child).map(drop))?;
+    let run = place.path("run");
+    fs::remove_file(run.join("summary.json"))?;
+    fs::remove_dir_all(run.join("model"))?;
+    let shard = |step: u64| run.join(format!("checkpoints/step-{step}/shard-00001.safetensors"));
+    let refused = |code: i32, words: &str| -> Outcome {
+        let before = support::tree(&run);
+        let resume = |_, command: &mut Command| {
+            command.arg("--resume");
+        };
+        for (rank, child) in place.processes_as("run", 2, &sets, resume)?.into_iter().enumerate() {
+            let Output { status, stderr, .. } = child.wait_with_output()?;
+            let stderr = String::from_utf8_lossy(&stderr);
+            if status.code() != Some(code) || !stderr.contains(words) {
+                return Err(format!("rank {rank}: {status}, and not {code} and `{words}`: {stderr}").into());
+            }
+        }
+        if support::tree(&run) != before {
+            return Err("the run was changed".into());
+        }
+        Ok(())
+    };
+    let whole = fs::read(shard(12))?;
+    fs::remove_file(shard(12))?;
+    refused(support::FAILED, "Nothing was changed")?;
+    fs::write(shard(12), &whole)?;
+    for step in [6, 12] {
+        let mut bytes = fs::read(shard(step))?;
+        *bytes.last_mut().ok_or("a shard has bytes")? ^= 1;
+        fs::write(shard(step), bytes)?;
+    }
+    refused(support::BAD_DATA, "no checkpoint in")?;
+    let restart = |_, command: &mut Command| {
+        command.arg("--restart");
+    };
+    let told = place.processes_as("run", 2, &sets, restart)?;
+    told.into_iter().try_for_each(|child| succeeded(child).map(drop))
 }
 
 fn a_process_that_is_killed_ends_the_others() -> Outcome {

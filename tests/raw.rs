@@ -238,3 +238,58 @@ fn bad_records_are_refused_left_out_or_kept_aside() {
         .with(BAD_DATA)
         .says(&["43997 bytes are no multiple of the 44"]);
 }
+
+/// Raw files have no checksums of their own: a run that goes on, or has come to its end, knows their contents all the
+/// same.
+#[test]
+fn raw_files_with_other_contents_are_refused() {
+    let place = Place::new();
+    let job = raw_job(&place, "float");
+    let [bytes, eval_bytes] = [(3000, 1), (700, 2)].map(|(count, seed)| records(count, seed, false));
+    place.file("train.bin", &bytes);
+    place.file("eval.bin", &eval_bytes);
+    let sets = ["checkpoint.every_steps=5", "train.log_every_steps=5"];
+    train(&place, &job, "whole", &sets).with(SUCCESS);
+    train(&place, &job, "run", &[&sets[..], &["train.max_steps=12"]].concat()).with(SUCCESS);
+    let finished = ["summary.json", "model"].map(|name| place.path("run").join(name));
+    fs::remove_file(&finished[0]).unwrap();
+    fs::remove_dir_all(&finished[1]).unwrap();
+    let resume = |name: &str, more: &[&str]| {
+        let (run_dir, sets) = (place.word(name), sets.iter().chain(more).flat_map(|set| ["--set", set]));
+        let args = ["train", &job, "--quiet", "--resume", "--run-dir", &run_dir];
+        run(args.into_iter().chain(sets))
+    };
+    let times = if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 };
+    for _ in 0..times {
+        for name in ["run", "whole"] {
+            let before = tree(&place.path(name));
+            // Of the first record, of one in the middle and of the last: a bit of a dense value.
+            for record in [0, 1700, 2999] {
+                let mut other = bytes.clone();
+                other[record * RECORD_BYTES + 4] ^= 1;
+                place.file("train.bin", &other);
+                // With the time that the old one had, too.
+                let modified = fs::metadata(&job).unwrap().modified().unwrap();
+                fs::File::options()
+                    .write(true)
+                    .open(place.path("train.bin"))
+                    .and_then(|file| file.set_modified(modified))
+                    .unwrap();
+                resume(name, &[]).with(USAGE).says(&["train.bin has other contents", "--run-dir"]);
+            }
+            assert!(tree(&place.path(name)) == before, "{name} was changed");
+            place.file("train.bin", &bytes);
+        }
+        // What a finished run came to was measured on the evaluation part.
+        let mut other = eval_bytes.clone();
+        other[4] ^= 1;
+        place.file("eval.bin", &other);
+        resume("whole", &[]).with(USAGE).says(&["eval.bin has other contents"]);
+        place.file("eval.bin", &eval_bytes);
+    }
+    // The same contents, written again, and elsewhere.
+    let copy = place.file("copy.bin", &bytes);
+    resume("whole", &[&format!("data.raw.train=[{copy:?}]")]).with(SUCCESS);
+    resume("run", &[]).with(SUCCESS);
+    assert!(weights(&place, "run") == weights(&place, "whole"));
+}

@@ -312,11 +312,21 @@ fn starting_over_leaves_a_linked_folder_of_checkpoints_where_it_is() {
 fn a_run_without_checkpoints_begins_again_and_keeps_its_log() {
     let runs = Runs::new();
     runs.copy("interrupted", "run");
-    fs::remove_dir_all(runs.place.path("run/checkpoints")).unwrap();
+    // As it is killed while it writes its first one.
+    let checkpoints = runs.place.path("run/checkpoints");
+    fs::remove_dir_all(checkpoints.join("step-50")).unwrap();
+    fs::rename(checkpoints.join("step-25"), checkpoints.join("step-25.partial")).unwrap();
     let log = fs::read(runs.place.path("run/metrics.jsonl")).unwrap();
-    let words = ["there is no checkpoint to resume from", "training begins at step 0", "before-restart"];
+    let words = [
+        "removed",
+        "step-25.partial (",
+        "there is no checkpoint to resume from",
+        "training begins at step 0",
+        "before-restart",
+    ];
     runs.train_aloud("run", &["--resume"]).with(SUCCESS).says(&words);
     assert!(fs::read(runs.place.path("run/before-restart/metrics.jsonl")).unwrap() == log);
+    assert!(!runs.place.path("run/before-restart/checkpoints/step-25.partial").exists());
     assert_eq!(runs.steps_logged("run"), runs.steps_logged("whole"));
 }
 
@@ -356,4 +366,165 @@ fn leftovers_of_dead_processes_are_removed_or_reported() {
         assert!(runs.place.path("run/checkpoints/step-50.damaged").is_dir());
         assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"));
     }
+}
+
+/// A finished run says what it came to for the job that it was trained for alone.
+#[test]
+fn a_finished_run_is_compared_with_the_job() {
+    let runs = Runs::new();
+    let shape = runs.place.word("shape.toml");
+    for (name, samples, seed) in [("other", "3001", "5"), ("fewer", "2000", "5")] {
+        let out = runs.place.word(name);
+        let args = ["--samples", samples, "--eval-samples", "500", "--seed", seed, "--out", &out];
+        run(["generate", "--shape", &shape].iter().chain(&args)).with(SUCCESS);
+    }
+    let data = |name: &str| format!("data.dir={:?}", runs.place.word(name));
+    let (other, fewer) = (data("other"), data("fewer"));
+    for (set, words) in [
+        ("seed=7", "seed is 7, and was 1"),
+        ("model.top_mlp=[17]", "top_mlp.0 is 17, and was 16"),
+        ("optimizer.dense.kind='sgd'", "optimizer.dense"),
+        ("optimizer.dense.learning_rate=0.04", "optimizer.dense.learning_rate is 0.04, and was 0.03"),
+        ("optimizer.schedule={ kind = 'step', every_steps = 10, factor = 0.5 }", "optimizer.schedule"),
+        ("train.batch_size=60", "train.batch_size is 60, and was 70"),
+        ("train.shuffle=false", "train.shuffle was true"),
+        ("train.epochs=1", "train.epochs is 1, and the run learnt from 6002 samples"),
+        ("train.max_steps=50", "train.max_steps is 50, and the run took 86 steps"),
+        ("eval.target_auc=0.95", "eval.target_auc is 0.95, and was not set"),
+        ("guard.non_finite='skip'", "guard.non_finite"),
+        (&other, "the training part has other samples"),
+        (&fewer, "the training part has 2000 samples, and had 3001"),
+    ] {
+        let words = ["has come to its end, and is not one of this job", words, "--restart", "--run-dir"];
+        runs.refuses("whole", &["--resume", "--set", set], USAGE, &words);
+    }
+    // What changes neither the model nor what it scores may differ, and the data may lie elsewhere.
+    fs::rename(runs.place.path("data"), runs.place.path("moved")).unwrap();
+    let moved = data("moved");
+    for set in
+        [&moved, "train.log_every_steps=7", "reader.mode='pread'", "device.threads=1", "checkpoint.keep=9"]
+    {
+        let before = listing(&runs.place.path("whole"));
+        let sets = ["--set", &moved, "--set", set];
+        let told = runs.train("whole", &[&sets[..], &["--resume"]].concat()).with(SUCCESS);
+        told.stdout_says("trained             6002 samples");
+        assert!(listing(&runs.place.path("whole")) == before, "{set}");
+    }
+    fs::rename(runs.place.path("moved"), runs.place.path("data")).unwrap();
+    // Another evaluation part alone: what the run came to was measured on the old one.
+    let index = |name: &str| runs.place.path(name).join("dataset.json");
+    let eval_of = |samples: &str| {
+        let (out, args) =
+            (runs.place.word("eval"), ["--samples", "3001", "--eval-samples", samples, "--out"]);
+        let _ = fs::remove_dir_all(&out);
+        run(["generate", "--shape", &shape].iter().chain(&args).chain(&[&*out])).with(SUCCESS);
+    };
+    eval_of("600");
+    assert!(index("eval").is_file());
+    let words = ["the evaluation part has 600 samples, and had 500"];
+    runs.refuses("whole", &["--resume", "--set", &data("eval")], USAGE, &words);
+}
+
+/// More epochs or steps than a run was trained for continue it from its last checkpoint, to the bit as if it had been
+/// asked for them at once; what it came to before is kept.
+#[test]
+fn more_epochs_or_steps_continue_a_finished_run() {
+    let runs = Runs::new();
+    runs.train("long", &["--set", "train.epochs=3"]).with(SUCCESS);
+    runs.train("short", &["--set", "train.max_steps=60"]).with(SUCCESS);
+    for (from, set, expected, steps) in
+        [("whole", "train.epochs=3", "long", 86), ("short", "train.max_steps=1000", "whole", 60)]
+    {
+        for _ in 0..times() {
+            runs.copy(from, "run");
+            let told = runs.train("run", &["--resume", "--set", set]).with(SUCCESS);
+            told.says(&[
+                &format!("the run ended after step {steps}, and the job goes further"),
+                "finished-step-",
+            ]);
+            assert!(
+                weights(&runs.place, "run") == weights(&runs.place, expected),
+                "{from} came to another model"
+            );
+            assert_eq!(runs.steps_logged("run"), runs.steps_logged(expected));
+            let kept = format!("run/finished-step-{steps}");
+            assert!(weights(&runs.place, &kept) == weights(&runs.place, from));
+            let before = support::summary(&runs.place, from);
+            assert_eq!(support::summary(&runs.place, &kept), before);
+            assert!(support::summary(&runs.place, "run")["train"]["steps"] != before["train"]["steps"]);
+        }
+    }
+    // What may change while a run goes on may change here, too, and what may not is refused.
+    let more = ["--resume", "--set", "train.epochs=3", "--set"];
+    let with = |set: &'static str| [&more[..], &[set]].concat();
+    runs.refuses("whole", &with("seed=3"), USAGE, &["seed is 3, and was 1"]);
+    runs.train("whole", &with("optimizer.dense.learning_rate=0.01")).with(SUCCESS);
+    // Without a checkpoint there is nothing to continue from.
+    fs::remove_dir_all(runs.place.path("short/checkpoints")).unwrap();
+    let words = ["the job goes further", "no checkpoint to go on from", "--restart"];
+    runs.refuses("short", &["--resume"], USAGE, &words);
+}
+
+#[test]
+fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
+    let runs = Runs::new();
+    let model = |file: &str| runs.place.path("run/model").join(file);
+    let ways: [(&str, &dyn Fn()); 6] = [
+        ("no model", &|| fs::remove_dir_all(model("")).unwrap()),
+        ("no weights", &|| fs::remove_file(model("model.safetensors")).unwrap()),
+        ("a flipped bit", &|| flip_a_bit(&model("model.safetensors"))),
+        ("a longer file", &|| fs::write(model("model.safetensors"), vec![1; 100_000]).unwrap()),
+        ("a damaged manifest", &|| flip_a_bit(&model("model.json"))),
+        ("another run's model", &|| {
+            fs::remove_dir_all(model("")).unwrap();
+            runs.copy("shorter/model", "run/model");
+        }),
+    ];
+    runs.train("shorter", &["--set", "train.max_steps=60"]).with(SUCCESS);
+    for (what, spoil) in ways {
+        for _ in 0..times() {
+            runs.copy("whole", "run");
+            spoil();
+            runs.train("run", &["--resume"]).with(SUCCESS).says(&["it goes on from its last checkpoint"]);
+            assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"), "{what}");
+            assert_eq!(runs.steps_logged("run"), runs.steps_logged("whole"), "{what}");
+            runs.copy("whole", "run");
+            fs::remove_dir_all(runs.place.path("run/checkpoints")).unwrap();
+            spoil();
+            runs.refuses("run", &["--resume"], USAGE, &["model", "no checkpoint to go on from", "--restart"]);
+        }
+    }
+    // A model that cannot be read, or not by this version, may be whole.
+    runs.copy("whole", "run");
+    spoil(&model("model.safetensors"), "a folder");
+    runs.refuses("run", &["--resume"], FAILED, &["cannot read", "model.safetensors"]);
+    runs.copy("whole", "run");
+    let text = fs::read_to_string(model("model.json")).unwrap();
+    fs::write(model("model.json"), text.replacen("\"format\": ", "\"format\": 9", 1)).unwrap();
+    runs.refuses("run", &["--resume"], USAGE, &["model.json cannot be read", "of format 9"]);
+}
+
+/// A run of a version that did not record what it trained.
+#[test]
+fn a_finished_run_that_nobody_can_compare_is_refused() {
+    let runs = Runs::new();
+    let trained = runs.place.path("whole/trained.json");
+    let text = fs::read(&trained).unwrap();
+    fs::remove_file(&trained).unwrap();
+    runs.refuses("whole", &["--resume"], USAGE, &["did not record what it was", "--restart"]);
+    for (at, words) in
+        [(100, "trained.json cannot be read"), (text.len() - 20, "trained.json cannot be read")]
+    {
+        let mut damaged = text.clone();
+        damaged[at] ^= 1;
+        fs::write(&trained, damaged).unwrap();
+        runs.refuses("whole", &["--resume"], USAGE, &[words, "--restart"]);
+    }
+    fs::write(&trained, &text).unwrap();
+    let summary = runs.place.path("whole/summary.json");
+    let text = fs::read(&summary).unwrap();
+    fs::write(&summary, &text[..text.len() / 2]).unwrap();
+    runs.refuses("whole", &["--resume"], USAGE, &["summary.json is damaged", "--restart"]);
+    fs::write(&summary, &text).unwrap();
+    runs.train("whole", &["--resume"]).with(SUCCESS);
 }

@@ -9,6 +9,8 @@ pub enum Blame {
     System,
     /// Files are damaged.
     Data,
+    /// Nobody: a signal asked the command to end, and it can be given again.
+    Nobody,
     /// The command or the job does not suit what is there.
     Usage,
 }

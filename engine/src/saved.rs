@@ -334,10 +334,12 @@ impl SavedModel {
     /// [`SavedModelError::Read`].
     pub fn open(dir: &Path) -> Result<Self, SavedModelError> {
         let path = dir.join(MANIFEST_NAME);
-        if !path.exists() {
-            return Err(SavedModelError::Missing(dir.to_owned()));
-        }
-        let text = fs::read(&path).map_err(|source| SavedModelError::Read { path: path.clone(), source })?;
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(SavedModelError::Missing(dir.to_owned()));
+            }
+            text => text.map_err(|source| SavedModelError::Read { path: path.clone(), source })?,
+        };
         let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
         let saved: Self = sealed::from_json(KIND, FORMAT, &text).map_err(|error| {
             if error.is_damage() {
@@ -523,6 +525,8 @@ impl<R: Read> Read for HashingReader<R> {
         Ok(bytes)
     }
 }
+
+mod verify;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rankine_embedding::{Optimizer, TableSpec};
 use rankine_reader::dataset::FileManifest;
+use rankine_reader::raw::RawContents;
 use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
@@ -131,6 +132,9 @@ pub struct DataIdentity {
     pub blocks: Checksum,
     /// The vocabularies.
     pub vocabularies: Vec<FileManifest>,
+    /// The contents of raw files, in the order of the job; absent where blocks have checksums of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub raw: Vec<RawContents>,
 }
 
 /// A rule, by its name in a job file, and what it keeps.

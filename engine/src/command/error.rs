@@ -117,6 +117,7 @@ impl From<Blame> for Exit {
             Blame::System => Self::Failed,
             Blame::Data => Self::BadData,
             Blame::Usage => Self::Usage,
+            Blame::Nobody => Self::Resumable,
         }
     }
 }

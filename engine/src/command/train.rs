@@ -154,6 +154,7 @@ enum Phase {
     Waiting,
     /// With what holds it to a second after a signal.
     Generating(Progress, #[expect(dead_code, reason = "its drop ends it")] Option<Deadline>),
+    Checksumming(Progress),
     Evaluating(Progress),
 }
 
@@ -173,6 +174,14 @@ impl Observer for Watcher {
                 }
             }
             Event::Generated => self.phase = Phase::Waiting,
+            Event::Checksumming { bytes, total } => {
+                if !matches!(self.phase, Phase::Checksumming(_)) {
+                    self.phase = Phase::Checksumming(Progress::new("comparing", "bytes", total, quiet));
+                }
+                if let Phase::Checksumming(progress) = &mut self.phase {
+                    progress.at(bytes);
+                }
+            }
             Event::Started { spec, device, memory, topology, rung, samples } => {
                 self.phase = Phase::Waiting;
                 let training = Progress::new("training", "samples", samples, quiet);

@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
 use rankine_embedding::rows::{Choice, Snapshot};
-use rankine_reader::Dataset;
 
 use super::alive::alive;
+use super::contents::Identity;
 use super::copies::CopyMemory;
+use super::identity::Trained;
 use super::learner::Learner;
-use super::{Event, Observer, TrainError, identity};
+use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
-    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, Needs, OrderState,
-    Published, RankState, RuleState, ShardFiles, TableState, TrainState, write_shard,
+    self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, Needs, Published, RankState,
+    ShardFiles, TrainState, write_shard,
 };
 use crate::job::{self, Job, OnFailure};
 use crate::launch::ProcessGroup;
-use crate::model::{ModelSpec, TrainingRules};
 
 /// The files beside the shards.
 const JOB_NAME: &str = "job.toml";
@@ -57,8 +57,9 @@ pub(super) struct Checkpoints {
     settings: job::Checkpoint,
     files: Arc<dyn Files>,
     dir: PathBuf,
-    /// What all manifests of the run have in common.
+    /// What all manifests of the run have in common, but for the contents of raw files, which become known.
     frame: Manifest,
+    identity: Identity,
     recorded: Recorded,
     job: String,
     /// The step of the one that was begun last, and when that was.
@@ -132,25 +133,23 @@ type Copied = (usize, Vec<DenseState>, Snapshot);
 impl Checkpoints {
     /// Of a run that begins, or goes on after a checkpoint of some step.
     pub(super) fn new(
-        (job, dataset, topology): (&Job, &Dataset, Topology),
-        (spec, rules): (&ModelSpec, &TrainingRules),
+        (job, topology): (&Job, Topology),
+        mut identity: Identity,
         recorded: Recorded,
         (files, dir): (Arc<dyn Files>, PathBuf),
         processes: &ProcessGroup,
         step: u64,
     ) -> Result<Self, TrainError> {
+        let trained = identity.known().clone();
         let frame = Manifest {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: trained.version,
             train: TrainState::default(),
-            seed: job.seed,
-            order: OrderState {
-                shuffle: job.train.shuffle,
-                window_blocks: job.train.shuffle_window_blocks.get(),
-            },
-            data: identity::of(dataset)?,
-            spec: spec.clone(),
-            dense: RuleState::of(&rules.dense),
-            tables: TableState::all(spec, rules),
+            seed: trained.seed,
+            order: trained.order,
+            data: trained.data,
+            spec: trained.spec,
+            dense: trained.dense,
+            tables: trained.tables,
             device: None,
             ranks: topology.ranks(),
             nodes: topology.nodes(),
@@ -176,6 +175,7 @@ impl Checkpoints {
             files,
             dir,
             frame,
+            identity,
             recorded,
             job: job.to_toml(),
             last_step: step,
@@ -203,6 +203,11 @@ impl Checkpoints {
         })?;
         self.memory.prepare(words);
         Ok(())
+    }
+
+    /// What is trained, as far as it is known now.
+    pub(super) fn trained(&mut self) -> &Trained {
+        self.identity.known()
     }
 
     /// The step of the last checkpoint that was begun.
@@ -249,7 +254,8 @@ impl Checkpoints {
         (self.last_step, self.last_began) = (step, began);
         let whole = base.is_none();
         let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
-        let manifest = Manifest { train, base, device: learner.device_state()?, ..self.frame.clone() };
+        let data = self.identity.known().data.clone();
+        let manifest = Manifest { train, base, data, device: learner.device_state()?, ..self.frame.clone() };
         let (work, rest) = self.take(learner, manifest, beside, observer)?;
         let waited = began.elapsed();
         self.writing = Some(Writing { step, whole, began, waited, work, rest });

@@ -15,13 +15,15 @@ use serde::Serialize;
 use super::alive::alive;
 use super::batches::Batches;
 use super::checkpoints::{Checkpoints, Recorded};
+use super::contents::Identity;
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
 use super::guard::Guard;
+use super::identity::Wanted;
 use super::ids;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
-use super::resume::{self, Begin, Folder, Wanted};
+use super::resume::{self, Begin, Folder};
 use super::seats::Seats;
 use super::summary::{
     DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
@@ -61,7 +63,7 @@ pub enum Start {
     #[default]
     New,
     /// In a folder that may be a run's, after its latest good checkpoint, or at step 0 where there is none. Of a run
-    /// that has come to its end the summary is returned, and nothing is done.
+    /// that has come to its end, and that is what the job asks for, the summary is returned, and nothing is done.
     Resume,
     /// In a folder that may be a run's, at step 0. What is there is moved to a folder `before-restart` in it.
     Restart,
@@ -98,15 +100,24 @@ pub fn train(
     let files = options.files.cloned().unwrap_or_else(|| Arc::new(Disk));
     let (pool, threads) = thread_pool(job)?;
     let io = job.reader.io_options();
-    let (mut run, mut from) = (None, None);
+    let wanted = Wanted { job, dataset: &dataset, spec: &spec, rules: &rules };
+    let (mut run, mut from, mut identity) = (None, None, None);
     if let Some(path) = resumed {
-        let folder = Folder { path, restart: options.start == Start::Restart, files: &files, processes };
-        let wanted = Wanted { job, dataset: &dataset, spec: &spec, rules: &rules };
+        let folder = Folder {
+            path,
+            restart: options.start == Start::Restart,
+            files: &files,
+            processes,
+            threads,
+            stop: &stop,
+        };
         match pool.install(|| resume::begin(folder, wanted, observer))? {
             Begin::Finished(summary) => {
                 return Ok((*summary, processes.is_first().then(|| path.to_owned())));
             }
-            Begin::Train { run: opened, from: found } => (run, from) = (opened, found),
+            Begin::Train { run: opened, from: found, identity: known } => {
+                (run, from, identity) = (opened, found, known);
+            }
         }
     }
     let recorded =
@@ -136,9 +147,14 @@ pub fn train(
         // All processes write to the folder of the first.
         let path = run.as_ref().map_or_else(Vec::new, |run| run.path().as_os_str().as_bytes().to_vec());
         let path = PathBuf::from(OsString::from_vec(processes.of_first("the run's folder", &path)?));
+        let mut identity = identity.map_or_else(|| Identity::of(wanted), |known| Ok(*known))?;
+        // The first process writes for all.
+        if processes.is_first() {
+            identity.read();
+        }
         let mut checkpoints = Checkpoints::new(
-            (job, &dataset, topology),
-            (&spec, &rules),
+            (job, topology),
+            identity,
             Recorded { tuning, machine },
             (files, RunDir::checkpoints_path(&path)),
             processes,
@@ -414,7 +430,7 @@ impl Fit<'_> {
         summary.train.skipped_steps = self.learner.skipped_steps()?;
         summary.train.non_finite_steps = losses.guard().skipped_steps;
         if let Some(run) = &self.run {
-            run.finish(&summary)?;
+            run.finish(&summary, self.checkpoints.trained())?;
         }
         self.processes.wait("the end of the run")?;
         Ok((summary, self.run.map(|run| run.path().to_owned())))

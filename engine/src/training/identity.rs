@@ -1,21 +1,126 @@
-//! Whether a checkpoint is one of a job: the same model, learning by the same rules from the same samples.
+//! What is trained: the model, the rules that it learns by, the samples and their order. A checkpoint or a finished run
+//! is one of a job where these are the same; raw files' contents are in [`super::contents`].
 
 use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
 use rankine_reader::sealed::Checksum;
 use rankine_reader::{Dataset, Part};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::TrainError;
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, DataIdentity, Manifest, OrderState, RuleState, TableState,
-};
+use crate::checkpoint::{DataIdentity, Manifest, OrderState, RuleState, TableState};
 use crate::job::Job;
 use crate::model::{ModelSpec, TrainingRules};
 
-/// What tells the training part of a dataset from others.
-pub(super) fn of(dataset: &Dataset) -> Result<DataIdentity, TrainError> {
-    let part = dataset.part(Part::Train)?;
+/// What is to be trained.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) job: &'a Job,
+    pub(super) dataset: &'a Dataset,
+    pub(super) spec: &'a ModelSpec,
+    pub(super) rules: &'a TrainingRules,
+}
+
+/// What was trained, or is to be: all that has to stay as it is while a run goes on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Trained {
+    /// The version of Rankine that trained it.
+    pub(super) version: String,
+    pub(super) seed: u64,
+    pub(super) order: OrderState,
+    /// The training part.
+    pub(super) data: DataIdentity,
+    /// The evaluation part. It may change while a run goes on, but what a finished run came to was measured on it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) eval: Option<DataIdentity>,
+    pub(super) spec: ModelSpec,
+    pub(super) dense: RuleState,
+    pub(super) tables: Vec<TableState>,
+}
+
+impl Trained {
+    /// What a job is to train, without the contents of raw files.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub(super) fn of(Wanted { job, dataset, spec, rules }: Wanted<'_>) -> Result<Self, TrainError> {
+        let has_eval = dataset.parts().contains(&Part::Eval);
+        Ok(Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            seed: job.seed,
+            order: OrderState {
+                shuffle: job.train.shuffle,
+                window_blocks: job.train.shuffle_window_blocks.get(),
+            },
+            data: of(dataset, Part::Train)?,
+            eval: has_eval.then(|| of(dataset, Part::Eval)).transpose()?,
+            spec: spec.clone(),
+            dense: RuleState::of(&rules.dense),
+            tables: TableState::all(spec, rules),
+        })
+    }
+
+    /// What a checkpoint is of. It says nothing of the evaluation part.
+    pub(super) fn of_checkpoint(manifest: &Manifest) -> Self {
+        Self {
+            version: manifest.version.clone(),
+            seed: manifest.seed,
+            order: manifest.order,
+            data: manifest.data.clone(),
+            eval: None,
+            spec: manifest.spec.clone(),
+            dense: manifest.dense.clone(),
+            tables: manifest.tables.clone(),
+        }
+    }
+
+    /// The first difference from what is to be trained, and the way out. Contents of raw files and the evaluation part
+    /// are not compared. Ranks, nodes, placement, device and precision may be others, and so may learning rates,
+    /// schedule, batch size, evaluation, logging, and where training ends.
+    pub(super) fn difference(&self, own: &Self) -> Option<String> {
+        let way_out = "set it back, or train anew in another --run-dir";
+        if let Some(what) = data_difference(&self.data, &own.data) {
+            return Some(format!("the training part {what}: give the dataset that it was trained on"));
+        }
+        if self.seed != own.seed {
+            return Some(format!("seed is {}, and was {}: {way_out}", own.seed, self.seed));
+        }
+        // In file order the window says nothing.
+        if self.order != own.order && (self.order.shuffle || own.order.shuffle) {
+            let OrderState { shuffle, window_blocks } = self.order;
+            return Some(format!(
+                "the order of samples is another one, so that a place in it means nothing: train.shuffle was {shuffle} \
+                 and train.shuffle_window_blocks {window_blocks}: {way_out}"
+            ));
+        }
+        if self.spec != own.spec {
+            let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
+            return Some(format!(
+                "the model is another one: {}. Its parts cannot be changed: {way_out}",
+                first_difference("", &value(&self.spec), &value(&own.spec))?
+            ));
+        }
+        if self.dense != own.dense {
+            return Some(format!(
+                "optimizer.dense.kind is \"{}\", and was \"{}\", which keeps other things: {way_out}",
+                own.dense.rule, self.dense.rule
+            ));
+        }
+        let other = self.tables.iter().zip(&own.tables).find(|(saved, own)| saved.learns != own.learns);
+        other.map(|(saved, own)| {
+            format!(
+                "{} learns by \"{}\", and did by \"{}\", which keeps other things: {way_out}",
+                own.tensor, own.learns.rule, saved.learns.rule
+            )
+        })
+    }
+}
+
+/// What tells a part of a dataset from others, but for the contents of raw files.
+fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
+    let part = dataset.part(part)?;
     let mut blocks = Xxh3::new();
     for block in &part.blocks {
         blocks.update(&block.bytes.to_le_bytes());
@@ -31,100 +136,36 @@ pub(super) fn of(dataset: &Dataset) -> Result<DataIdentity, TrainError> {
         schema: Checksum(DatasetManifest::tag(&part.schema)),
         blocks: Checksum(blocks.digest()),
         vocabularies: vocabularies.cloned().collect(),
+        raw: Vec::new(),
     })
 }
 
-/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset.
+/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset, as far as that is known
+/// without reading raw files.
 ///
 /// # Errors
 /// [`TrainError::Data`].
 pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError> {
-    Ok(of(dataset)? == manifest.data)
+    Ok(data_difference(&manifest.data, &of(dataset, Part::Train)?).is_none())
 }
 
-/// Refuses a checkpoint that a job cannot go on from. Ranks, nodes, placement, device and precision may be others, and
-/// so may learning rates, schedule, batch size, evaluation, logging, and where training ends.
-///
-/// # Errors
-/// [`CheckpointError::Mismatch`] with the first difference.
-pub(super) fn check(
-    checkpoint: &Checkpoint,
-    (job, dataset): (&Job, &Dataset),
-    (spec, rules): (&ModelSpec, &TrainingRules),
-) -> Result<(), TrainError> {
-    let found = difference(checkpoint.manifest(), job, &of(dataset)?, spec, rules);
-    let path = checkpoint.path().to_owned();
-    found.map_or(Ok(()), |what| Err(CheckpointError::Mismatch { path, what }.into()))
-}
-
-fn difference(
-    saved: &Manifest,
-    job: &Job,
-    data: &DataIdentity,
-    spec: &ModelSpec,
-    rules: &TrainingRules,
-) -> Option<String> {
-    let way_out = "set it back, or train anew in another --run-dir";
-    if saved.data != *data {
-        let what = if saved.data.schema != data.schema {
-            "it was trained on a dataset of other columns"
-        } else if saved.data.vocabularies != data.vocabularies {
-            "the vocabularies of the dataset are others, so that ids mean other categories"
-        } else if saved.data.samples != data.samples {
-            return Some(format!(
-                "the training part has {} samples, and had {}: give the dataset that it was trained on",
-                data.samples, saved.data.samples
-            ));
-        } else {
-            "the samples of the training part are others"
-        };
-        return Some(format!("{what}: give the dataset that it was trained on"));
+/// How a part differs from one that was read before, after "the part".
+pub(super) fn data_difference(saved: &DataIdentity, own: &DataIdentity) -> Option<String> {
+    if saved.schema != own.schema {
+        return Some("has other columns".into());
     }
-    if saved.seed != job.seed {
-        return Some(format!("seed is {}, and was {}: {way_out}", job.seed, saved.seed));
+    if saved.vocabularies != own.vocabularies {
+        return Some("has other vocabularies, so that ids mean other categories".into());
     }
-    let order =
-        OrderState { shuffle: job.train.shuffle, window_blocks: job.train.shuffle_window_blocks.get() };
-    if saved.order != order {
-        let OrderState { shuffle, window_blocks } = saved.order;
-        // In file order the window says nothing.
-        if shuffle || order.shuffle {
-            return Some(format!(
-                "the order of samples is another one, so that a place in it means nothing: train.shuffle was {shuffle} \
-                 and train.shuffle_window_blocks {window_blocks}: {way_out}"
-            ));
-        }
+    if saved.samples != own.samples {
+        return Some(format!("has {} samples, and had {}", own.samples, saved.samples));
     }
-    if saved.spec != *spec {
-        let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
-        return Some(format!(
-            "the model is another one: {}. Its parts cannot be changed: {way_out}",
-            first_difference("", &value(&saved.spec), &value(spec))?
-        ));
-    }
-    let learns = |rule: &RuleState| rule.rule.clone();
-    let dense = RuleState::of(&rules.dense);
-    if saved.dense != dense {
-        return Some(format!(
-            "optimizer.dense.kind is \"{}\", and was \"{}\", which keeps other things: {way_out}",
-            learns(&dense),
-            learns(&saved.dense)
-        ));
-    }
-    let tables = TableState::all(spec, rules);
-    let other = saved.tables.iter().zip(&tables).find(|(saved, own)| saved.learns != own.learns);
-    other.map(|(saved, own)| {
-        format!(
-            "{} learns by \"{}\", and did by \"{}\", which keeps other things: {way_out}",
-            own.tensor,
-            learns(&own.learns),
-            learns(&saved.learns)
-        )
-    })
+    let same = (saved.block_samples, saved.blocks) == (own.block_samples, own.blocks);
+    (!same).then(|| "has other samples".into())
 }
 
 /// Where two values differ first, and how.
-fn first_difference(path: &str, saved: &Value, own: &Value) -> Option<String> {
+pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option<String> {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (saved, own) {
         (Value::Object(saved), Value::Object(own)) => {
@@ -140,7 +181,10 @@ fn first_difference(path: &str, saved: &Value, own: &Value) -> Option<String> {
             pairs.find_map(|found| found)
         }
         _ if saved == own => None,
-        _ => Some(format!("{path} is {own}, and was {saved}")),
+        _ => {
+            let said = |value: &Value| if value.is_null() { "not set".into() } else { value.to_string() };
+            Some(format!("{path} is {}, and was {}", said(own), said(saved)))
+        }
     }
 }
 

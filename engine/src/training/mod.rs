@@ -6,9 +6,11 @@ mod alive;
 mod batches;
 mod bench;
 mod checkpoints;
+mod contents;
 mod copies;
 mod data;
 mod evaluate;
+mod finished;
 mod fit;
 mod guard;
 mod identity;
@@ -65,6 +67,13 @@ pub enum Event<'a> {
     },
     /// The job's dataset is made, and complete.
     Generated,
+    /// Raw files that may have changed since they were read before are compared: so many bytes of so many.
+    Checksumming {
+        /// Bytes read.
+        bytes: u64,
+        /// Bytes to read.
+        total: u64,
+    },
     /// Training is about to begin.
     Started {
         /// What is trained.
@@ -224,7 +233,7 @@ pub enum TrainError {
     },
     /// Somebody asked it to stop before there was anything to train on.
     #[error(
-        "stopped by {cause} while the dataset was generated: nothing was trained, and the same command starts over"
+        "stopped by {cause} before training began: nothing was trained, and the same command tries again"
     )]
     NotBegun {
         /// Who asked.
@@ -305,6 +314,7 @@ impl TrainError {
         match self {
             Self::Checkpoint(error) => error.blame(),
             Self::Refused { blame, .. } => *blame,
+            Self::NotBegun { .. } => Blame::Nobody,
             Self::RunDir(_) | Self::Conflicts(_) | Self::Device(_) => Blame::Usage,
             Self::Data(rankine_reader::Error::Invalid(_)) => Blame::Usage,
             Self::Data(rankine_reader::Error::Damaged { .. } | rankine_reader::Error::BadRows(_)) => {

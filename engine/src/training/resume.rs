@@ -9,13 +9,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::alive::alive;
-use super::{Event, Observer, RunDir, Summary, TrainError, identity};
+use super::contents::{Comparing, Identity};
+use super::finished::{self, Finished};
+use super::identity::{Trained, Wanted};
+use super::{Event, Observer, RunDir, Stop, Summary, TrainError};
 use crate::blame::Blame;
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
 use crate::job::Job;
 use crate::launch::{Phase, ProcessGroup};
-use crate::model::{ModelSpec, TrainingRules};
-use rankine_reader::Dataset;
 
 /// A run's folder that training is to begin in.
 #[derive(Clone, Copy)]
@@ -25,15 +26,9 @@ pub(super) struct Folder<'a> {
     pub(super) restart: bool,
     pub(super) files: &'a Arc<dyn Files>,
     pub(super) processes: &'a ProcessGroup,
-}
-
-/// What is to be trained there.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) job: &'a Job,
-    pub(super) dataset: &'a Dataset,
-    pub(super) spec: &'a ModelSpec,
-    pub(super) rules: &'a TrainingRules,
+    pub(super) threads: usize,
+    /// Ends the comparison of raw files.
+    pub(super) stop: &'a Stop,
 }
 
 /// What is to be done.
@@ -46,6 +41,8 @@ pub(super) enum Begin {
         run: Option<RunDir>,
         /// The checkpoint to go on from, unless training begins at step 0.
         from: Option<Arc<Checkpoint>>,
+        /// What is trained, where it was compared with what was trained before.
+        identity: Option<Box<Identity>>,
     },
 }
 
@@ -81,7 +78,7 @@ pub(super) fn begin(
                 let open = |step| Checkpoint::open(files, &dir.join(checkpoint::step_name(step)));
                 let from = step.map(open).transpose()?.map(Arc::new);
                 processes.does(Phase::Preparing, 0);
-                Ok(Begin::Train { run: None, from })
+                Ok(Begin::Train { run: None, from, identity: None })
             }
         };
     }
@@ -99,21 +96,49 @@ pub(super) fn begin(
 }
 
 fn decide(
-    Folder { path, restart, files, processes }: Folder<'_>,
-    Wanted { job, dataset, spec, rules }: Wanted<'_>,
+    Folder { path, restart, files, processes, threads, stop }: Folder<'_>,
+    wanted: Wanted<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Begin, TrainError> {
+    let job = wanted.job;
     let mut run = RunDir::resume(path, job)?;
     let dir = RunDir::checkpoints_path(path);
     if restart {
         return anew(run, true, job, observer);
     }
+    let mut identity = Identity::of(wanted)?;
+    let mut goes_on = None;
     if let Some(summary) = RunDir::finished(path)? {
-        return Ok(Begin::Finished(Box::new(summary)));
+        let comparing = &mut Comparing { threads, stop, observer };
+        let judge = || finished::judge(path, &summary, wanted, &mut identity, comparing);
+        match alive(processes, 0, judge)? {
+            Finished::Stands => return Ok(Begin::Finished(Box::new(summary))),
+            Finished::GoesOn(why) => goes_on = Some(why),
+        }
     }
     let (found, skipped) = alive(processes, 0, || checkpoint::latest(files, &dir))?;
-    let Some(from) = found else { return anew(run, false, job, observer) };
-    identity::check(&from, (job, dataset), (spec, rules))?;
+    let from = match (found, &goes_on) {
+        (Some(from), _) => from,
+        (None, None) => {
+            clean_up(&**files, &dir, observer)?;
+            return anew(run, false, job, observer);
+        }
+        (None, Some(why)) => {
+            return Err(TrainError::RunDir(format!(
+                "{why}, and it has no checkpoint to go on from: train in another --run-dir, or start over here with \
+                 --restart"
+            )));
+        }
+    };
+    let trained = Trained::of_checkpoint(from.manifest());
+    let comparing = &mut Comparing { threads, stop, observer };
+    let differs = alive(processes, 0, || identity.difference(&trained, comparing))?;
+    if let Some(what) = differs {
+        return Err(CheckpointError::Mismatch { path: from.path().to_owned(), what }.into());
+    }
+    if let Some(why) = goes_on {
+        tracing::warn!("{why}: it goes on from its last checkpoint");
+    }
     for skipped in &skipped {
         checkpoint::set_aside(&**files, &dir, skipped.step)?;
         observer.observe(Event::Skipped(skipped));
@@ -124,7 +149,7 @@ fn decide(
         observer.observe(Event::Kept { path: &path });
     }
     observer.observe(Event::Resumed { step, path: from.path() });
-    Ok(Begin::Train { run: Some(run), from: Some(Arc::new(from)) })
+    Ok(Begin::Train { run: Some(run), from: Some(Arc::new(from)), identity: Some(Box::new(identity)) })
 }
 
 /// Begins at step 0, and keeps what is there.
@@ -139,7 +164,7 @@ fn anew(
     }
     run.go_on(0, job)?;
     observer.observe(Event::Anew { restarted });
-    Ok(Begin::Train { run: Some(run), from: None })
+    Ok(Begin::Train { run: Some(run), from: None, identity: None })
 }
 
 /// Removes what processes left that ended while they wrote or removed a checkpoint, and reports damaged checkpoints. No

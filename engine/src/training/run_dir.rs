@@ -8,6 +8,7 @@ use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, rep
 use rankine_reader::utc::Utc;
 use serde::Serialize;
 
+use super::identity::Trained;
 use super::{Summary, TrainError};
 use crate::job::Job;
 
@@ -32,6 +33,7 @@ impl RunDir {
     const MODEL_NAME: &str = "model";
     const CHECKPOINTS_NAME: &str = "checkpoints";
     const TUNING_NAME: &str = "tuning.json";
+    const TRAINED_NAME: &str = "trained.json";
     const MACHINE_NAME: &str = "machine.toml";
 
     /// Makes a run's folder, by default `runs/NAME-TIME`, and puts the effective job into it.
@@ -175,11 +177,12 @@ impl RunDir {
         self.replace(Self::MACHINE_NAME, text)
     }
 
-    /// Writes `summary.json`, whole or not at all.
-    pub(super) fn finish(&self, summary: &Summary) -> Result<(), TrainError> {
+    /// Writes `summary.json`, whole or not at all, and before it what was trained.
+    pub(super) fn finish(&self, summary: &Summary, trained: &Trained) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
         let path = self.path.join(Self::METRICS_NAME);
         self.metrics.sync_all().map_err(|source| TrainError::Write { path, source })?;
+        self.write_trained(trained)?;
         self.replace(Self::SUMMARY_NAME, &text)
     }
 }

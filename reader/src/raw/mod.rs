@@ -14,11 +14,13 @@ use crate::error::{Error, Result};
 use crate::generate::Shape;
 use crate::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Label, Schema};
 
+mod contents;
 mod decode;
 mod survey;
 #[cfg(test)]
 mod tests;
 
+pub use contents::{RawContents, Stamp, checksums};
 pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
 pub use survey::{Survey, survey};
 

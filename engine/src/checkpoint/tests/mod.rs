@@ -114,6 +114,7 @@ fn manifest(step: u64, base: Option<Base>) -> Manifest {
             schema: Checksum(1),
             blocks: Checksum(2),
             vocabularies: Vec::new(),
+            raw: Vec::new(),
         },
         dense: RuleState::of(&rules.dense),
         tables: TableState::all(&spec, &rules),

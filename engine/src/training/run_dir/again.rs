@@ -5,10 +5,15 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use rankine_reader::sealed;
 use serde::Deserialize;
 
-use super::{RunDir, Summary, TrainError, unreadable};
+use super::{RunDir, Summary, TrainError, Trained, unreadable};
 use crate::job::Job;
+
+/// The kind of sealed file that says what was trained, and its version.
+const TRAINED_KIND: &str = "rankine run";
+const TRAINED_FORMAT: u32 = 1;
 
 impl RunDir {
     /// The summary of a run that has come to its end.
@@ -29,6 +34,31 @@ impl RunDir {
                 path.display()
             ))
         })
+    }
+
+    /// What a finished run trained; `None` where the version that trained it did not record that.
+    ///
+    /// # Errors
+    /// [`TrainError::RunDir`] where it cannot be read, or is not what was written.
+    pub(in crate::training) fn trained(path: &Path) -> Result<Option<Trained>, TrainError> {
+        let path = path.join(Self::TRAINED_NAME);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| unreadable(&path, &error))?,
+        };
+        let trained = sealed::from_json(TRAINED_KIND, TRAINED_FORMAT, &text);
+        trained.map(Some).map_err(|error| {
+            TrainError::RunDir(format!(
+                "{} cannot be read: {error}. Without it nobody knows what the run has trained: train in another \
+                 --run-dir, or start over here with --restart",
+                path.display()
+            ))
+        })
+    }
+
+    /// Records what was trained.
+    pub(super) fn write_trained(&self, trained: &Trained) -> Result<(), TrainError> {
+        self.replace(Self::TRAINED_NAME, &sealed::to_json(TRAINED_KIND, TRAINED_FORMAT, trained))
     }
 
     /// Whether steps were reported here.
@@ -60,6 +90,7 @@ impl RunDir {
     fn keep_finished(&self, summary: &Summary) -> Result<PathBuf, TrainError> {
         let kept = self.fresh_folder(&format!("finished-step-{}", summary.train.steps))?;
         self.copy_to(&kept, Self::JOB_NAME)?;
+        self.copy_to(&kept, Self::TRAINED_NAME)?;
         // The summary goes last: without it the model would be taken for what an interrupted end left.
         for name in [Self::MODEL_NAME, Self::SUMMARY_NAME] {
             self.move_to(&kept, name)?;
@@ -76,7 +107,8 @@ impl RunDir {
     /// [`TrainError::Write`]; what was moved until then is in the new folder.
     pub(in crate::training) fn start_over(&mut self) -> Result<Option<PathBuf>, TrainError> {
         let checkpoints = Self::checkpoints_path(&self.path);
-        let names = [Self::MODEL_NAME, Self::SUMMARY_NAME, Self::TUNING_NAME, Self::MACHINE_NAME];
+        let names =
+            [Self::MODEL_NAME, Self::SUMMARY_NAME, Self::TRAINED_NAME, Self::TUNING_NAME, Self::MACHINE_NAME];
         if !self.has_log()
             && !is_there(&checkpoints)
             && !names.iter().any(|name| is_there(&self.path.join(name)))

@@ -1,0 +1,50 @@
+//! Whether a saved model is, to the last byte, what was saved.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::Path;
+
+use rankine_reader::dataset::FileManifest;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{RUN_BYTES, SavedModel, SavedModelError};
+
+impl SavedModel {
+    /// Reads every byte of a saved model and checks it, in little memory.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Missing`]; [`SavedModelError::Damaged`], also where one of its files is not there;
+    /// [`SavedModelError::Version`]; [`SavedModelError::Read`].
+    pub fn verify(dir: &Path) -> Result<Self, SavedModelError> {
+        let saved = Self::open(dir)?;
+        let files = std::iter::once(&saved.weights).chain(&saved.vocabularies);
+        files.into_iter().try_for_each(|file| verify(dir, file))?;
+        Ok(saved)
+    }
+}
+
+fn verify(dir: &Path, manifest: &FileManifest) -> Result<(), SavedModelError> {
+    let path = dir.join(&manifest.name);
+    let damaged = |what: &str| Err(SavedModelError::Damaged { path: path.clone(), what: what.into() });
+    let read = |source| SavedModelError::Read { path: path.clone(), source };
+    let mut file = match File::open(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return damaged("it is not there"),
+        file => file.map_err(read)?,
+    };
+    let (mut hash, mut bytes, mut buffer) = (Xxh3::new(), 0, vec![0; RUN_BYTES]);
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => {
+                hash.update(&buffer[..count]);
+                bytes += count as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(read(error)),
+        }
+    }
+    if (bytes, hash.digest()) != (manifest.bytes, manifest.xxh3.0) {
+        return damaged("its length or checksum is not the one in model.json");
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! The contents of raw files, which carry no checksum of their own.
+//!
+//! What the file system says of a file is known at once: its length, inode and times. Its checksum takes reading all of
+//! it, and is taken beside training, so that checkpoints and the finished run have it as soon as it is known. A run
+//! that goes on needs it only where the file system says that a file has changed since.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use rankine_reader::dataset::BlockCoding;
+use rankine_reader::raw::{RawContents, checksums};
+use rankine_reader::{Dataset, Part};
+
+use super::identity::{Trained, Wanted};
+use super::{Event, Observer, Stop, TrainError};
+use crate::checkpoint::DataIdentity;
+
+/// Files of this many bytes together are read before training begins, which takes a moment.
+const AT_ONCE_BYTES: u64 = 256 << 20;
+
+/// What is trained, with the contents of raw files as far as they are known.
+pub(super) struct Identity {
+    trained: Trained,
+    /// The raw files of the training part.
+    train: Vec<PathBuf>,
+    /// Those of the evaluation part.
+    eval: Vec<PathBuf>,
+    reading: Option<Reading>,
+}
+
+/// How files are read that may have changed.
+pub(super) struct Comparing<'a> {
+    pub(super) threads: usize,
+    /// Ends it early, with [`TrainError::NotBegun`].
+    pub(super) stop: &'a Stop,
+    pub(super) observer: &'a mut dyn Observer,
+}
+
+/// What was read, in the order of files; `None` where reading was ended.
+type Read = rankine_reader::Result<Option<Vec<RawContents>>>;
+
+/// Checksums that are being taken.
+struct Reading {
+    thread: Option<JoinHandle<Read>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Reading {
+    fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    fn join(mut self) -> Read {
+        let Some(thread) = self.thread.take() else { return Ok(None) };
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Identity {
+    /// What a job is to train. Of raw files it has what the file system says; no byte of them is read.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`].
+    pub(super) fn of(wanted: Wanted<'_>) -> Result<Self, TrainError> {
+        let mut trained = Trained::of(wanted)?;
+        let files = |part| raw_files(wanted.dataset, part);
+        let (train, eval) = (files(Part::Train)?, files(Part::Eval)?);
+        let contents = |paths: &[PathBuf]| {
+            paths.iter().map(|path| RawContents::of(path)).collect::<rankine_reader::Result<_>>()
+        };
+        trained.data.raw = contents(&train)?;
+        if let Some(of_eval) = &mut trained.eval {
+            of_eval.raw = contents(&eval)?;
+        }
+        Ok(Self { trained, train, eval, reading: None })
+    }
+
+    /// The first difference from what was trained before, and the way out. Raw files that may have changed are read.
+    ///
+    /// # Errors
+    /// [`TrainError::Data`] where a raw file cannot be read; [`TrainError::NotBegun`].
+    pub(super) fn difference(
+        &mut self,
+        saved: &Trained,
+        comparing: &mut Comparing<'_>,
+    ) -> Result<Option<String>, TrainError> {
+        if let Some(what) = saved.difference(&self.trained) {
+            return Ok(Some(what));
+        }
+        let own = &mut self.trained.data;
+        let found = contents_difference(&saved.data, own, &self.train, comparing)?;
+        let way_out = "give the files that it was trained on, or train anew in another --run-dir";
+        Ok(found.map(|what| format!("{what}: {way_out}")))
+    }
+
+    /// The same of the evaluation part.
+    ///
+    /// # Errors
+    /// As [`Identity::difference`].
+    pub(super) fn eval_difference(
+        &mut self,
+        saved: &Trained,
+        comparing: &mut Comparing<'_>,
+    ) -> Result<Option<String>, TrainError> {
+        let (saved, own) = match (&saved.eval, &mut self.trained.eval) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => return Ok(Some("there is no evaluation part, and there was one".into())),
+            (None, Some(_)) => return Ok(Some("there is an evaluation part, and there was none".into())),
+            (Some(saved), Some(own)) => (saved, own),
+        };
+        if let Some(what) = super::identity::data_difference(saved, own) {
+            return Ok(Some(format!("the evaluation part {what}")));
+        }
+        contents_difference(saved, own, &self.eval, comparing)
+    }
+
+    /// Begins to take the checksums that are not known; where the files are small, they are known when this returns.
+    pub(super) fn read(&mut self) {
+        let Trained { data, eval, .. } = &self.trained;
+        let all = || data.raw.iter().chain(eval.iter().flat_map(|eval| &eval.raw));
+        if all().all(|contents| contents.xxh3.is_some()) {
+            return;
+        }
+        let bytes: u64 = all().map(|contents| contents.bytes).sum();
+        let (stop, paths) = (Arc::<AtomicBool>::default(), [&self.train[..], &self.eval].concat());
+        let stopped = Arc::clone(&stop);
+        // One thread leaves the processor, the disk and the network to training.
+        let read = move || checksums(&paths, 1, &mut |_, _| !stopped.load(Ordering::Relaxed));
+        let thread = thread::Builder::new().name("rankine-checksum".into()).spawn(read);
+        match thread {
+            Ok(thread) => self.reading = Some(Reading { thread: Some(thread), stop }),
+            Err(error) => tracing::warn!("no checksum of raw files is taken: cannot start a thread: {error}"),
+        }
+        if bytes <= AT_ONCE_BYTES {
+            self.take(true);
+        }
+    }
+
+    /// What is trained, as far as it is known now.
+    pub(super) fn known(&mut self) -> &Trained {
+        self.take(false);
+        &self.trained
+    }
+
+    /// Takes over the checksums, once they are known.
+    fn take(&mut self, waits: bool) {
+        let Some(reading) = self.reading.take_if(|reading| waits || reading.is_finished()) else {
+            return;
+        };
+        match reading.join() {
+            Ok(Some(read)) => {
+                let Trained { data, eval, .. } = &mut self.trained;
+                let files = data.raw.iter_mut().chain(eval.iter_mut().flat_map(|eval| &mut eval.raw));
+                for ((known, read), path) in files.zip(read).zip(self.train.iter().chain(&self.eval)) {
+                    // Part of another file may have been learnt from: its checksum would vouch for what it was not.
+                    if known.bytes != read.bytes || known.stamp.is_some_and(|stamp| read.stamp != Some(stamp))
+                    {
+                        tracing::warn!("{} was written while training reads it", path.display());
+                    } else {
+                        known.xxh3 = read.xxh3;
+                    }
+                }
+            }
+            Ok(None) => {}
+            // What training needs of these files it reads itself, and fails if it cannot.
+            Err(error) => tracing::warn!(
+                "checkpoints carry no checksum of raw files, and --resume will refuse files whose times have changed: \
+                 {error}"
+            ),
+        }
+    }
+}
+
+/// How the contents of raw files differ from what was read before. Those that may are read, and known then.
+fn contents_difference(
+    saved: &DataIdentity,
+    own: &mut DataIdentity,
+    paths: &[PathBuf],
+    Comparing { threads, stop, observer }: &mut Comparing<'_>,
+) -> Result<Option<String>, TrainError> {
+    if saved.raw.is_empty() && !own.raw.is_empty() {
+        tracing::warn!(
+            "an earlier version of Rankine began this run, and did not record the contents of raw files: that they are \
+             what they were cannot be checked"
+        );
+        return Ok(None);
+    }
+    if saved.raw.len() != own.raw.len() {
+        return Ok(Some(format!(
+            "there are {} raw files, and there were {}",
+            own.raw.len(),
+            saved.raw.len()
+        )));
+    }
+    let pairs = || saved.raw.iter().zip(paths).enumerate();
+    let unsure: Vec<_> =
+        pairs().filter(|(number, (saved, _))| saved.is_same(&own.raw[*number]).is_none()).collect();
+    if let Some((_, (_, path))) = unsure.iter().find(|(_, (saved, _))| saved.xxh3.is_none()) {
+        return Ok(Some(format!(
+            "{} may have been written since: its times are others, and its checksum was not known yet when the \
+             checkpoint was saved",
+            path.display()
+        )));
+    }
+    let to_read: Vec<_> = unsure.iter().map(|(_, (_, path))| (*path).clone()).collect();
+    let read = checksums(&to_read, *threads, &mut |bytes, total| {
+        observer.observe(Event::Checksumming { bytes, total });
+        stop.asked().is_none()
+    })?;
+    if let Some(cause) = stop.asked() {
+        return Err(TrainError::NotBegun { cause });
+    }
+    for ((number, _), read) in unsure.iter().zip(read.into_iter().flatten()) {
+        own.raw[*number].xxh3 = read.xxh3;
+    }
+    for (number, (saved, path)) in pairs() {
+        let own = &mut own.raw[number];
+        if saved.is_same(own) != Some(true) {
+            return Ok(Some(format!("{} has other contents than the file that was read", path.display())));
+        }
+        own.xxh3 = own.xxh3.or(saved.xxh3);
+    }
+    Ok(None)
+}
+
+/// The raw files of a part; none where it is packed or absent.
+fn raw_files(dataset: &Dataset, part: Part) -> Result<Vec<PathBuf>, TrainError> {
+    if !dataset.parts().contains(&part) {
+        return Ok(Vec::new());
+    }
+    let part = dataset.part(part)?;
+    Ok(match part.coding {
+        BlockCoding::Records(_) => part.files,
+        BlockCoding::Packed { .. } => Vec::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::time::{Duration, SystemTime};
+
+    use rankine_reader::sealed::Checksum;
+
+    use super::*;
+
+    fn identity(raw: Vec<RawContents>) -> DataIdentity {
+        let (samples, block_samples, vocabularies) = (1, 1, Vec::new());
+        DataIdentity { samples, block_samples, schema: Checksum(0), blocks: Checksum(0), vocabularies, raw }
+    }
+
+    /// What is said of a file that was seen, and is there now.
+    fn said(saved: RawContents, own: RawContents, path: &Path) -> (Option<String>, Option<Checksum>) {
+        let mut own = identity(vec![own]);
+        let comparing = &mut Comparing { threads: 2, stop: &Stop::default(), observer: &mut () };
+        let what = contents_difference(&identity(vec![saved]), &mut own, &[path.into()], comparing);
+        (what.expect("the file can be read"), own.raw[0].xxh3)
+    }
+
+    /// Contents as they are of a file that was written long ago.
+    fn seen(path: &Path) -> RawContents {
+        let contents = checksums(&[path.into()], 1, &mut |_, _| true);
+        contents.expect("the file can be read").expect("nobody ends it")[0]
+    }
+
+    #[test]
+    fn a_file_is_read_only_where_it_may_have_changed() {
+        let place = tempfile::tempdir().expect("there is room");
+        let path = place.path().join("records");
+        fs::write(&path, [1; 1000]).expect("the file is written");
+        let first = seen(&path);
+        let without_sum = RawContents { xxh3: None, ..first };
+        // Its stamp says that it is the same: the file at this path would be an error if it were opened.
+        let nowhere = place.path().join("nowhere");
+        assert_eq!(said(first, without_sum, &nowhere), (None, first.xxh3));
+        assert_eq!(said(without_sum, without_sum, &nowhere), (None, None));
+        // Written again with the same bytes, and with others.
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+        for (byte, words) in [(1, None), (2, Some("has other contents"))] {
+            fs::remove_file(&path).expect("the file is there");
+            fs::write(&path, [byte; 1000]).expect("the file is written");
+            fs::File::options()
+                .write(true)
+                .open(&path)
+                .and_then(|file| file.set_modified(long_ago))
+                .expect("its time can be set");
+            let own = RawContents { xxh3: None, ..seen(&path) };
+            assert_ne!(own.stamp, first.stamp);
+            let (what, sum) = said(first, own, &path);
+            assert_eq!(what.is_some(), words.is_some(), "{what:?}");
+            assert!(what.is_none_or(|what| words.is_some_and(|words| what.contains(words))));
+            assert_eq!(sum == first.xxh3, words.is_none());
+            // Where nobody knows what it was, nobody can say that it is the same.
+            let (what, _) = said(without_sum, own, &path);
+            assert!(what.is_some_and(|what| what.contains("its checksum was not known yet")));
+        }
+    }
+}

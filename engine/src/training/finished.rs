@@ -1,0 +1,178 @@
+//! Whether what a finished run came to is what a job asks for.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rankine_reader::Part;
+use serde_json::Value;
+
+use super::contents::{Comparing, Identity};
+use super::identity::{Wanted, first_difference};
+use super::summary::Stopped;
+use super::{RunDir, Summary, TrainError};
+use crate::job::Job;
+use crate::saved::{SavedModel, SavedModelError};
+
+/// What becomes of a finished run.
+pub(super) enum Finished {
+    /// It is what the job asks for.
+    Stands,
+    /// It goes on from its last checkpoint, for this reason.
+    GoesOn(String),
+}
+
+/// Settings that change neither what is learnt nor how it is judged, beyond the rounding of other devices and
+/// placements: they may differ from those of a finished run. Data are compared by their contents.
+const FREE: [&str; 15] = [
+    "name",
+    "data",
+    "checkpoint",
+    "reader",
+    "device",
+    "embedding.placement",
+    "embedding.exchange",
+    "embedding.frequent_rows",
+    "embedding.sample_samples",
+    "train.log_every_steps",
+    "eval.batch_size",
+    "guard.skipped_in_a_row_max",
+    "guard.step_timeout_s",
+    "guard.barrier_timeout_s",
+    "guard.silence_timeout_s",
+];
+/// Settings that say where training ends: compared with where it did end.
+const ENDS: [&str; 2] = ["train.epochs", "train.max_steps"];
+
+/// Where a job ends, seen from where a run did.
+enum End {
+    Later,
+    Here,
+    /// With what says so.
+    Earlier(String),
+}
+
+/// Compares a finished run with what a job asks for.
+///
+/// # Errors
+/// [`TrainError::RunDir`] with the first difference; [`TrainError::Data`] and [`TrainError::Saved`] where something
+/// cannot be read.
+pub(super) fn judge(
+    path: &Path,
+    summary: &Summary,
+    wanted: Wanted<'_>,
+    identity: &mut Identity,
+    comparing: &mut Comparing<'_>,
+) -> Result<Finished, TrainError> {
+    let refused = |what: String| {
+        TrainError::RunDir(format!(
+            "the run {} has come to its end, and is not one of this job: {what}. Train in another --run-dir, or start \
+             over here with --restart",
+            path.display()
+        ))
+    };
+    let saved = RunDir::trained(path)?;
+    if let Some(saved) = &saved
+        && let Some(what) = identity.difference(saved, comparing)?
+    {
+        return Err(refused(what));
+    }
+    let job = wanted.job;
+    match end(summary, job, wanted.dataset.samples(Part::Train)) {
+        End::Later => {
+            let steps = summary.train.steps;
+            return Ok(Finished::GoesOn(format!(
+                "the run ended after step {steps}, and the job goes further"
+            )));
+        }
+        End::Earlier(what) => return Err(refused(what)),
+        End::Here => {}
+    }
+    let Some(saved) = saved else {
+        return Err(refused("the version of Rankine that trained it did not record what it was".into()));
+    };
+    if let Some(what) = identity.eval_difference(&saved, comparing)? {
+        return Err(refused(format!("{what}. (`rankine eval` judges its model on other samples)")));
+    }
+    if let Some(what) = job_difference(path, summary, job)? {
+        return Err(refused(what));
+    }
+    match SavedModel::verify(&RunDir::model_path(path)) {
+        Ok(model) if model.steps == summary.train.steps && model.spec == *wanted.spec => Ok(Finished::Stands),
+        Ok(model) => Ok(Finished::GoesOn(format!(
+            "{} is the model of step {}, and the run ended after step {}",
+            RunDir::model_path(path).display(),
+            model.steps,
+            summary.train.steps
+        ))),
+        Err(error @ (SavedModelError::Missing(_) | SavedModelError::Damaged { .. })) => {
+            Ok(Finished::GoesOn(format!("the run has come to its end, but {error}")))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> End {
+    let trained = &summary.train;
+    let auc = summary.eval.as_ref().and_then(|eval| eval.metrics.first?.auc);
+    let reached = job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get());
+    let steps = job.train.max_steps.map_or(u64::MAX, |most| most.get());
+    let samples = epoch_samples.saturating_mul(job.train.epochs.get());
+    if steps < trained.steps {
+        End::Earlier(format!("train.max_steps is {steps}, and the run took {} steps", trained.steps))
+    } else if samples < trained.samples {
+        let epochs = job.train.epochs.get();
+        End::Earlier(format!("train.epochs is {epochs}, and the run learnt from {} samples", trained.samples))
+    } else if steps == trained.steps
+        || samples == trained.samples
+        || (trained.stopped == Stopped::TargetAuc && reached)
+    {
+        End::Here
+    } else {
+        End::Later
+    }
+}
+
+/// The first setting of a run that was another one, and matters.
+fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<String>, TrainError> {
+    let path = RunDir::job_path(path);
+    let unreadable = |error: &dyn std::fmt::Display| {
+        TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
+    };
+    let saved = Job::load(&path, &[] as &[&str]).map_err(|error| unreadable(&error))?;
+    let precision = job.device.precision.name();
+    if let Some(was) = summary.device.precision.as_ref().filter(|was| *was != precision) {
+        return Ok(Some(format!("device.precision is \"{precision}\", and was \"{was}\"")));
+    }
+    let (saved, own) = (settings(&saved), settings(job));
+    let matters = |key: &str| {
+        let is = |names: &[&str]| {
+            names.iter().any(|name| {
+                key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        // Without a target, evaluations on the way change nothing.
+        let only_told = key == "eval.every_steps" && job.eval.target_auc.is_none();
+        !is(&FREE) && !is(&ENDS) && !only_told
+    };
+    let keys = own.keys().chain(saved.keys()).filter(|key| matters(key));
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort_unstable();
+    let value = |of: &BTreeMap<String, Value>, key: &String| of.get(key).cloned().unwrap_or_default();
+    Ok(keys.into_iter().find_map(|key| first_difference(key, &value(&saved, key), &value(&own, key))))
+}
+
+/// The settings of a job by their keys, `a.b` each.
+fn settings(job: &Job) -> BTreeMap<String, Value> {
+    let value: Value = toml::from_str(&job.to_toml()).expect("the effective job is TOML");
+    let mut found = BTreeMap::new();
+    let mut open = vec![(String::new(), value)];
+    while let Some((key, value)) = open.pop() {
+        let Value::Object(table) = value else {
+            found.insert(key, value);
+            continue;
+        };
+        let below = |name: String| if key.is_empty() { name } else { format!("{key}.{name}") };
+        open.extend(table.into_iter().map(|(name, value)| (below(name), value)));
+    }
+    found
+}

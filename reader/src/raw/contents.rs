@@ -1,0 +1,272 @@
+//! What tells the contents of raw files apart: they have no checksum of their own.
+//!
+//! A file is what it was as long as the file system has no other times for it. Where it has, since the file was copied,
+//! touched or written, every byte is read, and the checksum decides.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{Error, IoContext, Result};
+use crate::sealed::Checksum;
+
+/// Bytes that one checksum covers. Changing it changes the checksum of every file.
+const CHUNK_BYTES: u64 = 64 << 20;
+/// Bytes of a read.
+const READ_BYTES: usize = 1 << 20;
+/// How often progress is told.
+const TELL_EVERY: Duration = Duration::from_millis(200);
+/// A file that was written less than this before may be written again without getting another time: clocks of file
+/// systems tick as rarely as every two seconds.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// What tells the contents of a raw file from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RawContents {
+    /// Its length.
+    pub bytes: u64,
+    /// What the file system said of it; absent where it had just been written, so that this proves nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stamp: Option<Stamp>,
+    /// The xxh3 of the xxh3 of each 64 MiB, as little-endian numbers; absent where it was not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xxh3: Option<Checksum>,
+}
+
+/// What changes when somebody writes to a file, or puts another one in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stamp {
+    inode: u64,
+    /// Nanoseconds since 1970 of the last write.
+    modified_ns: i64,
+    /// The same of the last change to the inode, a time that no program can set.
+    changed_ns: i64,
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Self {
+        let ns = |seconds: i64, ns: i64| seconds.saturating_mul(1_000_000_000).saturating_add(ns);
+        Self {
+            inode: metadata.ino(),
+            modified_ns: ns(metadata.mtime(), metadata.mtime_nsec()),
+            changed_ns: ns(metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    /// Whether a write from now on leaves another stamp.
+    fn is_settled(self, now: SystemTime) -> bool {
+        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let settled = i64::try_from(now.saturating_sub(SETTLED).as_nanos()).unwrap_or(i64::MAX);
+        self.modified_ns < settled && self.changed_ns < settled
+    }
+}
+
+impl RawContents {
+    /// What the file system says of a file now; no byte of it is read.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn of(path: &Path) -> Result<Self> {
+        Self::at(path, SystemTime::now())
+    }
+
+    fn at(path: &Path, now: SystemTime) -> Result<Self> {
+        // Of an open file a network file system has the latest times.
+        let metadata = File::open(path).and_then(|file| file.metadata()).context("read", path)?;
+        let stamp = Some(Stamp::of(&metadata)).filter(|stamp| stamp.is_settled(now));
+        Ok(Self { bytes: metadata.len(), stamp, xxh3: None })
+    }
+
+    /// Whether two files have the same contents; `None` where that takes a checksum that one of them lacks.
+    pub fn is_same(&self, other: &Self) -> Option<bool> {
+        if self.bytes != other.bytes {
+            return Some(false);
+        }
+        if self.stamp.is_some() && self.stamp == other.stamp {
+            return Some(true);
+        }
+        self.xxh3.zip(other.xxh3).map(|(one, other)| one == other)
+    }
+}
+
+/// A file that is open, and the checksums of its chunks as they are found.
+struct Opened<'a> {
+    path: &'a Path,
+    file: File,
+    bytes: u64,
+    stamp: Stamp,
+    chunks: Mutex<Vec<u64>>,
+}
+
+/// Reads files with `threads` threads, and returns the contents of each, with checksum and stamp. `progress` gets the
+/// bytes that were read and those to read, now and then; where it returns `false`, reading ends and there is no result.
+///
+/// # Errors
+/// [`Error::Io`] where a file cannot be read; [`Error::Invalid`] where one was written meanwhile.
+pub fn checksums(
+    paths: &[PathBuf],
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<Option<Vec<RawContents>>> {
+    let files = paths.iter().map(|path| Opened::open(path)).collect::<Result<Vec<_>>>()?;
+    if !read_all(&files, threads, progress)? {
+        return Ok(None);
+    }
+    files.into_iter().map(Opened::finish).collect::<Result<_>>().map(Some)
+}
+
+impl<'a> Opened<'a> {
+    fn open(path: &'a Path) -> Result<Self> {
+        let file = File::open(path).context("open", path)?;
+        let metadata = file.metadata().context("read", path)?;
+        let bytes = metadata.len();
+        let chunks = Mutex::new(vec![0; bytes.div_ceil(CHUNK_BYTES) as usize]);
+        Ok(Self { path, file, bytes, stamp: Stamp::of(&metadata), chunks })
+    }
+
+    fn finish(self) -> Result<RawContents> {
+        let Self { path, file, bytes, stamp, chunks } = self;
+        let metadata = file.metadata().context("read", path)?;
+        if (metadata.len(), Stamp::of(&metadata)) != (bytes, stamp) {
+            return Err(Error::invalid(format!(
+                "{} was written while it was read: wait until it is complete, and leave it alone while a training \
+                 reads it",
+                path.display()
+            )));
+        }
+        let mut hash = Xxh3::new();
+        for chunk in chunks.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            hash.update(&chunk.to_le_bytes());
+        }
+        Ok(RawContents { bytes, stamp: Some(stamp), xxh3: Some(Checksum(hash.digest())) })
+    }
+
+    /// The checksum of a chunk.
+    fn chunk(&self, number: usize, buffer: &mut [u8], read: &AtomicU64) -> io::Result<u64> {
+        let mut at = number as u64 * CHUNK_BYTES;
+        let end = self.bytes.min(at + CHUNK_BYTES);
+        let mut hash = Xxh3::new();
+        while at < end {
+            let room = (end - at).min(buffer.len() as u64) as usize;
+            self.file.read_exact_at(&mut buffer[..room], at)?;
+            hash.update(&buffer[..room]);
+            at += room as u64;
+            read.fetch_add(room as u64, Ordering::Relaxed);
+        }
+        Ok(hash.digest())
+    }
+}
+
+/// Reads all chunks of all files; `false` where it was told to end before.
+fn read_all(
+    files: &[Opened<'_>],
+    threads: usize,
+    progress: &mut dyn FnMut(u64, u64) -> bool,
+) -> Result<bool> {
+    let of_file = |file: &Opened<'_>| 0..file.bytes.div_ceil(CHUNK_BYTES) as usize;
+    let chunks: Vec<_> =
+        files.iter().flat_map(|file| of_file(file).map(move |chunk| (file, chunk))).collect();
+    let total = files.iter().map(|file| file.bytes).sum();
+    let (next, read, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let teller = thread::current();
+    let work = || {
+        let mut buffer = vec![0; READ_BYTES];
+        let mut work = || {
+            while !stop.load(Ordering::Relaxed) {
+                let Some(&(file, number)) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                let sum = file.chunk(number, &mut buffer, &read).context("read", file.path)?;
+                file.chunks.lock().unwrap_or_else(PoisonError::into_inner)[number] = sum;
+            }
+            Ok(())
+        };
+        let outcome = work();
+        if outcome.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
+        teller.unpark();
+        outcome
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads.min(chunks.len())).map(|_| scope.spawn(work)).collect();
+        let mut goes_on = true;
+        while workers.iter().any(|worker| !worker.is_finished()) {
+            goes_on = goes_on && progress(read.load(Ordering::Relaxed), total);
+            if !goes_on {
+                stop.store(true, Ordering::Relaxed);
+            }
+            thread::park_timeout(TELL_EVERY);
+        }
+        let join = |worker: thread::ScopedJoinHandle<'_, Result<()>>| {
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        workers.into_iter().try_for_each(join)?;
+        Ok(goes_on)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn checksum(path: &Path) -> Checksum {
+        checksums(&[path.to_owned()], 2, &mut |_, _| true).unwrap().unwrap()[0].xxh3.unwrap()
+    }
+
+    #[test]
+    fn every_byte_counts() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("records");
+        let mut bytes: Vec<_> = (0..3 * READ_BYTES + 17).map(|at| (at * at % 251) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let whole = checksum(&path);
+        for at in [0, 1, READ_BYTES - 1, READ_BYTES, bytes.len() - 1] {
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            assert_ne!(checksum(&path), whole, "byte {at}");
+            bytes[at] ^= 1;
+        }
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(checksum(&path), whole);
+        let paths = [path.clone(), path];
+        let twice = checksums(&paths, 3, &mut |_, _| true).unwrap().unwrap();
+        assert_eq!(twice.iter().map(|contents| contents.xxh3).collect::<Vec<_>>(), [Some(whole); 2]);
+        assert_eq!(checksums(&paths, 3, &mut |_, _| false).unwrap(), None);
+        assert_eq!(checksums(&[], 3, &mut |_, _| true).unwrap(), Some(Vec::new()));
+        assert!(checksums(&[place.path().join("none")], 1, &mut |_, _| true).is_err());
+    }
+
+    #[test]
+    fn a_file_that_was_just_written_has_no_stamp() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("records");
+        fs::write(&path, [1; 100]).unwrap();
+        let now = SystemTime::now();
+        assert_eq!(RawContents::at(&path, now).unwrap().stamp, None);
+        let settled = RawContents::at(&path, now + 2 * SETTLED).unwrap();
+        assert!(settled.stamp.is_some());
+        assert_eq!(settled.is_same(&RawContents::at(&path, now + 3 * SETTLED).unwrap()), Some(true));
+        // Neither a write of as many bytes nor another file with the same times has the same stamp.
+        let times = fs::metadata(&path).unwrap();
+        let times = fs::FileTimes::new().set_modified(times.modified().unwrap());
+        fs::write(&path, [2; 100]).unwrap();
+        File::options().write(true).open(&path).unwrap().set_times(times).unwrap();
+        let written = RawContents::at(&path, now + 3 * SETTLED).unwrap();
+        assert_eq!(settled.is_same(&written), None);
+        let known = |contents: RawContents, sum| RawContents { xxh3: Some(Checksum(sum)), ..contents };
+        assert_eq!(known(settled, 1).is_same(&known(written, 1)), Some(true));
+        assert_eq!(known(settled, 1).is_same(&known(written, 2)), Some(false));
+        assert_eq!(settled.is_same(&RawContents { bytes: 99, ..settled }), Some(false));
+    }
+}
