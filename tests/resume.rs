@@ -384,16 +384,12 @@ fn a_full_disk_loses_nothing() {
 /// The script of `docs/checkpoint-format.md` reads what training has saved.
 #[test]
 fn the_documented_script_reads_checkpoints() {
-    let has_numpy = Command::new("python3").args(["-c", "import numpy"]).output();
-    if !has_numpy.is_ok_and(|python| python.status.success()) {
-        support::told("skipped: there is no Python with NumPy here");
+    if !support::python::has_numpy() {
         return;
     }
     let ranks = ["device.ranks=3", "embedding.placement=hybrid", "checkpoint.incremental=true"];
     let runs = Runs::new(&[&ranks[..], &["train.max_steps=75", "embedding.dtype=bf16"]].concat());
-    let document = fs::read_to_string(support::root().join("docs/checkpoint-format.md")).unwrap();
-    let script = document.split("```python\n").nth(2).and_then(|rest| rest.split("```").next()).unwrap();
-    runs.place.file("reader.py", script);
+    runs.place.file("reader.py", support::python::documented("def table("));
     let call = "import sys, reader; reader.table(sys.argv[1], sys.argv[2]).tofile(sys.argv[3])";
     let model = weights(&runs.place, "whole");
     let tensors = model.len();

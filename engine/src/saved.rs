@@ -1,5 +1,7 @@
-//! A trained model on disk: `model.safetensors` with every weight, and `model.json` with what else scoring raw rows
-//! takes: the model's sizes, the columns with their transforms, and the checksums of all files.
+//! A trained model on disk: `model.safetensors` with every weight, the vocabularies, and `model.json` with what else
+//! scoring raw rows takes: the model's sizes, the columns with their transforms, the job, and the checksums of all
+//! files. [`ModelSource`] finds a model in a run, in a checkpoint or in an export. `docs/checkpoint-format.md` says how
+//! tensors become predictions.
 //!
 //! Tensors are f32, those of tables what the job says, and a model has those of its parts:
 //!
@@ -16,22 +18,32 @@ use std::path::{Path, PathBuf};
 
 use rankine_embedding::cpu::Table;
 use rankine_embedding::{Dtype, TableSpec};
+use rankine_reader::Schema;
 use rankine_reader::convert::{Encoder, RowFormat};
 use rankine_reader::dataset::FileManifest;
 use rankine_reader::publish::PartialDir;
-use rankine_reader::sealed::{self, Checksum, SealedError};
+use rankine_reader::sealed::{self, SealedError};
 use rankine_reader::write::{CheckedFile, write_file};
-use rankine_reader::{Dataset, Schema};
 use safetensors::tensor::{self, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuModel;
 use crate::model::{ModelSpec, TrainingRules};
 
+mod columns;
+mod source;
+mod stored;
+
+pub use columns::Columns;
+pub use source::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
+pub use stored::{StoredWeights, scoring_model};
+
 const WEIGHTS_NAME: &str = "model.safetensors";
 const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// Like [`FORMAT`], without the job.
+const FORMAT_WITHOUT_JOB: u32 = 2;
 /// The longest header that is believed; safetensors' own limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 /// Rows are written and read in runs of about this many bytes.
@@ -113,6 +125,10 @@ pub struct SavedModel {
     pub format: Option<RowFormat>,
     /// Steps of training behind it.
     pub steps: u64,
+    /// The effective job, as TOML: scoring takes its batch size, its threads, and what becomes of ids beyond a table.
+    /// Absent in format 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// The checksum of the weights.
     weights: FileManifest,
     /// The vocabularies, as they lie in this folder.
@@ -174,13 +190,26 @@ pub fn for_each_run(
     Ok(())
 }
 
+/// What a saved model has beside its weights.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    /// Steps of training behind it.
+    pub steps: u64,
+    /// The effective job, as TOML.
+    pub job: &'a str,
+    /// The columns that it was trained on.
+    pub columns: &'a Columns,
+    /// Reads one of the columns' vocabularies, and has checked it.
+    pub vocabulary: &'a dyn Fn(&str) -> Result<Vec<u8>, rankine_reader::Error>,
+}
+
 /// Saves a model into `dir`, which appears only when it is complete and durable. What lies on a GPU goes to the file
 /// piece by piece.
 ///
 /// # Errors
 /// [`SavedModelError::Write`], [`SavedModelError::NotFinite`] and [`SavedModelError::Gpu`].
-pub fn save(dir: &Path, model: &impl Weights, steps: u64, dataset: &Dataset) -> Result<(), SavedModelError> {
-    save_into(PartialDir::create(dir)?, model, steps, dataset)
+pub fn save(dir: &Path, model: &impl Weights, beside: &Beside<'_>) -> Result<(), SavedModelError> {
+    save_into(PartialDir::create(dir)?, model, beside)
 }
 
 /// The same into a folder that was begun.
@@ -190,11 +219,11 @@ pub fn save(dir: &Path, model: &impl Weights, steps: u64, dataset: &Dataset) -> 
 pub fn save_into(
     partial: PartialDir,
     model: &impl Weights,
-    steps: u64,
-    dataset: &Dataset,
+    beside: &Beside<'_>,
 ) -> Result<(), SavedModelError> {
+    let columns = beside.columns;
     let mut vocabularies = Vec::new();
-    for file in vocabularies_of(dataset) {
+    for file in &columns.vocabularies {
         let path = partial.path().join(&file.name);
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder).map_err(|source| rankine_reader::Error::Io {
@@ -203,23 +232,19 @@ pub fn save_into(
                 source,
             })?;
         }
-        vocabularies.push(write_file(partial.path(), &file.name, &dataset.checked_file(&file.name)?)?);
+        vocabularies.push(write_file(partial.path(), &file.name, &(beside.vocabulary)(&file.name)?)?);
     }
     let saved = SavedModel {
         spec: model.spec().clone(),
-        schema: dataset.schema().clone(),
-        format: dataset.row_format(),
-        steps,
+        schema: columns.schema.clone(),
+        format: columns.format.clone(),
+        steps: beside.steps,
+        job: Some(beside.job.to_owned()),
         weights: write_weights(partial.path(), model)?,
         vocabularies,
     };
     write_file(partial.path(), MANIFEST_NAME, sealed::to_json(KIND, FORMAT, &saved).as_bytes())?;
     Ok(partial.publish()?)
-}
-
-/// The vocabularies among a dataset's files.
-fn vocabularies_of(dataset: &Dataset) -> impl Iterator<Item = &FileManifest> {
-    dataset.files().iter().filter(|file| file.name.starts_with("vocabulary/"))
 }
 
 fn write_weights(dir: &Path, model: &impl Weights) -> Result<FileManifest, SavedModelError> {
@@ -341,7 +366,13 @@ impl SavedModel {
             text => text.map_err(|source| SavedModelError::Read { path: path.clone(), source })?,
         };
         let damaged = |what| SavedModelError::Damaged { path: path.clone(), what };
-        let saved: Self = sealed::from_json(KIND, FORMAT, &text).map_err(|error| {
+        let saved = match sealed::from_json(KIND, FORMAT, &text) {
+            Err(SealedError::Format { found: FORMAT_WITHOUT_JOB, .. }) => {
+                sealed::from_json(KIND, FORMAT_WITHOUT_JOB, &text)
+            }
+            saved => saved,
+        };
+        let saved: Self = saved.map_err(|error| {
             if error.is_damage() {
                 return damaged(error.into());
             }
@@ -450,65 +481,43 @@ impl SavedModel {
         Ok(CpuModel::new(self.spec.clone(), &rules, parameters, tables))
     }
 
-    /// What turns raw rows into samples of the model, with the vocabularies of the training.
-    ///
-    /// # Errors
-    /// [`rankine_reader::Error::Damaged`] where a vocabulary is not what was saved, [`rankine_reader::Error::Io`].
-    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
-        Encoder::with_files(&self.schema, dir, |name| {
-            let path = dir.join(name);
-            let bytes = fs::read(&path).map_err(|source| rankine_reader::Error::Io {
-                doing: "read",
-                path: path.clone(),
-                source,
-            })?;
-            let kept = self.vocabularies.iter().find(|file| file.name == name);
-            if kept.is_none_or(|file| file.xxh3 != Checksum::of(&bytes)) {
-                let what = "its checksum is not the one in model.json".to_owned();
-                return Err(rankine_reader::Error::Damaged { path, offset: None, what });
-            }
-            Ok(bytes)
-        })
+    /// The columns that it was trained on.
+    pub fn columns(&self) -> Columns {
+        let Self { schema, format, vocabularies, .. } = self.clone();
+        Columns { schema, format, vocabularies }
     }
 
-    /// Checks that a dataset's columns mean what the model learned: the same names, tables, transforms and
-    /// vocabularies.
+    /// What turns raw rows into samples of the model, with the vocabularies that lie in its folder.
     ///
     /// # Errors
-    /// [`SavedModelError::Mismatch`] with the first difference.
-    pub fn check_dataset(&self, dataset: &Dataset) -> Result<(), SavedModelError> {
-        let theirs = dataset.schema();
-        let mismatch = |what: String| SavedModelError::Mismatch { dataset: dataset.dir().to_owned(), what };
-        let (expected, names): (Vec<_>, Vec<_>) = (self.schema.names().collect(), theirs.names().collect());
-        if expected != names {
-            return Err(mismatch(format!("it has the columns {names:?}, the model wants {expected:?}")));
-        }
-        for (mine, theirs) in self.schema.dense.iter().zip(&theirs.dense) {
-            if mine != theirs {
-                return Err(mismatch(format!(
-                    "column {} was transformed by {:?}, the model learned {:?}",
-                    mine.name, theirs.transform, mine.transform
-                )));
+    /// As [`Columns::encoder`].
+    pub fn encoder(&self, dir: &Path) -> Result<Encoder, rankine_reader::Error> {
+        self.columns().encoder(&[dir.to_owned()])
+    }
+
+    /// Reads every byte of a saved model and checks it. Returns the number of files and of their bytes.
+    ///
+    /// # Errors
+    /// [`SavedModelError::Damaged`] where a file is not what was saved; [`SavedModelError::Read`].
+    pub fn verify(dir: &Path) -> Result<(usize, u64), SavedModelError> {
+        let saved = Self::open(dir)?;
+        let path = dir.join(MANIFEST_NAME);
+        let manifest = fs::metadata(&path).map_err(|source| SavedModelError::Read { path, source })?;
+        let mut bytes = manifest.len();
+        let files: Vec<_> = std::iter::once(&saved.weights).chain(&saved.vocabularies).collect();
+        for file in &files {
+            let path = dir.join(&file.name);
+            let read = |source| SavedModelError::Read { path: path.clone(), source };
+            let inner = BufReader::with_capacity(RUN_BYTES, File::open(&path).map_err(read)?);
+            let mut input = HashingReader { inner, hash: Box::default() };
+            let len = std::io::copy(&mut input, &mut std::io::sink()).map_err(read)?;
+            if len != file.bytes || input.hash.digest() != file.xxh3.0 {
+                let what = "its length or checksum is not the one in model.json".to_owned();
+                return Err(SavedModelError::Damaged { path, what });
             }
+            bytes += len;
         }
-        for (mine, theirs) in self.schema.categorical.iter().zip(&theirs.categorical) {
-            if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
-            {
-                return Err(mismatch(format!(
-                    "column {} has {} rows by {:?}, the model {} by {:?}",
-                    mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
-                )));
-            }
-        }
-        for mine in &self.vocabularies {
-            if !vocabularies_of(dataset).any(|theirs| theirs == mine) {
-                return Err(mismatch(format!(
-                    "its {} is not the one that the model was trained with, so its ids mean other categories",
-                    mine.name
-                )));
-            }
-        }
-        Ok(())
+        Ok((1 + files.len(), bytes))
     }
 }
 

@@ -10,6 +10,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+pub(crate) mod films;
+pub(crate) mod python;
+
 pub(crate) mod process;
 pub(crate) mod seccomp;
 

@@ -15,7 +15,8 @@ use crate::training::EvalSummary;
 /// The kind of sealed file that a manifest is, and its version.
 pub(super) const KIND: &str = "rankine checkpoint";
 pub(super) const FORMAT: u32 = 1;
-pub(super) const NAME: &str = "manifest.json";
+/// The file that vouches for all others of a checkpoint.
+pub const NAME: &str = "manifest.json";
 
 /// A checkpoint, but for its tensors.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
 use rankine::job::JobError;
 use rankine::prediction::PredictError;
-use rankine::saved::SavedModelError;
+use rankine::saved::{SavedModelError, SourceError};
 use rankine::training::TrainError;
 
 use super::Exit;
@@ -101,6 +101,22 @@ impl From<SavedModelError> for CommandError {
             SavedModelError::Missing(_)
             | SavedModelError::Mismatch { .. }
             | SavedModelError::Version { .. } => Self::new(Exit::Usage, error),
+        }
+    }
+}
+
+impl From<SourceError> for CommandError {
+    fn from(error: SourceError) -> Self {
+        match error {
+            SourceError::Saved(error) => error.into(),
+            SourceError::Checkpoint(error) => error.into(),
+            SourceError::Job(error) => error.into(),
+            SourceError::Data(error) => error.into(),
+            SourceError::Train(error) => error.into(),
+            SourceError::Read { .. } => Self::new(Exit::Failed, error),
+            SourceError::Other { .. } | SourceError::NoJob(_) | SourceError::NoVocabulary { .. } => {
+                Self::new(Exit::Usage, error)
+            }
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rankine::evaluation::EvalMetrics;
-use rankine::job::Job;
-use rankine::saved::SavedModel;
-use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer, RunDir};
+use rankine::saved::{ModelSource, OpenModel, Wanted};
+use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
 use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};
 use serde::Serialize;
@@ -19,7 +18,7 @@ use super::{CommandError, Exit, output};
 /// A model with several heads is judged head by head, each on the samples that have its label.
 ///
 /// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
-/// --raw, the model is judged on the data of its own run.
+/// --raw, the model is judged on the data of its own job.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -27,9 +26,10 @@ Examples:
   rankine eval --run runs/criteo-1 --data data/criteo
   rankine eval --run runs/terabyte-1 --raw day_23.bin
   rankine eval --run runs/criteo-1 --data data/criteo --part train
-  rankine eval --run runs/criteo-1 --data data/criteo --json | jq .auc")]
+  rankine eval --run runs/criteo-1/checkpoints/step-5000
+  rankine eval --run models/criteo --data data/criteo --json | jq .auc")]
 pub(crate) struct Args {
-    /// The folder of the run that trained the model
+    /// The model: the folder of a finished run, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 
@@ -61,18 +61,17 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let model_dir = RunDir::model_path(&args.run);
-    let saved = SavedModel::open(&model_dir)?;
-    let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
-    let dataset = dataset(&args, &job, &saved)?;
-    saved.check_dataset(&dataset)?;
-    let dataset = training::with_ids(&job, dataset)?;
+    let opened = ModelSource::find(&args.run, Wanted::Model)?.open()?;
+    let job = opened.job();
+    let dataset = dataset(&args, &opened)?;
+    opened.columns().check(&dataset)?;
+    let dataset = training::with_ids(job, dataset)?;
     let options =
         EvaluationOptions { batch_size: job.eval.batch_size.get() as usize, io: job.reader.io_options() };
-    let (pool, _) = training::thread_pool(&job)?;
+    let (pool, _) = training::thread_pool(job)?;
     let mut watcher = Watcher(None);
     let (heads, ids) = pool.install(|| {
-        let mut model = saved.load(&model_dir)?;
+        let mut model = opened.load()?;
         training::evaluate(&mut model, &dataset, args.part, &options, &mut watcher)
     })?;
     drop(watcher);
@@ -87,18 +86,19 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     }
 }
 
-/// The dataset that the arguments name, or that of the run's job.
-fn dataset(args: &Args, job: &Job, saved: &SavedModel) -> Result<Dataset, CommandError> {
+/// The dataset that the arguments name, or that of the model's job.
+fn dataset(args: &Args, model: &OpenModel) -> Result<Dataset, CommandError> {
     if let Some(dir) = &args.data {
         return Ok(Dataset::open(dir)?);
     }
-    match (&saved.format, &job.data.raw) {
+    let job = model.job();
+    match (&model.columns().format, &job.data.raw) {
         (Some(RowFormat::HugectrRaw(format)), _) if !args.raw.is_empty() => {
             Ok(Dataset::raw(format, &[], &args.raw)?)
         }
         _ if !args.raw.is_empty() => Err(CommandError::new(
             Exit::Usage,
-            "the run was not trained on raw records, so what --raw files hold is not known: convert them with \
+            "the model was not trained on raw records, so what --raw files hold is not known: convert them with \
              `rankine convert hugectr-raw`, and name the dataset with --data",
         )),
         (_, Some(raw)) => Ok(Dataset::raw(&training::raw_format(raw)?, &raw.train, &raw.eval)?),

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use rankine::job::Job;
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
-use rankine::saved::SavedModel;
+use rankine::saved::{ModelSource, OpenModel, Wanted};
 use rankine::system;
-use rankine::training::{self, EvaluationOptions, RunDir};
+use rankine::training::{self, EvaluationOptions};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
@@ -28,13 +27,13 @@ use super::{CommandError, Exit, output};
 Examples:
   rankine predict --run runs/criteo-1 --data data/criteo --out predictions.csv
   rankine predict --run runs/criteo-1 day_24.gz --out predictions.csv --on-bad skip
-  rankine predict --run runs/criteo-1 new.tsv --out predictions.csv --json | jq .unknown")]
+  rankine predict --run models/criteo new.tsv --out predictions.csv --json | jq .unknown")]
 pub(crate) struct Args {
     /// Raw files, read in the order given
     #[arg(value_name = "FILE", group = "rows", conflicts_with = "part")]
     files: Vec<PathBuf>,
 
-    /// The folder of the run that trained the model
+    /// The model: the folder of a finished run, a checkpoint, or an export
     #[arg(long, value_name = "DIR")]
     run: PathBuf,
 
@@ -79,18 +78,17 @@ struct Outcome<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let model_dir = RunDir::model_path(&args.run);
-    let rows = args.files.iter().chain(&args.data).map(PathBuf::as_path);
-    refuse_inputs(&args.out, rows.chain([model_dir.as_path(), &RunDir::job_path(&args.run)]))?;
-    let saved = SavedModel::open(&model_dir)?;
-    let job = Job::load(&RunDir::job_path(&args.run), &[] as &[&str])?;
-    let (pool, _) = training::thread_pool(&job)?;
+    let opened = ModelSource::find(&args.run, Wanted::Model)?.open()?;
+    let (job, schema) = (opened.job(), &opened.columns().schema);
+    let rows = args.files.iter().chain(&args.data);
+    refuse_inputs(&args.out, rows.chain(&opened.inputs()))?;
+    let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let counts = pool.install(|| {
-        let model = saved.load(&model_dir)?;
-        let ids = training::ids_of(&job, &saved.schema)?;
-        let mut predictions = Predictions::create(model, &saved.schema, (args.unknown, ids), &args.out)?;
-        predict(&args, &job, &saved, &mut predictions)?;
+        let model = opened.load()?;
+        let ids = training::ids_of(job, schema)?;
+        let mut predictions = Predictions::create(model, schema, (args.unknown, ids), &args.out)?;
+        predict(&args, &opened, &mut predictions)?;
         Ok::<_, CommandError>(predictions.finish()?)
     })?;
     let seconds = began.elapsed().as_secs_f64();
@@ -111,23 +109,19 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     ))
 }
 
-fn predict(
-    args: &Args,
-    job: &Job,
-    saved: &SavedModel,
-    predictions: &mut Predictions<'_>,
-) -> Result<(), CommandError> {
+fn predict(args: &Args, model: &OpenModel, predictions: &mut Predictions<'_>) -> Result<(), CommandError> {
+    let job = model.job();
     let batch_size = job.eval.batch_size.get() as usize;
     if let Some(data) = &args.data {
         let dataset = Dataset::open(data)?;
-        saved.check_dataset(&dataset)?;
+        model.columns().check(&dataset)?;
         let dataset = training::with_ids(job, dataset)?;
         let options = EvaluationOptions { batch_size, io: job.reader.io_options() };
         let mut progress = Progress::new("predicting", "rows", dataset.samples(args.part), false);
         predict_part(predictions, &dataset, args.part, &options, &mut |rows| progress.at(rows))?;
         return Ok(());
     }
-    let Some(format) = &saved.format else {
+    let Some(format) = &model.columns().format else {
         let run = args.run.display();
         return Err(CommandError::new(
             Exit::Usage,
@@ -137,7 +131,7 @@ fn predict(
             ),
         ));
     };
-    let encoder = saved.encoder(&RunDir::model_path(&args.run))?;
+    let encoder = model.encoder()?;
     let threads = system::thread_count(job.device.threads);
     let options =
         RowOptions { batch_size, threads, bad_limit: (args.on_bad == "skip").then_some(args.bad_limit) };

@@ -129,7 +129,7 @@ impl CpuModel {
     ///
     /// # Panics
     /// Where there is no such table or row, or no such room.
-    pub(crate) fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) {
+    pub fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) {
         let gathered = match &self.device {
             Device::One(one) => gather(&one.tables.rows(), table, rows, false, (dim, weights)),
             Device::Several(ranks) => ranks.gather(table, rows, (dim, weights)),

@@ -65,6 +65,17 @@ fn logits(model: &mut CpuModel, samples: &Samples) -> Vec<f32> {
     logits
 }
 
+/// Saves a model of a dataset's columns.
+fn save_of(dataset: &Dataset, dir: &Path, model: &CpuModel) -> Result<(), SavedModelError> {
+    let vocabulary = |name: &str| dataset.checked_file(name);
+    let columns = Columns::of(dataset);
+    save(
+        dir,
+        model,
+        &Beside { steps: 5, job: "name = \"small\"", columns: &columns, vocabulary: &vocabulary },
+    )
+}
+
 /// Saves a model that has learnt a little, and gives its predictions.
 fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
     let (dataset, samples) = dataset(place);
@@ -73,7 +84,7 @@ fn saved(spec: ModelSpec, place: &TempDir) -> (PathBuf, Samples, Vec<f32>) {
         model.train_step(&samples, 1.0);
     }
     let dir = place.path().join("model");
-    save(&dir, &model, 5, &dataset).unwrap();
+    save_of(&dataset, &dir, &model).unwrap();
     let logits = logits(&mut model, &samples);
     (dir, samples, logits)
 }
@@ -120,7 +131,7 @@ fn weights_that_are_no_numbers_are_not_saved() {
         // No loss sees what the last step broke.
         assert!(model.train_step(&samples, 1.0).left_out.is_none());
         let dir = place.path().join(expected);
-        let error = save(&dir, &model, 1, &dataset).unwrap_err();
+        let error = save_of(&dataset, &dir, &model).unwrap_err();
         assert!(matches!(&error, SavedModelError::NotFinite { tensor } if tensor == expected), "{error}");
         assert!(!dir.exists());
     }

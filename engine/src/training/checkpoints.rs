@@ -25,11 +25,13 @@ use crate::checkpoint::{
 };
 use crate::job::{self, Job, OnFailure};
 use crate::launch::ProcessGroup;
+use crate::saved::Columns;
 
 /// The files beside the shards.
 const JOB_NAME: &str = "job.toml";
 const TUNING_NAME: &str = "tuning.json";
 const MACHINE_NAME: &str = "machine.toml";
+const COLUMNS_NAME: &str = Columns::NAME;
 
 /// What was found out by timing, and decides how results are rounded: a training that goes on takes it as it was.
 #[derive(Debug, Clone, Default)]
@@ -62,6 +64,8 @@ pub(super) struct Checkpoints {
     identity: Identity,
     recorded: Recorded,
     job: String,
+    /// The columns of the dataset, as text: with them a checkpoint scores rows.
+    columns: String,
     /// The step of the one that was begun last, and when that was.
     last_step: u64,
     last_began: Instant,
@@ -178,6 +182,7 @@ impl Checkpoints {
             identity,
             recorded,
             job: job.to_toml(),
+            columns: Columns::of(dataset).to_json(),
             last_step: step,
             last_began: Instant::now(),
             processes: processes.clone(),
@@ -253,7 +258,8 @@ impl Checkpoints {
         let (step, began, base) = (train.step, Instant::now(), self.base());
         (self.last_step, self.last_began) = (step, began);
         let whole = base.is_none();
-        let beside = Beside { job: self.job.clone(), recorded: self.recorded.clone(), metrics };
+        let (job, columns, recorded) = (self.job.clone(), self.columns.clone(), self.recorded.clone());
+        let beside = Beside { job, columns, recorded, metrics };
         let data = self.identity.known().data.clone();
         let manifest = Manifest { train, base, data, device: learner.device_state()?, ..self.frame.clone() };
         let (work, rest) = self.take(learner, manifest, beside, observer)?;
@@ -481,6 +487,7 @@ enum Taken {
 /// What is written beside the shards.
 struct Beside {
     job: String,
+    columns: String,
     recorded: Recorded,
     /// Of the first process.
     metrics: Option<File>,
@@ -537,7 +544,7 @@ fn publish(
     draft: Draft,
     manifest: Manifest,
     written: Result<Vec<ShardFiles>, CheckpointError>,
-    Beside { job, recorded, metrics }: Beside,
+    Beside { job, columns, recorded, metrics }: Beside,
 ) -> Result<Published, CheckpointError> {
     // What a run that goes on from here keeps of the log is what is there now.
     let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
@@ -553,7 +560,9 @@ fn publish(
             return Err(error);
         }
     };
-    let named = [(JOB_NAME, Some(job)), (TUNING_NAME, recorded.tuning), (MACHINE_NAME, recorded.machine)];
+    let Recorded { tuning, machine } = recorded;
+    let all = [(JOB_NAME, Some(job)), (COLUMNS_NAME, Some(columns))].into_iter();
+    let named: Vec<_> = all.chain([(TUNING_NAME, tuning), (MACHINE_NAME, machine)]).collect();
     let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
     draft.publish(manifest, shards, &beside)
 }

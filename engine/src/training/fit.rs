@@ -35,7 +35,7 @@ use crate::cpu::RankTraffic;
 use crate::evaluation::EvalMetrics;
 use crate::job::{DeviceKind, Job};
 use crate::launch::{Phase, ProcessGroup, Stage};
-use crate::saved;
+use crate::saved::{self, Beside, Columns};
 use crate::system;
 
 /// Batches that wait, decoded, while a step computes: enough to hide a slow read, few enough to stay small.
@@ -414,7 +414,13 @@ impl Fit<'_> {
         match &mut self.run {
             Some(run) => {
                 let dir = run.begin_model()?;
-                let save = || saved::save_into(dir, &self.learner, total.steps, self.dataset);
+                let (steps, job, dataset) = (total.steps, self.job.to_toml(), self.dataset);
+                let save = || {
+                    let columns = &Columns::of(dataset);
+                    let vocabulary = &|name: &str| dataset.checked_file(name);
+                    let beside = Beside { steps, job: &job, columns, vocabulary };
+                    saved::save_into(dir, &self.learner, &beside)
+                };
                 // Of several, each tells how far it is.
                 if self.processes.size() == 1 {
                     alive(self.processes, total.steps, save)?

@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, CheckpointError, StoredRows};
+use rankine::saved::{ModelSource, OpenModel, Wanted, open_checkpoint};
+use rankine_embedding::TableSpec;
 use rankine_embedding::rows::Rows;
 use serde::Serialize;
 
@@ -15,14 +17,15 @@ const WINDOW_WORDS: usize = 16 << 20;
 
 /// Compare two checkpoints: what was learnt, and what optimizers keep, bit by bit and by how much
 ///
-/// Ranks and placements do not matter. The exit code is 1 where they differ.
+/// Ranks and placements do not matter. Where one of them is an export, which has no state of optimizers, weights alone
+/// are compared. The exit code is 1 where they differ.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt diff runs/a runs/b
   rankine ckpt diff runs/a/checkpoints/step-100 runs/a/checkpoints/step-200 --json")]
 pub(crate) struct Args {
-    /// A checkpoint, or the folder of a run
+    /// The folder of a run (its latest checkpoint is meant), a checkpoint, or an export
     one: PathBuf,
 
     /// Another one
@@ -34,8 +37,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let (one, other) = (open(&args.one)?, open(&args.other)?);
-    let difference = Difference::between(&one, &other)?;
+    let sources = [&args.one, &args.other].map(|path| ModelSource::find(path, Wanted::Any));
+    let [one, other] = sources;
+    let (one, other) = (one?, other?);
+    let difference = match (&one, &other) {
+        (ModelSource::Export(_), _) | (_, ModelSource::Export(_)) => {
+            Difference::of_weights(&open_model(&one)?, &open_model(&other)?)?
+        }
+        _ => Difference::between(&open(&args.one)?, &open(&args.other)?)?,
+    };
     if args.json {
         output::json(&difference)?;
     } else {
@@ -45,6 +55,14 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::new(Exit::Failed, "the checkpoints differ"))
+}
+
+/// The model of an export or of a checkpoint.
+fn open_model(source: &ModelSource) -> Result<OpenModel, CommandError> {
+    Ok(match source {
+        ModelSource::Export(_) => source.open()?,
+        _ => OpenModel::of_checkpoint(open_checkpoint(&source.latest_checkpoint()?)?, None)?,
+    })
 }
 
 #[derive(Serialize)]
@@ -101,6 +119,38 @@ impl Difference {
             tensors.push(difference);
         }
         Ok(Self { steps: [a.train.step, b.train.step], tensors })
+    }
+
+    /// Without the state of optimizers.
+    fn of_weights(one: &OpenModel, other: &OpenModel) -> Result<Self, CommandError> {
+        if one.spec() != other.spec() {
+            let what = "the weights are of different models, with other parts or sizes";
+            return Err(CommandError::new(Exit::Usage, what));
+        }
+        let (a, b) = (one.load()?, other.load()?);
+        let mut of_dense = TensorDifference::new("dense parameters", a.parameters().len() as u64);
+        let pairs = a.parameters().chunks_exact(1).zip(b.parameters().chunks_exact(1));
+        pairs.for_each(|(a, b)| of_dense.compare(a, b));
+        let mut tensors = vec![of_dense];
+        let (spec, rows) = (one.spec(), WINDOW_WORDS as u64);
+        let named = |kind: &'static str| move |table: TableSpec| (format!("{kind}.{}", table.name), table);
+        let tables = spec.tables.iter().cloned().map(named("embedding"));
+        let tables = tables.chain(spec.wide_tables().into_iter().map(named("wide")));
+        for (number, (name, table)) in tables.enumerate() {
+            let mut difference = TensorDifference::new(&name, table.rows);
+            let at_once = (rows / table.dim as u64).max(1);
+            for first in (0..table.rows).step_by(at_once as usize) {
+                let window = first..table.rows.min(first + at_once);
+                let len = (window.end - window.start) as usize * table.dim;
+                let (mut ours, mut theirs) = (vec![0.0; len], vec![0.0; len]);
+                a.gather(number, window.clone(), (table.dim, &mut ours));
+                b.gather(number, window, (table.dim, &mut theirs));
+                let pairs = ours.chunks_exact(table.dim).zip(theirs.chunks_exact(table.dim));
+                pairs.for_each(|(ours, theirs)| difference.compare(ours, theirs));
+            }
+            tensors.push(difference);
+        }
+        Ok(Self { steps: [one.steps(), other.steps()], tensors })
     }
 
     fn is_none(&self) -> bool {

@@ -4,19 +4,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
+use rankine::saved::{ModelSource, SavedModel, Wanted};
 use serde::Serialize;
 
 use super::open;
 use crate::command::{CommandError, output};
 
-/// Tell what is in a checkpoint: where training was, its tables and what their optimizers keep, its shards
+/// Show what is in a checkpoint: where training was, its tables and what their optimizers keep, its shards
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine ckpt inspect runs/criteo-1
   rankine ckpt inspect runs/criteo-1/checkpoints/step-5000 --json | jq .manifest.train.position")]
 pub(crate) struct Args {
-    /// The checkpoint, or the folder of a run
+    /// The folder of a run (its latest checkpoint is meant), a checkpoint, or an export
     path: PathBuf,
 
     /// Print JSON instead of text
@@ -25,9 +26,35 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
+    if let ModelSource::Export(dir) = ModelSource::find(&args.path, Wanted::Any)? {
+        let exported = Exported { model: SavedModel::open(&dir)?, path: dir };
+        return if args.json { output::json(&exported) } else { output::text(&exported) };
+    }
     let checkpoint = open(&args.path)?;
     let inspection = Inspection::of(&checkpoint);
     if args.json { output::json(&inspection) } else { output::text(&inspection) }
+}
+
+/// What an export has.
+#[derive(Serialize)]
+struct Exported {
+    path: PathBuf,
+    model: SavedModel,
+}
+
+impl fmt::Display for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SavedModel { spec, schema, steps, .. } = &self.model;
+        writeln!(f, "{}: an export, the model of step {steps}", self.path.display())?;
+        writeln!(f, "  {} dense parameters; {} dense columns", spec.dense_parameters(), schema.dense.len())?;
+        for table in &spec.tables {
+            let dtype = format!("{:?}", table.dtype).to_lowercase();
+            writeln!(f, "  embedding.{}: {} rows of {} {dtype}", table.name, table.rows, table.dim)?;
+        }
+        let wide = spec.wide_tables();
+        wide.iter()
+            .try_for_each(|table| writeln!(f, "  wide.{}: {} rows of {}", table.name, table.rows, table.dim))
+    }
 }
 
 #[derive(Serialize)]

@@ -1,11 +1,11 @@
 //! `rankine ckpt`: what is in checkpoints, are they whole, how do they differ; and making others of them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
-use rankine::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
-use rankine::training::RunDir;
+use rankine::checkpoint::{Checkpoint, Disk, Files};
+use rankine::saved::{ModelSource, Wanted, open_checkpoint};
 
 use super::CommandError;
 
@@ -17,8 +17,9 @@ mod verify;
 
 /// Verify, inspect, compare, reshard and export checkpoints
 ///
-/// A checkpoint is a folder `checkpoints/step-N` of a run. Where a run's folder is given instead, its latest one is
-/// meant, by name; `verify` then looks at all of them.
+/// A checkpoint is a folder `checkpoints/step-N` of a run. Where a run's folder is given instead, its latest checkpoint
+/// is meant; `verify` then reads all of them. What `export` writes, as the folder `model` of a finished run, is taken by
+/// `verify`, `inspect`, `diff` and `export`; `reshard` needs the state of optimizers, which only checkpoints have.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -48,20 +49,8 @@ fn disk() -> Arc<dyn Files> {
     Arc::new(Disk)
 }
 
-/// The checkpoints that a path means, the latest first: itself, or those of a run or of its folder of checkpoints.
-fn all(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
-    let below = RunDir::checkpoints_path(path);
-    let dir = if below.is_dir() { &below } else { path };
-    let listed = checkpoint::list(&Disk, dir)?;
-    if listed.is_empty() {
-        return Ok(vec![path.to_owned()]);
-    }
-    Ok(listed.into_iter().map(|(_, path)| path).collect())
-}
-
 /// Opens the checkpoint that a path means.
 fn open(path: &Path) -> Result<Checkpoint, CommandError> {
-    let latest = all(path)?.into_iter().next();
-    let latest = latest.ok_or_else(|| CheckpointError::Missing(path.to_owned()))?;
-    Ok(Checkpoint::open(&disk(), &latest)?)
+    let latest = ModelSource::find(path, Wanted::Checkpoint)?.latest_checkpoint()?;
+    Ok(open_checkpoint(&latest)?)
 }

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use rankine::checkpoint::Checkpoint;
+use rankine::saved::{ModelSource, SavedModel, Wanted};
 
-use super::{all, disk};
+use super::disk;
 use crate::command::{CommandError, Exit, output};
 
-/// Read every byte of checkpoints and check it
+/// Read every byte of checkpoints and exports and check it
 ///
 /// The exit code is 3 where one is not what was written.
 #[derive(Debug, clap::Args)]
@@ -16,7 +17,7 @@ Examples:
   rankine ckpt verify runs/criteo-1
   rankine ckpt verify runs/criteo-1/checkpoints/step-5000")]
 pub(crate) struct Args {
-    /// Checkpoints, or folders of runs
+    /// Checkpoints, folders of runs (all of their checkpoints are read), or exports
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }
@@ -24,7 +25,18 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let mut damaged = Vec::new();
     for path in &args.paths {
-        for path in all(path)? {
+        let source = ModelSource::find(path, Wanted::Any)?;
+        if let ModelSource::Export(dir) = &source {
+            match SavedModel::verify(dir) {
+                Ok((files, bytes)) => output::text(format_args!(
+                    "{}: {files} files and {bytes} bytes are as written\n",
+                    dir.display()
+                ))?,
+                Err(error) => damaged.push(CommandError::from(error)),
+            }
+            continue;
+        }
+        for path in source.checkpoints()? {
             let verified = Checkpoint::open(&disk(), &path).and_then(|checkpoint| checkpoint.verify());
             match verified {
                 Ok(totals) => output::text(format_args!(
@@ -34,14 +46,13 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
                     totals.pieces,
                     totals.bytes
                 ))?,
-                Err(error) => damaged.push(error),
+                Err(error) => damaged.push(error.into()),
             }
         }
     }
     let mut damaged = damaged.into_iter();
     let Some(first) = damaged.next() else { return Ok(()) };
     let others: Vec<_> = damaged.map(|error| error.to_string()).collect();
-    let first = CommandError::from(first);
     if others.is_empty() {
         return Err(first);
     }

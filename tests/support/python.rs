@@ -1,0 +1,23 @@
+//! The Python of the documents, and whether it can run here.
+
+use std::fs;
+use std::process::Command;
+
+/// Whether Python has NumPy here. Where it has not, says that the test is skipped.
+pub(crate) fn has_numpy() -> bool {
+    let imported = Command::new("python3").args(["-c", "import numpy"]).output();
+    let has = imported.is_ok_and(|python| python.status.success());
+    if !has {
+        super::told("skipped: there is no Python with NumPy here");
+    }
+    has
+}
+
+/// The Python script of `docs/checkpoint-format.md` that has these words.
+pub(crate) fn documented(words: &str) -> String {
+    let path = super::root().join("docs/checkpoint-format.md");
+    let document = fs::read_to_string(path).expect("the document is there");
+    let scripts = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let script = scripts.into_iter().find(|script| script.contains(words));
+    script.expect("the document has the script").to_owned()
+}
