@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use support::{FAILED, Place, SUCCESS, USAGE, rankine, run};
+use support::{FAILED, Place, SHAPE, SUCCESS, USAGE, generate, gpus as gpus_here, job, rankine, run, train};
 
 mod support;
 
@@ -16,6 +16,78 @@ fn a_sound_job_is_told_on_stdout() {
     let ended = run(["check", SOUND_JOB]).with(SUCCESS);
     assert_eq!(ended.stderr, "");
     assert!(ended.stdout.contains("is sound: job `quickstart`\n"), "{}", ended.stdout);
+}
+
+/// A job is sound or not wherever it is checked; whether it can be trained here is said beside that.
+#[test]
+fn a_sound_job_that_cannot_be_trained_here_is_still_sound() {
+    let place = Place::new();
+    let job = job(&place);
+    let check = |args: &[&str]| run([&["check", &job], args].concat());
+    // Without the dataset.
+    let told = check(&[]).with(SUCCESS).stdout;
+    assert!(told.contains("here      it cannot be trained: no dataset at "), "{told}");
+    check(&["--here"]).with(USAGE).says(&["no dataset at "]);
+    generate(&place, SHAPE, 2000, 100);
+    let told = check(&["--here", "--set", "device.kind=cpu"]).with(SUCCESS).stdout;
+    assert!(told.contains("here      the CPU would train it\n"), "{told}");
+    assert!(told.contains("here      the dataset is read by ") && !told.contains("cannot"), "{told}");
+
+    // More GPUs than any machine has, in builds with and without them.
+    let gpus = ["--set", "device.kind=cuda", "--set", "device.ranks=8", "--set", "device.nodes=1"];
+    let few = gpus_here() < 8;
+    let told = check(&gpus).with(SUCCESS).stdout;
+    assert_eq!(told.contains("here      it cannot be trained: device.kind is \"cuda\", and "), few, "{told}");
+    if few {
+        let ended = check(&[&["--here"], &gpus[..]].concat()).with(USAGE);
+        ended.says(&["device.kind is \"cuda\", and "]);
+        // The same code and words as training's.
+        let trained = train(&place, &job, "run", &["device.kind=cuda", "device.ranks=8"]).with(USAGE);
+        trained.says(&["device.kind is \"cuda\", and "]);
+    }
+    // More memory than any machine has: sound, and not here.
+    let shape = place.file("huge.toml", SHAPE.replace("40, 30", "4_000_000_000, 4_000_000_000"));
+    let made = format!("data.generate={{ shape = {shape:?}, samples = 1000 }}");
+    let wide = ["--set", "model.embedding_dim=512", "--set", "model.bottom_mlp=[16, 512]"];
+    let data = ["--set", "data.dir=nowhere", "--set", &made, "--set", "device.kind=cpu"];
+    let huge = [&wide[..], &data].concat();
+    let told = check(&huge).with(SUCCESS).stdout;
+    assert!(
+        told.contains("here      it cannot be trained: the tables and their optimizer state take "),
+        "{told}"
+    );
+    check(&[&["--here"], &huge[..]].concat()).with(USAGE).says(&["GiB of memory are free"]);
+    // A file system's or a kernel's refusal, where there is one.
+    let report = run(["doctor", "--dir", &place.word("data"), "--json"]).with(SUCCESS).json();
+    for mode in report["reading"]["modes"].as_array().unwrap() {
+        let (name, works) = (mode["name"].as_str().unwrap(), mode["refused"].is_null());
+        let set = format!("reader.mode={name}");
+        let told = check(&["--set", &set]).with(SUCCESS).stdout;
+        let words =
+            if works { format!("the dataset is read by {name}\n") } else { format!("{name} is refused") };
+        assert!(told.contains(&words), "{name}: {told}");
+        check(&["--here", "--set", &set]).with(if works { SUCCESS } else { USAGE });
+    }
+    // What is not sound fails in any case.
+    check(&["--set", "train.epocs=3"]).with(USAGE).says(&["unknown key"]);
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn raw_files_of_which_one_is_missing_leave_a_job_sound() {
+    let place = Place::new();
+    let shape = place.file("shape.toml", SHAPE);
+    let there = place.file("train.bin", [0; 44 * 10]);
+    let job = job(&place);
+    let text = fs::read_to_string(&job).unwrap();
+    let raw = format!("data.raw = {{ shape = {shape:?}, train = [{there:?}], eval = [\"no/such.bin\"] }}\n#");
+    let job = place.file("raw.toml", text.replace("data.dir", &raw));
+    let told = run(["check", &job]).with(SUCCESS).stdout;
+    assert!(
+        told.contains("is sound") && told.contains("here      it cannot be trained: cannot open"),
+        "{told}"
+    );
+    run(["check", &job, "--here"]).with(FAILED).says(&["no/such.bin"]);
 }
 
 #[test]

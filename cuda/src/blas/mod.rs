@@ -28,6 +28,14 @@ pub use library::Blas;
 use library::{Library, Multiplied};
 pub use tuning::{Algorithms, Tuning};
 
+/// Checks that cuBLASLt is here, in the version that is needed.
+///
+/// # Errors
+/// [`crate::Error::NoBlas`].
+pub fn check_library() -> Result<()> {
+    calls::Calls::load().map(drop)
+}
+
 /// How elements are multiplied. Sums are in f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compute {

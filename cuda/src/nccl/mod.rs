@@ -20,6 +20,14 @@ use crate::lane::Lane;
 pub use library::NcclId;
 use library::{Calls, Handle};
 
+/// Checks that NCCL is here, in a version that serves.
+///
+/// # Errors
+/// [`Error::NoNccl`].
+pub fn check_library() -> Result<()> {
+    Calls::load().map(drop)
+}
+
 /// What NCCL sums and sends.
 ///
 /// # Safety

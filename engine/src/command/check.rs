@@ -1,19 +1,22 @@
-//! `rankine check`: is a job sound? Asked without reading samples or touching a device.
+//! `rankine check`: is a job sound, and can it be trained here? Asked without training.
 
-use rankine::training::{self, Columns, TrainError};
+use rankine::job::JobFile;
+use rankine::training::{self, Columns, Here, TrainError};
 
 use super::job::JobArgs;
 use super::{CommandError, output};
 
 /// Check a job file: every key, every value, whether they fit together, and whether they fit the dataset
 ///
-/// Nothing is written, and of the dataset, where it is there, only its manifest is read. The exit code is 0 for a sound
-/// job and 2 for one that is not; then stderr says what is wrong with it, with line and column.
+/// The exit code is 0 for a sound job and 2 for one that is not; then stderr says what is wrong with it, with line and
+/// column. The lines `here` say whether this build and this machine can train the job in one process: the device, its
+/// libraries, memory for the tables, and how the dataset is read, if it is there. Nothing is written.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   rankine check job.toml
   rankine check job.toml --set train.batch_size=4096 --set eval.every_steps=500
+  rankine check job.toml --here && sbatch train.sh
   rankine check job.toml --effective > everything.toml")]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -22,6 +25,10 @@ pub(crate) struct Args {
     /// Print the job with every default filled in, as TOML
     #[arg(long)]
     effective: bool,
+
+    /// Fail where this build and this machine cannot train the job, with the exit code that training would end with
+    #[arg(long)]
+    here: bool,
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
@@ -32,7 +39,8 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         error => CommandError::from(error),
     })?;
     if args.effective {
-        return output::text(job.to_toml());
+        output::text(job.to_toml())?;
+        return if args.here { verdict(training::here(&job), &file) } else { Ok(()) };
     }
     output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))?;
     output::text(match (&job.data.raw, outlook.columns) {
@@ -61,15 +69,36 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             }
         }
     })?;
-    let Some(spec) = outlook.spec else { return Ok(()) };
-    output::text(format_args!(
-        "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
-         memory    {:.3} GiB for the tables and their optimizer state\n",
-        job.model.kind(),
-        spec.tables.len(),
-        spec.tables.iter().map(|table| table.rows).sum::<u64>(),
-        spec.embedding_parameters(),
-        spec.dense_parameters(),
-        outlook.table_bytes as f64 / (1u64 << 30) as f64
-    ))
+    if let Some(spec) = outlook.spec {
+        output::text(format_args!(
+            "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
+             memory    {:.3} GiB for the tables and their optimizer state\n",
+            job.model.kind(),
+            spec.tables.len(),
+            spec.tables.iter().map(|table| table.rows).sum::<u64>(),
+            spec.embedding_parameters(),
+            spec.dense_parameters(),
+            outlook.table_bytes as f64 / (1u64 << 30) as f64
+        ))?;
+    }
+    let here = training::here(&job);
+    if let Some(device) = &here.device {
+        output::text(format_args!("here      {device} would train it\n"))?;
+    }
+    if let Some(reading) = &here.reading {
+        output::text(format_args!("here      the dataset is read by {reading}\n"))?;
+    }
+    for obstacle in &here.obstacles {
+        output::text(format_args!("here      it cannot be trained: {obstacle}\n"))?;
+    }
+    if args.here { verdict(here, &file) } else { Ok(()) }
+}
+
+/// Fails with the first obstacle, as training would.
+fn verdict(here: Here, file: &JobFile) -> Result<(), CommandError> {
+    match here.obstacles.into_iter().next() {
+        None => Ok(()),
+        Some(TrainError::Conflicts(conflicts)) => Err(file.error(&conflicts).into()),
+        Some(error) => Err(error.into()),
+    }
 }

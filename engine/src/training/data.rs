@@ -55,6 +55,18 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
     }
 }
 
+/// Opens the dataset of a job, and makes none: `None` where training would make it.
+///
+/// # Errors
+/// As [`open_or_generate`].
+pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
+    let dir = job.data.folder().unwrap_or(Path::new(""));
+    if job.data.raw.is_none() && job.data.generate.is_some() && !Dataset::exists(dir) {
+        return Ok(None);
+    }
+    open_or_generate(job, &Stop::default(), &mut ()).map(Some)
+}
+
 /// The same for one of several processes, which must all open the same samples. The first one makes
 /// what is to be made, while the others wait.
 ///
@@ -204,7 +216,7 @@ pub fn prospect(job: &Job) -> Result<Prospect, TrainError> {
     let dir = job.data.folder().unwrap_or(Path::new(""));
     if let Some(raw) = &job.data.raw {
         let format = raw_format(raw)?;
-        if raw.train.iter().chain(&raw.eval).any(|path| path.exists()) {
+        if raw.train.iter().chain(&raw.eval).all(|path| path.exists()) {
             let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
             return Ok(Prospect::Dataset(Box::new(with_ids(job, dataset)?)));
         }

@@ -80,12 +80,7 @@ pub fn train(
     options: TrainOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<(Summary, Option<PathBuf>), TrainError> {
-    if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
-        return Err(TrainError::Device(
-            "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
-                .into(),
-        ));
-    }
+    check_build(job)?;
     let alone = ProcessGroup::alone();
     let processes = options.processes.unwrap_or(&alone);
     let resumed = options.run_dir.filter(|_| options.start != Start::New);
@@ -179,6 +174,20 @@ pub fn train(
         };
         fit.run(batches, train)
     })
+}
+
+/// Checks that this build has the device that a job asks for.
+///
+/// # Errors
+/// [`TrainError::Device`].
+pub(super) fn check_build(job: &Job) -> Result<(), TrainError> {
+    if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
+        return Err(TrainError::Device(
+            "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
+                .into(),
+        ));
+    }
+    Ok(())
 }
 
 /// The batches that a job trains on.

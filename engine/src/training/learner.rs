@@ -157,6 +157,28 @@ impl Choice {
     }
 }
 
+/// What would train a job here, in words, found out without making a model: the device that training chooses, with its
+/// libraries and with memory for the tables.
+///
+/// # Errors
+/// [`TrainError::Conflicts`] and [`TrainError::Device`], as training ends with them.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone have seats"))]
+pub(super) fn device_of(
+    job: &Job,
+    seats: &Seats,
+    (spec, rules): (&ModelSpec, &TrainingRules),
+) -> Result<String, TrainError> {
+    #[cfg(feature = "cuda")]
+    let why = match gpu::device_of(job, seats, (spec, rules))? {
+        Ok(gpus) => return Ok(gpus),
+        Err(why) => why,
+    };
+    #[cfg(not(feature = "cuda"))]
+    let why = "";
+    check_memory(spec, rules, None)?;
+    Ok(format!("the CPU{why}"))
+}
+
 /// Where the rows of tables lie among the CPU's ranks, where there are several.
 fn plan_for_cpu(
     job: &Job,

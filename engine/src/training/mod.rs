@@ -13,6 +13,7 @@ mod evaluate;
 mod finished;
 mod fit;
 mod guard;
+mod here;
 mod identity;
 pub(crate) mod ids;
 mod learner;
@@ -43,6 +44,7 @@ pub use bench::{
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{Start, TrainOptions, thread_pool, train};
+pub use here::{Here, here};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};

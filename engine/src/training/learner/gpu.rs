@@ -80,6 +80,49 @@ pub(super) fn devices(
     }
 }
 
+/// The GPUs that would train a job, in words; or why the CPU would, in words to be said behind that. Libraries are
+/// loaded, and the memory that is free is held against the tables alone.
+pub(super) fn device_of(
+    job: &Job,
+    seats: &Seats,
+    (spec, rules): (&ModelSpec, &TrainingRules),
+) -> Result<Result<String, String>, TrainError> {
+    const GIB: f64 = (1u64 << 30) as f64;
+    let devices = match devices(job, seats, spec)? {
+        Ok(devices) => devices,
+        Err(why) => return Ok(Err(why)),
+    };
+    let table_bytes = rules.table_bytes(spec) / devices.len().max(1) as u64;
+    let check = || -> Result<(), String> {
+        rankine_cuda::blas::check_library().map_err(|error| error.to_string())?;
+        if seats.topology.nodes() > 1 {
+            rankine_cuda::nccl::check_library().map_err(|error| error.to_string())?;
+        }
+        for device in &devices {
+            let budget = device.bind().and_then(|()| device.budget()).map_err(|error| error.to_string())?;
+            if table_bytes > budget.free_bytes {
+                return Err(format!(
+                    "the tables and their optimizer state take {:.1} GiB a GPU, and {:.1} GiB are free. {WAY_OUT}",
+                    table_bytes as f64 / GIB,
+                    budget.free_bytes as f64 / GIB
+                ));
+            }
+        }
+        Ok(())
+    };
+    match check() {
+        Ok(()) => {
+            let name = devices[0].name().map_err(Error::from)?;
+            let count = devices.len();
+            Ok(Ok(if count == 1 { format!("one GPU ({name})") } else { format!("{count} GPUs ({name})") }))
+        }
+        Err(why) if job.device.kind == DeviceKind::Cuda => {
+            Err(TrainError::Device(format!("GPUs cannot take this job: {why}")))
+        }
+        Err(why) => Ok(Err(format!(", since {why}"))),
+    }
+}
+
 /// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
 pub(super) fn initialize(
     (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
