@@ -310,10 +310,10 @@ fn samples_as_json(data: &Path) -> Value {
     json!({ "dense": dense, "bags": bags })
 }
 
-/// Runs the documented forward pass, and once more with absolute values of all weights and numbers. That bounds what
-/// rounding can change: each logit is a sum of products, ReLUs aside, which change distances by no more than a factor of
-/// 1. A path to it with k roundings errs by a factor of at most (1 + 2^-24)^k, so that with K roundings on the longest
-/// path a logit errs by at most ((1 + 2^-24)^K - 1) times the sum of the products' absolute values.
+/// Runs the documented forward pass, and once more with absolute values of all weights and numbers, which bounds what
+/// rounding can change. ReLUs aside, which enlarge no distance, a logit is a sum of products. A product that goes
+/// through k roundings errs by a factor of at most (1 + 2^-24)^k, so with K roundings on the longest path the logit
+/// errs by at most ((1 + 2^-24)^K - 1) times the sum of the products' absolute values.
 const DRIVER: &str = "
 import json, sys
 import numpy as np
@@ -330,11 +330,11 @@ json.dump(told, open(sys.argv[3], 'w'))
 
 /// Roundings on the longest path to a logit, from the model's sizes and the largest bag.
 fn roundings(spec: &Value, largest_bag: usize) -> usize {
-    let widths = |key: &str| {
-        spec[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect::<Vec<_>>()
-    };
-    let columns = spec["dense_columns"].as_u64().unwrap() as usize;
-    let dim = spec["tables"][0]["dim"].as_u64().unwrap() as usize;
+    let number = |value: &Value| value.as_u64().expect("it is a number") as usize;
+    let list = |value: &Value| value.as_array().expect("it is a list").clone();
+    let widths = |key: &str| list(&spec[key]).iter().map(number).collect::<Vec<_>>();
+    let columns = number(&spec["dense_columns"]);
+    let dim = number(&spec["tables"][0]["dim"]);
     // A product each, their sums, and the bias.
     let layers = |inputs: usize, widths: &[usize]| -> usize {
         std::iter::once(&inputs).chain(widths).take(widths.len()).map(|inputs| inputs + 1).sum()
@@ -342,15 +342,15 @@ fn roundings(spec: &Value, largest_bag: usize) -> usize {
     let bottom = widths("bottom_mlp");
     // The factor of a mean, its product, and sums.
     let vector = layers(columns, &bottom).max(largest_bag + 2);
-    let vectors = 1 + spec["features"].as_array().unwrap().len();
+    let vectors = 1 + list(&spec["features"]).len();
     let elements = bottom.last().copied().unwrap_or(columns) + (vectors - 1) * dim;
     let pairs = vectors * (vectors - 1) / 2;
     let pair = 2 * vector + dim + 1;
-    let (input, width) = match spec["interaction"]["kind"].as_str().unwrap() {
+    let (input, width) = match spec["interaction"]["kind"].as_str().expect("a kind has a name") {
         "dot" => (pair, dim + pairs),
         "cross" => {
             let rank = spec["interaction"]["rank"].as_u64().map_or(0, |rank| rank as usize + 1);
-            let count = spec["interaction"]["layers"].as_u64().unwrap() as usize;
+            let count = number(&spec["interaction"]["layers"]);
             // W x, its product with x0, and the sum with x.
             ((0..count).fold(vector, |x, _| x + elements + 1 + rank + vector + 2), elements)
         }
@@ -416,15 +416,18 @@ fn the_documented_forward_pass_predicts_what_predict_does() {
             assert!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
             let told = json_file(&place.path("told.json"));
             let number = |key: &str, row: usize, head: usize| told[key][row][head].as_f64().unwrap();
-            let mut largest: f64 = 0.0;
+            let (mut largest, mut bounds) = (0.0_f64, Vec::new());
             for (row, probabilities) in predicted.iter().enumerate() {
                 for (head, probability) in probabilities.iter().enumerate() {
                     // A logistic function's slope is 1/4 at most; it and the file are in double precision.
                     let allowed = factor * number("most", row, head) / 4.0 + 1e-15;
-                    assert!(allowed < 1e-2, "{kind}: a bound of {allowed} says nothing");
+                    bounds.push(allowed);
                     largest = largest.max((number("probabilities", row, head) - probability).abs() / allowed);
                 }
             }
+            bounds.sort_by(f64::total_cmp);
+            let median = bounds[bounds.len() / 2];
+            assert!(median < 2e-3, "{kind}, {sizes}: a bound of {median} says little");
             largest
         };
         let of_document = distance(&forward);

@@ -495,29 +495,9 @@ impl SavedModel {
         self.columns().encoder(&[dir.to_owned()])
     }
 
-    /// Reads every byte of a saved model and checks it. Returns the number of files and of their bytes.
-    ///
-    /// # Errors
-    /// [`SavedModelError::Damaged`] where a file is not what was saved; [`SavedModelError::Read`].
-    pub fn verify(dir: &Path) -> Result<(usize, u64), SavedModelError> {
-        let saved = Self::open(dir)?;
-        let path = dir.join(MANIFEST_NAME);
-        let manifest = fs::metadata(&path).map_err(|source| SavedModelError::Read { path, source })?;
-        let mut bytes = manifest.len();
-        let files: Vec<_> = std::iter::once(&saved.weights).chain(&saved.vocabularies).collect();
-        for file in &files {
-            let path = dir.join(&file.name);
-            let read = |source| SavedModelError::Read { path: path.clone(), source };
-            let inner = BufReader::with_capacity(RUN_BYTES, File::open(&path).map_err(read)?);
-            let mut input = HashingReader { inner, hash: Box::default() };
-            let len = std::io::copy(&mut input, &mut std::io::sink()).map_err(read)?;
-            if len != file.bytes || input.hash.digest() != file.xxh3.0 {
-                let what = "its length or checksum is not the one in model.json".to_owned();
-                return Err(SavedModelError::Damaged { path, what });
-            }
-            bytes += len;
-        }
-        Ok((1 + files.len(), bytes))
+    /// The files that it vouches for.
+    pub fn files(&self) -> impl Iterator<Item = &FileManifest> {
+        std::iter::once(&self.weights).chain(&self.vocabularies)
     }
 }
 

@@ -4,8 +4,9 @@ use std::num::NonZero;
 
 use rankine_embedding::{Dtype, Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
-use rankine_reader::{Part, Samples, Stop};
+use rankine_reader::{Dataset, Part, Samples, Stop};
 use serde_json::Value;
 use tempfile::TempDir;
 

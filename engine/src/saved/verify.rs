@@ -17,8 +17,7 @@ impl SavedModel {
     /// [`SavedModelError::Version`]; [`SavedModelError::Read`].
     pub fn verify(dir: &Path) -> Result<Self, SavedModelError> {
         let saved = Self::open(dir)?;
-        let files = std::iter::once(&saved.weights).chain(&saved.vocabularies);
-        files.into_iter().try_for_each(|file| verify(dir, file))?;
+        saved.files().try_for_each(|file| verify(dir, file))?;
         Ok(saved)
     }
 }

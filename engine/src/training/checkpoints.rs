@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use rankine_embedding::Topology;
 use rankine_embedding::rows::{Choice, Snapshot};
+use rankine_reader::Dataset;
 
 use super::alive::alive;
 use super::contents::Identity;
@@ -137,7 +138,7 @@ type Copied = (usize, Vec<DenseState>, Snapshot);
 impl Checkpoints {
     /// Of a run that begins, or goes on after a checkpoint of some step.
     pub(super) fn new(
-        (job, topology): (&Job, Topology),
+        (job, dataset, topology): (&Job, &Dataset, Topology),
         mut identity: Identity,
         recorded: Recorded,
         (files, dir): (Arc<dyn Files>, PathBuf),

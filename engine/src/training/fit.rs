@@ -148,7 +148,7 @@ pub fn train(
             identity.read();
         }
         let mut checkpoints = Checkpoints::new(
-            (job, topology),
+            (job, &dataset, topology),
             identity,
             Recorded { tuning, machine },
             (files, RunDir::checkpoints_path(&path)),

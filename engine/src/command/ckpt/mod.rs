@@ -18,8 +18,8 @@ mod verify;
 /// Verify, inspect, compare, reshard and export checkpoints
 ///
 /// A checkpoint is a folder `checkpoints/step-N` of a run. Where a run's folder is given instead, its latest checkpoint
-/// is meant; `verify` then reads all of them. What `export` writes, as the folder `model` of a finished run, is taken by
-/// `verify`, `inspect`, `diff` and `export`; `reshard` needs the state of optimizers, which only checkpoints have.
+/// is meant; `verify` then reads all of them. What `export` writes, like the folder `model` of a finished run, is an
+/// export: all but `reshard` take it, which needs the state of optimizers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

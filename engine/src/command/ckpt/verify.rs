@@ -28,10 +28,12 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let source = ModelSource::find(path, Wanted::Any)?;
         if let ModelSource::Export(dir) = &source {
             match SavedModel::verify(dir) {
-                Ok((files, bytes)) => output::text(format_args!(
-                    "{}: {files} files and {bytes} bytes are as written\n",
-                    dir.display()
-                ))?,
+                Ok(saved) => {
+                    let (files, bytes) =
+                        (saved.files().count(), saved.files().map(|file| file.bytes).sum::<u64>());
+                    let dir = dir.display();
+                    output::text(format_args!("{dir}: {files} files and {bytes} bytes are as written\n"))?;
+                }
                 Err(error) => damaged.push(CommandError::from(error)),
             }
             continue;
