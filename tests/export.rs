@@ -236,7 +236,7 @@ fn what_is_no_model_is_named_for_what_it_is() {
     ] {
         ckpt(name).with(USAGE).says(&["no checkpoint at", what, "expected is the folder of a run"]);
     }
-    // A run that has not come to its end, and a checkpoint that has not.
+    // A run and a checkpoint that are not finished.
     trained.remove("run/model");
     eval("run").with(USAGE).says(&["it is a run that has not finished", "checkpoints/step-20"]);
     fs::remove_file(place.path("run/checkpoints/step-20/manifest.json")).unwrap();

@@ -84,6 +84,6 @@ fn in_checkpoints() {
         opened.verify().map(drop).map_err(|error| error.to_string())
     };
     let all = files_below(&checkpoints);
-    assert_eq!(all.len(), 8, "{all:?}");
+    assert_eq!(all.len(), 2 * 5, "{all:?}");
     every_flip_is_found(&all, verify);
 }

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::process::{Running, Stalled, Terminal, close, ignore, wait_until};
+use support::process::{Running, Stalled, Terminal, close, set_signal, wait_until};
 use support::{Place, RESUMABLE, SHAPE, SUCCESS, generate, job, rankine, run, times, weights};
 
 mod support;
@@ -28,7 +28,7 @@ impl Runs {
         Self { place, job }
     }
 
-    /// A training that comes to its end, with a line for each step.
+    /// A training that finishes, with a line for each step.
     fn short(&self, name: &str) -> Command {
         self.train(name, &["train.epochs=4", "train.log_every_steps=1", "eval.every_steps=20"])
     }
@@ -239,7 +239,7 @@ fn a_vanished_terminal_saves_a_checkpoint_or_under_nohup_changes_nothing() {
         let name = format!("nohup-{repeat}");
         let mut terminal = Terminal::open();
         let mut training = runs.train(&name, &["train.epochs=200", "train.log_every_steps=20"]);
-        ignore(&mut training, libc::SIGHUP);
+        set_signal(&mut training, libc::SIGHUP, libc::SIG_IGN);
         let mut running = terminal.start(training);
         runs.wait_for_log(&name, 0);
         drop(terminal);
@@ -268,7 +268,7 @@ fn sighup_saves_a_checkpoint_unless_it_was_ignored_at_the_start() {
         let name = format!("nohup-{repeat}");
         let mut training = runs.endless(&name);
         training.stderr(Stdio::null());
-        ignore(&mut training, libc::SIGHUP);
+        set_signal(&mut training, libc::SIGHUP, libc::SIG_IGN);
         let mut running = Running::start(&mut training);
         runs.wait_for_log(&name, 0);
         running.signal(libc::SIGHUP);

@@ -48,8 +48,8 @@ fn from_nothing_to_an_evaluated_model() {
     let job = job(&place);
     let told = train(&place, &job, "run", &["eval.every_steps=500"]).with(SUCCESS).stdout;
     let names: Vec<_> = tree(&place.path("run")).into_keys().collect();
-    let expected =
-        ["job.toml", "metrics.jsonl", "model/model.json", "model/model.safetensors", "summary.json"];
+    let model = ["model/model.json", "model/model.safetensors"];
+    let expected = [&["job.toml", "metrics.jsonl"][..], &model, &["summary.json", "trained.json"]].concat();
     assert_eq!(names, expected);
 
     let summary = summary(&place, "run");

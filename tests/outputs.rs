@@ -166,7 +166,7 @@ impl Running {
         unsafe { libc::kill(self.id() as i32, signal) };
     }
 
-    /// Lets it come to its end.
+    /// Lets it finish.
     fn go_on(&mut self) -> Ended {
         self.signal(libc::SIGCONT);
         let child = self.0.take().expect("nobody has waited for it");
@@ -492,6 +492,7 @@ fn an_output_that_is_an_input_is_refused_and_the_input_is_kept() {
         ("predict", fixture.out("twin.tsv")),
         ("predict", fixture.out("link.tsv")),
         ("predict", fixture.place.word("run/job.toml")),
+        ("predict", fixture.place.word("run/metrics.jsonl")),
         ("predict", fixture.place.word("run/model/model.safetensors")),
         ("predict", fixture.place.word("run/model/new.csv")),
         ("convert", fixture.log.clone()),

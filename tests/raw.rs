@@ -239,7 +239,7 @@ fn bad_records_are_refused_left_out_or_kept_aside() {
         .says(&["43997 bytes are no multiple of the 44"]);
 }
 
-/// Raw files have no checksums of their own: a run that goes on, or has come to its end, knows their contents all the
+/// Raw files have no checksums of their own: a run that is resumed or finished recognizes their contents all the
 /// same.
 #[test]
 fn raw_files_with_other_contents_are_refused() {

@@ -252,7 +252,7 @@ fn a_checkpoint_that_cannot_be_saved_is_an_error() {
         Ended::of(command)
     };
     // The third checkpoint meets a full disk: training ends, and goes on once there is room.
-    with_fault("stop", "50:enospc", &[]).with(FAILED).says(&["No space left on device", "step-75.partial"]);
+    with_fault("stop", "56:enospc", &[]).with(FAILED).says(&["No space left on device", "step-75.partial"]);
     assert_eq!(runs.steps("stop"), [25, 50]);
     run(["ckpt", "verify", &runs.place.word("stop")]).with(SUCCESS);
     runs.comes_to_the_same("stop");

@@ -221,7 +221,7 @@ fn a_checkpoint_without_permission_ends_the_command() {
         support::told("skipped: this user cannot run the command as another one");
         return;
     }
-    // That run has come to its end; the same again with a file that its owner may not read.
+    // That run is finished; the same again with a file that its owner may not read.
     fs::remove_file(runs.place.path("interrupted/summary.json")).unwrap();
     let shard = runs.place.path("interrupted/checkpoints/step-75/shard-00000.safetensors");
     for _ in 0..times() {
@@ -368,7 +368,7 @@ fn leftovers_of_dead_processes_are_removed_or_reported() {
     }
 }
 
-/// A finished run says what it came to for the job that it was trained for alone.
+/// A finished run gives its summary only to the job that it was trained for.
 #[test]
 fn a_finished_run_is_compared_with_the_job() {
     let runs = Runs::new();
@@ -395,7 +395,7 @@ fn a_finished_run_is_compared_with_the_job() {
         (&other, "the training part has other samples"),
         (&fewer, "the training part has 2000 samples, and had 3001"),
     ] {
-        let words = ["has come to its end, and is not one of this job", words, "--restart", "--run-dir"];
+        let words = ["is finished and was trained for another job", words, "--restart", "--run-dir"];
         runs.refuses("whole", &["--resume", "--set", set], USAGE, &words);
     }
     // What changes neither the model nor what it scores may differ, and the data may lie elsewhere.

@@ -142,7 +142,7 @@ fn house() -> BTreeMap<String, String> {
 }
 
 /// `doctor` and training find the same GPU libraries, since one function searches for them. The bindings' own search
-/// takes other names in another order; `Device::count` alone makes sure that it comes to the same driver.
+/// takes other names in another order; `Device::count` alone makes sure that it finds the same driver.
 #[test]
 fn gpu_libraries_are_searched_for_in_one_place() {
     const SEARCHES: [&str; 3] = ["libloading::Library::new(", "is_culib_present(", "culib("];

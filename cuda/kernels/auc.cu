@@ -304,7 +304,7 @@ __device__ Value exclusive_scan(Value value, Value* warps, Value& all, Combine c
     if (lane == 0) before = {};
     __syncthreads();
     all = {};
-    // Unrolled, it takes so many registers that one block fewer is resident.
+    // Unrolled, it needs more registers, and one block fewer is resident.
 #pragma unroll 1
     for (u32 other = 0; other < KEYS_WARPS; other++) {
         if (other == warp) before = combine(all, before);

@@ -76,15 +76,16 @@ pub(crate) fn close(command: &mut Command, descriptor: libc::c_int) {
     unsafe { command.pre_exec(close) };
 }
 
-/// Has the command ignore a signal, as `nohup` does with SIGHUP.
-pub(crate) fn ignore(command: &mut Command, signal: libc::c_int) {
-    let ignore = move || {
+/// Starts the command with a signal ignored (`SIG_IGN`), as `nohup` does with SIGHUP, or with its default action
+/// (`SIG_DFL`). Of several calls the last one counts.
+pub(crate) fn set_signal(command: &mut Command, signal: libc::c_int, action: libc::sighandler_t) {
+    let set = move || {
         // SAFETY: between fork and exec the call is async-signal-safe.
-        unsafe { libc::signal(signal, libc::SIG_IGN) };
+        unsafe { libc::signal(signal, action) };
         Ok(())
     };
     // SAFETY: the closure calls nothing else.
-    unsafe { command.pre_exec(ignore) };
+    unsafe { command.pre_exec(set) };
 }
 
 /// A pseudo-terminal, seen from the side of its user. Dropped, the terminal vanishes.

@@ -97,7 +97,7 @@ impl Shared {
 }
 
 impl Strangers {
-    /// Attacks the port of a job of so many processes.
+    /// Attacks the port of a job of `ranks` processes.
     pub(crate) fn at(port: u16, ranks: u32) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let shared =

@@ -15,7 +15,8 @@ use super::{CommandError, Exit, output};
 
 /// Evaluate a trained model on a dataset: AUC, log loss, calibration
 ///
-/// A model with several heads is judged head by head, each on the samples that have its label.
+/// A model with several heads is judged head by head, each on the samples that have its label. Sample weights count in
+/// all metrics.
 ///
 /// The dataset's columns must mean what the model learned: same names, transforms and vocabularies. Without --data and
 /// --raw, the model is judged on the data of its own job.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
 use rankine::saved::{ModelSource, OpenModel, Wanted};
 use rankine::system;
-use rankine::training::{self, EvaluationOptions};
+use rankine::training::{self, EvaluationOptions, RunDir};
 use rankine_reader::convert::{BadLimit, UnknownCategories};
 use rankine_reader::publish::refuse_inputs;
 use rankine_reader::{Dataset, Part};
@@ -78,10 +78,16 @@ struct Outcome<'a> {
 }
 
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
-    let opened = ModelSource::find(&args.run, Wanted::Model)?.open()?;
+    let source = ModelSource::find(&args.run, Wanted::Model)?;
+    // Predictions may lie in a run's folder, but not in place of what training wrote there.
+    let run = match &source {
+        ModelSource::Run(run) => RunDir::contents(run),
+        ModelSource::Checkpoint(_) | ModelSource::Export(_) => Vec::new(),
+    };
+    let opened = source.open()?;
     let (job, schema) = (opened.job(), &opened.columns().schema);
     let rows = args.files.iter().chain(&args.data);
-    refuse_inputs(&args.out, rows.chain(&opened.inputs()))?;
+    refuse_inputs(&args.out, rows.chain(&opened.inputs()).chain(&run))?;
     let (pool, _) = training::thread_pool(job)?;
     let began = Instant::now();
     let counts = pool.install(|| {

@@ -41,8 +41,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
 
-    /// Go on in --run-dir from its latest good checkpoint; begin where there is none, and do nothing where the run has
-    /// come to its end
+    /// Resume the run in --run-dir from its latest good checkpoint; start from scratch if it has none, and do nothing
+    /// if the run is finished
     #[arg(long, requires = "run_dir")]
     resume: bool,
 
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "run_dir", conflicts_with = "resume")]
     restart: bool,
 
-    /// Show no progress; warnings and errors are still told
+    /// Show no progress, only warnings and errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
 

@@ -78,8 +78,8 @@ impl Pairs {
     }
 }
 
-/// Counts the pairs of ascending keys. Keys are tied if they are equal from bit `score_shift` upwards; a key counts as
-/// so many `[negatives, positives]`.
+/// Counts the pairs of ascending keys. Keys are tied if they are equal from bit `score_shift` upwards; `counted` gives
+/// the `[negatives, positives]` of a key.
 fn pairs(keys: &[u64], score_shift: u32, counted: impl Fn(u64) -> [u64; 2]) -> Pairs {
     let mut pairs = Pairs::default();
     for ties in keys.chunk_by(|a, b| a >> score_shift == b >> score_shift) {

@@ -112,7 +112,7 @@ struct Caller {
     said: Option<(Hello, Challenge)>,
 }
 
-/// What a caller has come to.
+/// How far a caller has got.
 enum Heard {
     Pending,
     /// It is no rank, for this reason; none where it just went.

@@ -1,4 +1,4 @@
-//! On which addresses rank 0 listens: those that the other processes are told, and no others.
+//! On which addresses rank 0 listens: those that the other processes connect to, and no others.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
@@ -75,7 +75,7 @@ impl Listening {
     }
 }
 
-/// Whether a name that the processes were told means this host alone here, and another address elsewhere: Debian's
+/// Whether the meeting's host name means this host alone here, and another address elsewhere: Debian's
 /// /etc/hosts says 127.0.1.1 for the host's own name, and Kubeflow says `localhost` to rank 0 alone.
 fn is_misleading(host: &str, resolved: &[SocketAddr], spread: Spread) -> bool {
     let loopback_alone = resolved.iter().all(|address| is_loopback(address.ip()));

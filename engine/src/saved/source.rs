@@ -298,7 +298,7 @@ impl OpenModel {
         let mut folders: Vec<_> = dataset.into_iter().map(Path::to_owned).collect();
         let columns = match (checkpoint.text(Columns::NAME)?, dataset) {
             (Some(text), None) => {
-                // The copy of the finished run, and the dataset: checksums tell which of them serves.
+                // The copy of the finished run, and the dataset: the one whose checksums match is used.
                 let run = checkpoint.path().parent().and_then(Path::parent);
                 folders.extend(run.map(RunDir::model_path));
                 folders.extend(job.data.folder().map(Path::to_owned));

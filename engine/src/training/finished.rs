@@ -65,8 +65,8 @@ pub(super) fn judge(
 ) -> Result<Finished, TrainError> {
     let refused = |what: String| {
         TrainError::RunDir(format!(
-            "the run {} has come to its end, and is not one of this job: {what}. Train in another --run-dir, or start \
-             over here with --restart",
+            "the run {} is finished and was trained for another job: {what}. Train in another --run-dir, or start over \
+             here with --restart",
             path.display()
         ))
     };
@@ -105,7 +105,7 @@ pub(super) fn judge(
             summary.train.steps
         ))),
         Err(error @ (SavedModelError::Missing(_) | SavedModelError::Damaged { .. })) => {
-            Ok(Finished::GoesOn(format!("the run has come to its end, but {error}")))
+            Ok(Finished::GoesOn(format!("the run is finished, but {error}")))
         }
         Err(error) => Err(error.into()),
     }

@@ -62,8 +62,8 @@ pub enum Start {
     /// At step 0, in a new folder.
     #[default]
     New,
-    /// In a folder that may be a run's, after its latest good checkpoint, or at step 0 where there is none. Of a run
-    /// that has come to its end, and that is what the job asks for, the summary is returned, and nothing is done.
+    /// In a folder that may be a run's, after its latest good checkpoint, or at step 0 if there is none. If the run
+    /// is finished and is what the job asks for, its summary is returned and nothing is done.
     Resume,
     /// In a folder that may be a run's, at step 0. What is there is moved to a folder `before-restart` in it.
     Restart,

@@ -69,7 +69,7 @@ pub enum Event<'a> {
     },
     /// The job's dataset is made, and complete.
     Generated,
-    /// Raw files that may have changed since they were read before are compared: so many bytes of so many.
+    /// Raw files that may have changed since they were last read are being checksummed.
     Checksumming {
         /// Bytes read.
         bytes: u64,

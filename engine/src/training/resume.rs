@@ -1,7 +1,7 @@
 //! Where training begins in a run's folder: at step 0, after the latest checkpoint, or not at all.
 //!
-//! The first process decides, and all processes come to the same end: they begin at the same step, or fail with the
-//! same words. Nothing in the folder is changed before the decision is made.
+//! The first process decides for all processes: they begin at the same step, or fail with the same words. Nothing in
+//! the folder is changed before the decision is made.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) struct Folder<'a> {
 
 /// What is to be done.
 pub(super) enum Begin {
-    /// Nothing: the run has come to its end, and this is what it came to.
+    /// Nothing: the run is finished, and this is its summary.
     Finished(Box<Summary>),
     /// Training.
     Train {

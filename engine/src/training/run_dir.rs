@@ -147,6 +147,21 @@ impl RunDir {
         run.join(Self::SUMMARY_NAME)
     }
 
+    /// All that training writes to a run's folder.
+    pub fn contents(run: &Path) -> Vec<PathBuf> {
+        let names = [
+            Self::JOB_NAME,
+            Self::METRICS_NAME,
+            Self::SUMMARY_NAME,
+            Self::MODEL_NAME,
+            Self::CHECKPOINTS_NAME,
+            Self::TUNING_NAME,
+            Self::TRAINED_NAME,
+            Self::MACHINE_NAME,
+        ];
+        names.map(|name| run.join(name)).into()
+    }
+
     /// Where the model of a run lies.
     pub fn model_path(run: &Path) -> PathBuf {
         run.join(Self::MODEL_NAME)

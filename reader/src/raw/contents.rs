@@ -22,7 +22,7 @@ use crate::sealed::Checksum;
 const CHUNK_BYTES: u64 = 64 << 20;
 /// Bytes of a read.
 const READ_BYTES: usize = 1 << 20;
-/// How often progress is told.
+/// How often progress is reported.
 const TELL_EVERY: Duration = Duration::from_millis(200);
 /// A file that was written less than this before may be written again without getting another time: clocks of file
 /// systems tick as rarely as every two seconds.
@@ -167,7 +167,7 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Reads all chunks of all files; `false` where it was told to end before.
+/// Reads all chunks of all files; `false` if it was stopped before the end.
 fn read_all(
     files: &[Opened<'_>],
     threads: usize,

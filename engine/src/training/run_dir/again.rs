@@ -16,7 +16,7 @@ const TRAINED_KIND: &str = "rankine run";
 const TRAINED_FORMAT: u32 = 1;
 
 impl RunDir {
-    /// The summary of a run that has come to its end.
+    /// The summary of a finished run.
     ///
     /// # Errors
     /// [`TrainError::RunDir`] where it cannot be read, or is not what was written.
@@ -68,7 +68,7 @@ impl RunDir {
 
     /// Goes on after a step: the log loses what it has of later steps, the job becomes this one, and the model that an
     /// interrupted end left goes. A finished run's model and summary are moved to a folder `finished-step-N`, whose
-    /// path is returned: until the run has come to its new end, they are all that it has.
+    /// path is returned: until the run is finished again, they are its only result.
     ///
     /// # Errors
     /// [`TrainError::RunDir`], [`TrainError::Write`].
