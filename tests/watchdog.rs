@@ -1,11 +1,11 @@
 //! A training that does not move ends, and says what it waited for.
 
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use support::process::{Running, Stalled, wait_until};
-use support::{LOST, Place, SHAPE, SUCCESS, USAGE, numbers, rankine, train};
+use support::{Ended, LOST, Place, SHAPE, SUCCESS, USAGE, numbers, rankine, train};
 
 mod support;
 
@@ -43,19 +43,41 @@ train = {{ batch_size = {BATCH}, shuffle = false }}
     (place.file("job.toml", text), second)
 }
 
+/// Trains the job of [`two_files`] for three steps into a run with a checkpoint. A run that is resumed recognizes both
+/// files by their times, so it opens the second one when training comes to it, and not before.
+fn trained_for_three_steps(place: &Place, job: &str, run: &str) {
+    train(place, job, run, &["train.max_steps=3", "checkpoint.every_steps=3"]).with(SUCCESS);
+}
+
+/// Waits until files are old enough to be recognized by their times.
+fn grow_old() {
+    thread::sleep(Duration::from_millis(3500));
+}
+
+/// The command that resumes a run.
+fn resumed(place: &Place, job: &str, run: &str, sets: &[&str]) -> Command {
+    let mut training = rankine();
+    training.args(["train", job, "--quiet", "--resume", "--run-dir", &place.word(run)]);
+    training.args(sets.iter().flat_map(|set| ["--set", set]));
+    training
+}
+
 #[test]
 fn a_reader_that_hangs_is_named() {
     let place = Place::new();
     let (job, second) = two_files(&place);
     train(&place, &job, "moves", &["guard.step_timeout_s=5"]).with(SUCCESS);
+    grow_old();
+    let modes = ["pread", "auto"];
+    modes.iter().for_each(|mode| trained_for_three_steps(&place, &job, mode));
     let Some(stalled) = Stalled::new(&second) else {
         support::told("skipped: this file system has no leases");
         return;
     };
-    for mode in ["pread", "auto"] {
-        let (begun, mode) = (Instant::now(), format!("reader.mode={mode}"));
-        let ended = train(&place, &job, &mode[12..], &["guard.step_timeout_s=1.5", &mode]).with(LOST);
-        ended.says(&[
+    for run in modes {
+        let (begun, mode) = (Instant::now(), format!("reader.mode={run}"));
+        let training = resumed(&place, &job, run, &["guard.step_timeout_s=1.5", &mode]);
+        Ended::of(training).with(LOST).says(&[
             "rank 0 has made no progress for 2 s in training",
             "waiting for the reader's next batch: it hangs, or what it reads or writes does",
             "guard.step_timeout_s",
@@ -72,19 +94,21 @@ fn a_reader_that_hangs_is_named() {
 fn a_step_gets_a_new_period_after_a_suspension() {
     let place = Place::new();
     let (job, second) = two_files(&place);
+    grow_old();
     for repeat in 0..support::times(1) {
+        let run = format!("run-{repeat}");
+        trained_for_three_steps(&place, &job, &run);
         let Some(stalled) = Stalled::new(&second) else {
             support::told("skipped: this file system has no leases");
             return;
         };
-        let run = format!("run-{repeat}");
-        let mut training = rankine();
-        training.args(["train", &job, "--quiet", "--run-dir", &place.word(&run)]);
-        training.args(["--set", "guard.step_timeout_s=4", "--set", "guard.barrier_timeout_s=1"]);
+        let mut training =
+            resumed(&place, &job, &run, &["guard.step_timeout_s=4", "guard.barrier_timeout_s=1"]);
         let mut running = Running::start(training.stdout(Stdio::null()));
-        let metrics = place.path(&run).join("metrics.jsonl");
-        wait_until("training begins", || metrics.exists());
-        // By then it waits for the second file, which is opened with the first.
+        // The result of the first three steps is moved when training goes on. A second later it waits for the second
+        // file.
+        let kept = place.path(&run).join("finished-step-3");
+        wait_until("training goes on", || kept.exists());
         thread::sleep(Duration::from_secs(1));
         running.signal(libc::SIGSTOP);
         thread::sleep(Duration::from_secs(5));

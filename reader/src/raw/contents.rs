@@ -3,7 +3,7 @@
 //! A file is what it was as long as the file system has no other times for it. Where it has, since the file was copied,
 //! touched or written, every byte is read, and the checksum decides.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -81,8 +82,9 @@ impl RawContents {
     }
 
     fn at(path: &Path, now: SystemTime) -> Result<Self> {
-        // Of an open file a network file system has the latest times.
-        let metadata = File::open(path).and_then(|file| file.metadata()).context("read", path)?;
+        // A network file system would answer from its cache. Where this is not supported, times are still compared.
+        let _ = statx(CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+        let metadata = fs::metadata(path).context("read", path)?;
         let stamp = Some(Stamp::of(&metadata)).filter(|stamp| stamp.is_settled(now));
         Ok(Self { bytes: metadata.len(), stamp, xxh3: None })
     }
