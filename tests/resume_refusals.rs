@@ -10,7 +10,8 @@ use std::process::Command;
 
 use serde_json::Value;
 use support::{
-    BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine, run, weights,
+    BAD_DATA, Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, job, json_lines, rankine, run, times,
+    weights,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -27,11 +28,6 @@ const COMMON: [&str; 7] = [
 ];
 /// Steps of two epochs.
 const STEPS: u64 = 86;
-
-/// How often a case of files is repeated: often in the long version.
-fn times() -> usize {
-    if std::env::var_os("RANKINE_TEST_LONG").is_some() { 50 } else { 1 }
-}
 
 /// A dataset, a finished run `whole`, and a run `interrupted` that has checkpoints of steps 25 and 50 and a log up to
 /// step 60.
@@ -163,7 +159,7 @@ fn spoil(path: &Path, with: &str) {
 #[test]
 fn an_unreadable_checkpoint_ends_the_command_and_changes_nothing() {
     let runs = Runs::new();
-    for _ in 0..times() {
+    for _ in 0..times(1) {
         for file in ["manifest.json", "shard-00000.json", "shard-00000.safetensors", "job.toml"] {
             for with in ["nothing", "a folder", "a dangling link", "a loop", "a FIFO"] {
                 runs.copy("interrupted", "run");
@@ -196,7 +192,7 @@ fn an_unreadable_checkpoint_ends_the_command_and_changes_nothing() {
 fn a_failing_disk_ends_the_command_and_changes_nothing() {
     let runs = Runs::new();
     runs.copy("interrupted", "run");
-    let operations = if times() > 1 { 1..=16 } else { 2..=4 };
+    let operations = if times(1) > 1 { 1..=16 } else { 2..=4 };
     for operation in operations {
         let before = listing(&runs.place.path("run"));
         let mut command = runs.command("run", &["--resume"]);
@@ -224,7 +220,7 @@ fn a_checkpoint_without_permission_ends_the_command() {
     // That run is finished; the same again with a file that its owner may not read.
     fs::remove_file(runs.place.path("interrupted/summary.json")).unwrap();
     let shard = runs.place.path("interrupted/checkpoints/step-75/shard-00000.safetensors");
-    for _ in 0..times() {
+    for _ in 0..times(1) {
         fs::set_permissions(&shard, Permissions::from_mode(0o000)).unwrap();
         let before = listing(&runs.place.path("interrupted"));
         let mut command = runs.command("interrupted", &["--resume"]);
@@ -237,7 +233,7 @@ fn a_checkpoint_without_permission_ends_the_command() {
 #[test]
 fn a_checkpoint_of_a_newer_version_ends_the_command() {
     let runs = Runs::new();
-    for _ in 0..times() {
+    for _ in 0..times(1) {
         runs.copy("interrupted", "run");
         let manifest = runs.place.path("run/checkpoints/step-50/manifest.json");
         let text = fs::read_to_string(&manifest).unwrap();
@@ -257,7 +253,7 @@ fn a_checkpoint_of_a_newer_version_ends_the_command() {
 #[test]
 fn without_a_usable_checkpoint_only_restart_begins_anew() {
     let runs = Runs::new();
-    for _ in 0..times() {
+    for _ in 0..times(1) {
         runs.copy("interrupted", "run");
         for step in [25, 50] {
             flip_a_bit(&runs.place.path(&format!("run/checkpoints/step-{step}/shard-00000.safetensors")));
@@ -354,7 +350,7 @@ fn the_log_is_never_cut_below_the_step_that_training_resumes_from() {
 #[test]
 fn leftovers_of_dead_processes_are_removed_or_reported() {
     let runs = Runs::new();
-    for _ in 0..times() {
+    for _ in 0..times(1) {
         runs.copy("interrupted", "run");
         let partial = runs.place.path("run/checkpoints/step-60.partial");
         fs::create_dir(&partial).unwrap();
@@ -435,7 +431,7 @@ fn more_epochs_or_steps_continue_a_finished_run() {
     for (from, set, expected, steps) in
         [("whole", "train.epochs=3", "long", 86), ("short", "train.max_steps=1000", "whole", 60)]
     {
-        for _ in 0..times() {
+        for _ in 0..times(1) {
             runs.copy(from, "run");
             let told = runs.train("run", &["--resume", "--set", set]).with(SUCCESS);
             told.says(&[
@@ -482,7 +478,7 @@ fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
     ];
     runs.train("shorter", &["--set", "train.max_steps=60"]).with(SUCCESS);
     for (what, spoil) in ways {
-        for _ in 0..times() {
+        for _ in 0..times(1) {
             runs.copy("whole", "run");
             spoil();
             runs.train("run", &["--resume"]).with(SUCCESS).says(&["it goes on from its last checkpoint"]);

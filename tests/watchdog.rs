@@ -43,8 +43,8 @@ train = {{ batch_size = {BATCH}, shuffle = false }}
     (place.file("job.toml", text), second)
 }
 
-/// Trains the job of [`two_files`] for three steps into a run with a checkpoint. A run that is resumed recognizes both
-/// files by their times, so it opens the second one when training comes to it, and not before.
+/// Trains the job of [`two_files`] for three steps into a run with a checkpoint. A resumed run recognizes both files by
+/// their times, so it opens the second one only when training reaches it.
 fn trained_for_three_steps(place: &Place, job: &str, run: &str) {
     train(place, job, run, &["train.max_steps=3", "checkpoint.every_steps=3"]).with(SUCCESS);
 }
