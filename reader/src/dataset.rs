@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::block::BLOCK_ALIGN;
 use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
+use crate::files::{check_folder, check_regular};
 use crate::generate::Generation;
 use crate::ids::{IdRules, OutOfRange};
 use crate::raw::{RawFormat, RecordDecoder};
@@ -262,6 +263,7 @@ impl Dataset {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST_NAME);
         if !path.exists() {
+            check_folder(dir, "a dataset")?;
             let why = if dir.with_added_extension("partial").exists() {
                 "a conversion to it has not finished, or was interrupted: run it again"
             } else if dir.exists() {
@@ -287,9 +289,7 @@ impl Dataset {
         let schema = format.schema(DenseDtype::F32);
         let open = |path: &PathBuf| {
             let metadata = fs::metadata(path).context("open", path)?;
-            if !metadata.is_file() {
-                return Err(Error::invalid(format!("{} is not a regular file", path.display())));
-            }
+            check_regular(path, &metadata)?;
             let records = format.records_of(metadata.len());
             let records = records
                 .map_err(|what| Error::BadRows(format!("cannot read {}: its {what}", path.display())))?;

@@ -9,6 +9,7 @@ pub mod block;
 pub mod convert;
 pub mod dataset;
 pub mod error;
+pub mod files;
 pub mod generate;
 pub mod ids;
 pub mod io;

@@ -14,7 +14,8 @@ use toml::Spanned;
 use crate::convert::format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 use crate::convert::plan::Plan;
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
+use crate::files::read_text;
 use crate::nearest;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
@@ -210,9 +211,9 @@ impl SchemaFile {
     /// Reads a schema file.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] for the first mistake in it, with its place.
+    /// As [`read_text`]; [`Error::Invalid`] for the first mistake in it, with its place.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).context("read", path)?;
+        let text = read_text(path)?;
         Self::parse(&path.to_string_lossy(), &text)
     }
 

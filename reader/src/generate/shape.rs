@@ -1,11 +1,11 @@
 //! The shape of synthetic data: how many dense features, which tables, how many ids a bag.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, IoContext, Result};
+use crate::error::{Error, Result};
+use crate::files::read_text;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, HOTNESS_MAX, Hotness, Label, Pooling,
     Schema, VocabularyKind,
@@ -70,7 +70,7 @@ impl Shape {
     /// A built-in shape by its name, or the one in a file.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be read, [`Error::Invalid`] where it is no shape.
+    /// As [`read_text`]; [`Error::Invalid`] where it is no shape.
     pub fn load(name_or_path: &str) -> Result<Self> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
             return Self::from_toml(text).map_err(Error::Invalid);
@@ -82,7 +82,7 @@ impl Shape {
                 "'{name_or_path}' is neither a file nor a shape known by name ({known})"
             )));
         }
-        let text = fs::read_to_string(path).context("read", path)?;
+        let text = read_text(path)?;
         Self::from_toml(&text)
             .map_err(|what| Error::invalid(format!("{} is no shape: {what}", path.display())))
     }

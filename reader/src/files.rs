@@ -1,0 +1,135 @@
+//! Files that the user names and that are small: read whole, with a limit, and never from a pipe or a device.
+
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::path::Path;
+
+use crate::error::{Error, IoContext, Result};
+
+/// The longest text file that is read whole: job files, schema files, shapes. Thousands of times what people write.
+pub const TEXT_BYTES_MAX: u64 = 16 << 20;
+
+/// Reads a small text file, such as a job, schema or shape file. Pipes, devices and endless files are refused: a pipe
+/// may wait for a writer for ever, and a device may never end.
+///
+/// # Errors
+/// [`Error::Io`] where the file cannot be opened or read; [`Error::Invalid`] for what is no regular file, is longer
+/// than [`TEXT_BYTES_MAX`] bytes, or is not UTF-8.
+pub fn read_text(path: &Path) -> Result<String> {
+    // Before it is opened: opening a pipe waits for a writer.
+    check_regular(path, &fs::metadata(path).context("open", path)?)?;
+    let file = File::open(path).context("open", path)?;
+    check_regular(path, &file.metadata().context("open", path)?)?;
+    let mut bytes = Vec::new();
+    // The length that the system states may be wrong: files below /proc state 0.
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).context("read", path)?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "{} is longer than {} MiB: is it the file you mean?",
+            path.display(),
+            TEXT_BYTES_MAX >> 20
+        )));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        Error::invalid(format!("{} is not a text file: it is not UTF-8 at byte {at}", path.display()))
+    })
+}
+
+/// Checks that a path leads to a regular file.
+///
+/// # Errors
+/// [`Error::Invalid`] that says what it is instead.
+pub fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let what = kind_of(metadata);
+    Err(Error::invalid(format!("{} is {what}, not a regular file: name a file instead", path.display())))
+}
+
+/// What a path leads to, with its article: "a folder", "a pipe".
+pub(crate) fn kind_of(metadata: &Metadata) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = metadata.file_type();
+    if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else if kind.is_file() {
+        "a file"
+    } else {
+        "a device"
+    }
+}
+
+/// Checks that a path, where there is something, leads to a folder. `what` names what the folder holds, with its
+/// article: "a dataset".
+///
+/// # Errors
+/// [`Error::Invalid`] where it leads to a file, or through one.
+pub fn check_folder(path: &Path, what: &str) -> Result<()> {
+    // `file/below` cannot be looked at, and `file` can.
+    let found = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?)));
+    match found {
+        Some((found, metadata)) if !metadata.is_dir() => {
+            let kind = kind_of(&metadata);
+            Err(Error::invalid(format!("{} is {kind}, and {what} is a folder", found.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_text_file_is_read_whole_and_a_long_one_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        fs::write(&path, "déjà vu\n").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "déjà vu\n");
+        fs::write(&path, "x".repeat(TEXT_BYTES_MAX as usize)).unwrap();
+        assert_eq!(read_text(&path).unwrap().len() as u64, TEXT_BYTES_MAX);
+        File::create(&path).and_then(|file| file.set_len(TEXT_BYTES_MAX + 1)).unwrap();
+        assert!(read_text(&path).unwrap_err().to_string().contains("is longer than 16 MiB"));
+        fs::write(&path, b"ab\xff").unwrap();
+        assert!(read_text(&path).unwrap_err().to_string().contains("it is not UTF-8 at byte 2"));
+        let absent = read_text(&dir.path().join("absent")).unwrap_err();
+        assert!(matches!(absent, Error::Io { doing: "open", .. }), "{absent}");
+    }
+
+    #[test]
+    fn pipes_devices_sockets_and_folders_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pipe, socket) = (dir.path().join("pipe"), dir.path().join("socket"));
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, what) in [
+            (&*pipe, "is a pipe, not a regular file"),
+            (&socket, "is a socket, not a regular file"),
+            (Path::new("/dev/zero"), "/dev/zero is a device, not a regular file"),
+            (dir.path(), "is a folder, not a regular file"),
+        ] {
+            let refusal = read_text(path).unwrap_err();
+            assert!(matches!(refusal, Error::Invalid(_)), "{refusal:?}");
+            assert!(refusal.to_string().contains(what), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_file_in_the_place_of_a_folder_is_called_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        for path in [&file, &file.join("below"), &file.join("far/below")] {
+            let refusal = check_folder(path, "a dataset").unwrap_err().to_string();
+            assert_eq!(refusal, format!("{} is a file, and a dataset is a folder", file.display()));
+        }
+        check_folder(dir.path(), "a dataset").unwrap();
+        check_folder(&dir.path().join("absent/below"), "a dataset").unwrap();
+    }
+}
