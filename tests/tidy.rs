@@ -1,6 +1,6 @@
 //! Holds the style of everything that is kept in the repository, where neither rustfmt nor clippy does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -171,6 +171,56 @@ fn every_file_is_tidy() {
 fn every_source_file_is_part_of_a_crate() {
     let files = house();
     assert_eq!(undeclared(&files), [] as [&str; 0]);
+}
+
+/// A bug that `.ci/planted` plants.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlantedBug {
+    name: String,
+    file: String,
+    find: String,
+    replace: String,
+    test: String,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlantedBugs {
+    bug: Vec<PlantedBug>,
+}
+
+/// Every bug of `tests/planted` can still be planted after the code around it has changed.
+#[test]
+fn planted_bugs_fit_the_sources() {
+    let mut names = BTreeSet::new();
+    let mut wrong = Vec::new();
+    let files = files_below(&root().join("tests/planted"));
+    for path in files.into_iter().filter(|path| path.extension().is_some_and(|own| own == "toml")) {
+        let text = fs::read_to_string(&path).expect("the file is readable");
+        let bugs: PlantedBugs =
+            toml::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        for PlantedBug { name, file, find, replace, test } in bugs.bug {
+            let mut complain = |what: String| wrong.push(format!("{}: {name}: {what}", path.display()));
+            match fs::read_to_string(root().join(&file)) {
+                Ok(source) if source.matches(&*find).count() == 1 => {}
+                Ok(source) => {
+                    complain(format!("{file} has `{find}` {} times", source.matches(&*find).count()))
+                }
+                Err(error) => complain(format!("{file}: {error}")),
+            }
+            if find == replace {
+                complain("`replace` equals `find`".to_owned());
+            }
+            if test.trim().is_empty() {
+                complain("`test` is empty".to_owned());
+            }
+            if !names.insert(name.clone()) {
+                complain("another bug has the same name".to_owned());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} planted bugs do not fit:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
