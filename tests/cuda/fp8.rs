@@ -24,8 +24,10 @@ pub(crate) const BODIES: &[Body] = &[
 /// Half the distance from 1 to the next number, and from 0.
 const FP8_ROUNDING: f64 = 1.0 / 16.0;
 const FP8_LEAST: f64 = 1.0 / 1024.0;
-/// Where 32 products are added to a sum, the tensor cores cut off of each what is below the 13th bit behind the point
-/// of the largest among them and the sum.
+/// The least normal number. The tensor cores give smaller numbers its exponent, and zero too.
+const LEAST_NORMAL: f64 = 1.0 / 64.0;
+/// The tensor cores add 32 products to a sum at a time. They align all 33 terms to the largest exponent among them and
+/// truncate each below the 13th bit after the point. A product's exponent is the sum of its factors' exponents.
 const CUT_OFF: f64 = 1.0 / 8192.0;
 const AT_ONCE: usize = 32;
 
@@ -33,8 +35,10 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Tensor {
     rows: usize,
     columns: usize,
-    /// As they are in fp8, divided by the scale.
+    /// The fp8 numbers, divided by the scale.
     pub(crate) values: Vec<f64>,
+    /// The least normal number of fp8, divided by the scale.
+    pub(crate) least: f64,
     pub(crate) buffers: (Buffer<E4m3>, Buffer<E4m3>, Buffer<Fp8Scaling>),
 }
 
@@ -78,6 +82,7 @@ impl Tensor {
             rows,
             columns,
             values: numbers.iter().map(|number| f64::from(number.value()) * inverse).collect(),
+            least: LEAST_NORMAL * inverse,
             buffers: (bench.buffer(&straight)?, bench.buffer(&turned)?, bench.buffer(&[scaling])?),
         })
     }
@@ -92,7 +97,7 @@ impl Tensor {
         let filled = |len| Buffer::filled(&bench.device, len, 0xff);
         let scaling = bench.buffer(&[Fp8Scaling::expecting(size as f32)])?;
         let buffers = (filled(rows * columns)?, filled(along * columns)?, scaling);
-        Ok(Self { rows, columns, values: Vec::new(), buffers })
+        Ok(Self { rows, columns, values: Vec::new(), least: 0.0, buffers })
     }
 
     pub(crate) fn on_gpu(&self) -> Fp8Tensor {
@@ -141,10 +146,14 @@ pub(crate) struct Sum {
     pub(crate) off: f64,
 }
 
-/// Whoever adds products, 32 at a time and these in any order, has at no time more than the products of some that
-/// follow each other; where the sum is taken in parts, they are added up in f32.
-pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>) -> Sum {
-    let products: Vec<f64> = x.iter().zip(y).map(|(x, y)| x * y).collect();
+/// The sum of products, and how far off tensor cores may be, which add 32 at a time in any order: no sum on the way
+/// holds other products than some that follow each other. Sums of parts are added up in f32.
+///
+/// `least_normal` has the least normal number of each factor's tensor.
+pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>, least_normal: [f64; 2]) -> Sum {
+    let [least_x, least_y] = least_normal;
+    let (products, aligned): (Vec<f64>, Vec<f64>) =
+        x.iter().zip(y).map(|(&x, y)| (x * y, x.abs().max(least_x) * y.abs().max(least_y))).unzip();
     let magnitude = |products: &[f64]| products.iter().map(|product| product.abs()).sum::<f64>();
     let (mut value, mut least, mut most) = (0.0, 0.0f64, 0.0f64);
     for part in products.chunks(AT_ONCE) {
@@ -155,8 +164,8 @@ pub(crate) fn product(x: &[f64], y: impl Iterator<Item = f64>) -> Sum {
     }
     let size = magnitude(&products);
     // Sums that are off themselves may begin with another power of two: hence twice.
-    let parts = products.chunks(AT_ONCE).map(|part| {
-        let largest = part.iter().fold(most - least, |largest, product| largest.max(product.abs()));
+    let parts = products.chunks(AT_ONCE).zip(aligned.chunks(AT_ONCE)).map(|(part, aligned)| {
+        let largest = aligned.iter().fold(most - least, |largest, &magnitude| largest.max(magnitude));
         let bit = 2.0 * CUT_OFF * largest;
         part.iter().map(|product| product.abs().min(bit)).sum::<f64>() + bit
     });
@@ -271,7 +280,8 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let (n, k) = (size(), size());
     let x = Tensor::random(bench, words, (m, k), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, k), Order::Weights)?;
-    let typical = product(x.row(0), weights.row(0).iter().copied()).size.max(1e-3) / (k as f64).sqrt();
+    let typical = product(x.row(0), weights.row(0).iter().copied(), [x.least, weights.least]).size.max(1e-3)
+        / (k as f64).sqrt();
     let bias: Vec<_> = words.numbers::<f32>(n).iter().map(|bias| bias * typical as f32).collect();
     let bias_at = bench.buffer(&bias)?;
     let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 4.0]))?;
@@ -286,7 +296,7 @@ fn fp8_layers_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let behind = if m.is_multiple_of(160) { 0.0 } else { bias.iter().fold(0.0, |most: f32, &b| most.max(b)) };
     let (mut largest, mut within) = (f64::from(behind) * scale, 0.0f64);
     for (i, &found) in found.iter().enumerate() {
-        let sum = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let sum = product(x.row(i / n), weights.row(i % n).iter().copied(), [x.least, weights.least]);
         let bias = f64::from(bias[i % n]);
         let tolerance = sum.off + 2.0 * (sum.size + bias.abs()) * F32_ROUNDING;
         let expected = (sum.value + bias).max(0.0);
@@ -308,7 +318,8 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     // A layer with outputs of either kind, some of them too small for fp8.
     let x = Tensor::random(bench, words, (m, before), Order::Samples)?;
     let weights = Tensor::random(bench, words, (n, before), Order::Weights)?;
-    let typical = product(x.row(0), weights.row(0).iter().copied()).size.max(1e-3) / (before as f64).sqrt();
+    let typical = product(x.row(0), weights.row(0).iter().copied(), [x.least, weights.least]).size.max(1e-3)
+        / (before as f64).sqrt();
     let out = Tensor::poison(bench, (m, n), typical * words.one_of(&[1.0, 1000.0]))?;
     let bits = Buffer::filled(&bench.device, Fp8Outputs::words(m, n), 0xff)?;
     let outputs = Fp8Outputs { outputs: out.on_gpu(), bits: bits.pointer() };
@@ -318,7 +329,8 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let next = Tensor::random(bench, words, (k, n), Order::Weights)?;
     let turned: Vec<Vec<f64>> =
         (0..n).map(|column| (0..k).map(|row| next.row(row)[column]).collect()).collect();
-    let typical = product(dy.row(0), turned[0].iter().copied()).size.max(1e-3) / (k as f64).sqrt();
+    let typical = product(dy.row(0), turned[0].iter().copied(), [dy.least, next.least]).size.max(1e-3)
+        / (k as f64).sqrt();
     let back = Tensor::poison(bench, (m, n), typical)?;
     let sums = bench.poison::<f32>(n)?;
     let gradient = Product::fp8_relu_gradient(
@@ -348,7 +360,8 @@ fn fp8_gradients_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
             }
             continue;
         }
-        let Sum { value, size, off } = product(dy.row(row), turned[column].iter().copied());
+        let Sum { value, size, off } =
+            product(dy.row(row), turned[column].iter().copied(), [dy.least, next.least]);
         let tolerance = off + size * F32_ROUNDING;
         close_in_fp8("gradient", i, found, scaling, (value, tolerance))?;
         largest = largest.max(value.abs() * scale);
@@ -391,7 +404,7 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
         unsafe { product.enqueue(&blas, &bench.lane) }?;
     }
     for (i, found) in out.read(&bench.lane)?.into_iter().enumerate() {
-        let sum = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let sum = product(x.row(i / n), weights.row(i % n).iter().copied(), [x.least, weights.least]);
         let bias = f64::from(bias[i % n]);
         let expected = (sum.value + bias).max(0.0);
         let tolerance = sum.off + 2.0 * (sum.size + bias.abs()) * F32_ROUNDING;
@@ -400,13 +413,14 @@ fn fp8_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     }
     for (i, found) in back.read(&bench.lane)?.into_iter().enumerate() {
         let column = (0..n).map(|row| weights.row(row)[i % k]);
-        let Sum { value, off, .. } = product(dy.row(i / k), column);
+        let Sum { value, off, .. } = product(dy.row(i / k), column, [dy.least, weights.least]);
         let tolerance = off + BF16_ROUNDING * (value.abs() + off);
         close("gradient by inputs", i, f64::from(found.value()), value, tolerance)?;
     }
     for (i, found) in by_weights.read(&bench.lane)?.into_iter().enumerate() {
         let of_dy: Vec<_> = (0..m).map(|row| dy.row(row)[i / k]).collect();
-        let Sum { value, off, .. } = product(&of_dy, (0..m).map(|row| x.row(row)[i % k]));
+        let Sum { value, off, .. } =
+            product(&of_dy, (0..m).map(|row| x.row(row)[i % k]), [dy.least, x.least]);
         close("gradient by weights", i, f64::from(found), value, off)?;
     }
     Ok(())

@@ -53,7 +53,8 @@ fn sizes(words: &mut Words) -> [usize; 3] {
 
 /// What sums of a product come to.
 fn typical(x: &Tensor, weights: &Tensor, depth: usize) -> f64 {
-    product(x.row(0), weights.row(0).iter().copied()).size.max(1e-3) / (depth as f64).sqrt()
+    product(x.row(0), weights.row(0).iter().copied(), [x.least, weights.least]).size.max(1e-3)
+        / (depth as f64).sqrt()
 }
 
 fn plain_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
@@ -72,7 +73,8 @@ fn plain_products_are_the_sums(bench: &Bench, words: &mut Words) -> Outcome {
     let (found, scaling) = out.written(bench)?;
     let mut checked = Checked::new(scaling);
     for (i, &found) in found.iter().enumerate() {
-        let Sum { value, size, off } = product(x.row(i / n), weights.row(i % n).iter().copied());
+        let Sum { value, size, off } =
+            product(x.row(i / n), weights.row(i % n).iter().copied(), [x.least, weights.least]);
         checked.number("product", i, found, value, off + size * F32_ROUNDING)?;
     }
     checked.largest("the largest product")?;
@@ -128,7 +130,8 @@ fn layers_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let mut of_product = Checked::new(u.buffers.2.read(&bench.lane)?[0]);
     let mut of_output = Checked::new(scaling);
     for (i, &found) in found.iter().enumerate() {
-        let Sum { value, size, off } = product(low.row(i / n), weights.row(i % n).iter().copied());
+        let Sum { value, size, off } =
+            product(low.row(i / n), weights.row(i % n).iter().copied(), [low.least, weights.least]);
         let off = off + size * F32_ROUNDING;
         if learns {
             of_product.number("product", i, of_u[i], value, off)?;
@@ -159,7 +162,8 @@ fn gradients_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let added = words.below(2) == 0;
     let turned: Vec<Vec<f64>> =
         (0..n).map(|column| (0..k).map(|row| weights.row(row)[column]).collect()).collect();
-    let typical = product(dy.row(0), turned[0].iter().copied()).size.max(1e-3) / (k as f64).sqrt();
+    let typical = product(dy.row(0), turned[0].iter().copied(), [dy.least, weights.least]).size.max(1e-3)
+        / (k as f64).sqrt();
     let most = first.values.iter().fold(0.0, |most: f64, x0| most.max(x0.abs()));
     let out = Tensor::poison(bench, (m, n), typical)?;
     let by_product = Tensor::poison(bench, (m, n), most * typical)?;
@@ -177,7 +181,8 @@ fn gradients_are_the_formula(bench: &Bench, words: &mut Words) -> Outcome {
     let sums = sums.read(&bench.lane)?;
     let mut of_columns = vec![(0.0, 0.0); n];
     for (i, &found) in found.iter().enumerate() {
-        let Sum { value, size, off } = product(dy.row(i / n), turned[i % n].iter().copied());
+        let Sum { value, size, off } =
+            product(dy.row(i / n), turned[i % n].iter().copied(), [dy.least, weights.least]);
         let more = if added { more.values[i] } else { 0.0 };
         let off = off + 3.0 * (size + more.abs()) * F32_ROUNDING;
         of_result.number("gradient by the result", i, of_out[i], value + more, off)?;
@@ -314,7 +319,8 @@ fn products_give_all_gradients_by_x0(bench: &Bench, words: &mut Words) -> Outcom
         if wrong == Some(i) {
             continue;
         }
-        let Sum { value, size, off } = product(dy.row(row), turned[column].iter().copied());
+        let Sum { value, size, off } =
+            product(dy.row(row), turned[column].iter().copied(), [dy.least, weights.least]);
         let (mut expected, mut size) = (value, size);
         for (number, (u, g, b, _)) in tensors.iter().enumerate() {
             let (u, g, b) = (u.values[i], g.values[i], f64::from(b[column]));
