@@ -11,9 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use support::durable::{self, Call};
 use support::seccomp::{NO_FLOCK, Refused, refuse};
 use support::{
-    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, told, train, tree, word,
+    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, train, tree, word,
 };
 
 mod support;
@@ -391,39 +392,66 @@ fn where_nothing_can_be_synced_nothing_appears() {
 }
 
 #[test]
-fn files_and_folders_are_synced_around_the_rename() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        return told("skipped: there is no strace");
-    }
+fn what_has_its_final_name_is_durable() {
     let fixture = Fixture::new(300);
-    for (name, args) in fixture.commands() {
-        let trace = fixture.place.path("trace");
-        let traced = command(&args, &fixture.out("out"), None);
-        let mut strace = Command::new("strace");
-        strace.args(["-f", "-y", "-o", &word(&trace), "-e", "trace=fsync,/rename,/link"]);
-        strace.arg(traced.get_program()).args(traced.get_args());
-        let ended = Ended::of(strace);
-        if ended.stderr.contains("ptrace") {
-            return told("skipped: strace may not trace here");
-        }
+    let mut commands = fixture.commands();
+    let reshard = ["ckpt", "reshard", &fixture.run, "--ranks", "2"];
+    commands.insert("reshard", reshard.map(ToOwned::to_owned).to_vec());
+    for (name, args) in commands {
+        let command = command(&args, &fixture.out("out"), None);
+        let (ended, renames) = durable::run(command, &fixture.place.path("outputs"), |_| ());
         ended.with(SUCCESS);
-        let trace = fs::read_to_string(trace).unwrap();
-        let lines: Vec<_> = trace.lines().filter(|line| line.ends_with("= 0")).collect();
-        let find = |from: usize, words: &[&str]| {
-            let is = |line: &&str| words.iter().all(|words| line.contains(words));
-            let found = lines[from..].iter().position(is);
-            from + found.unwrap_or_else(|| panic!("{name}: no {words:?} after line {from} of\n{trace}"))
-        };
-        let outputs = fixture.place.path("outputs").canonicalize().unwrap();
-        let out = word(&outputs.join("out"));
-        let published = lines.iter().rposition(|line| {
-            (line.contains("rename") || line.contains("link")) && line.contains(&format!("{out}\""))
-        });
-        let published = published.unwrap_or_else(|| panic!("{name}: no rename in\n{trace}"));
-        assert!(find(0, &["fsync(", "partial"]) < published, "{name} renames what is not synced:\n{trace}");
-        find(published, &["fsync(", &format!("<{}>", outputs.display())]);
+        assert!(renames > 0, "{name} gives nothing its name");
         fixture.clear();
     }
+}
+
+/// Checkpoints, the log up to each of them, the model before the summary; and what is moved when a run goes on after its
+/// end, or starts over.
+#[test]
+fn a_training_makes_its_files_durable_in_time() {
+    let fixture = Fixture::new(100);
+    let run = fixture.place.path("outputs/run");
+    let (log, summary) = (run.join("metrics.jsonl"), run.join("summary.json"));
+    let sets = ["train.batch_size=20", "train.log_every_steps=1", "eval.every_steps=2", "device.ranks=2"];
+    for (start, incremental, max_steps, checkpoints) in [
+        (None, "false", "6", vec![2, 4, 6]),
+        (Some("--resume"), "true", "9", vec![8]),
+        (Some("--restart"), "true", "7", vec![2, 4, 6]),
+    ] {
+        let max_steps = format!("train.max_steps={max_steps}");
+        let incremental = format!("checkpoint.incremental={incremental}");
+        let sets = [&sets[..], &[&max_steps, &incremental]].concat();
+        let more: Vec<_> = sets.into_iter().flat_map(|set| ["--set", set]).chain(start).collect();
+        let command = training(&fixture, None, &more);
+        let (mut synced, mut found) = (String::new(), Vec::new());
+        let lines = |text: &str, last_step: u64| {
+            let step =
+                |line: &&str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64();
+            text.lines().filter(|line| step(line) <= Some(last_step)).count()
+        };
+        let (ended, _) = durable::run(command, &fixture.place.path("outputs"), |call| match call {
+            Call::Sync(path) if path == log => synced = fs::read_to_string(&log).unwrap(),
+            Call::Rename { to } if to == summary => {
+                assert!(run.join("model/model.json").exists(), "the summary comes before the model");
+                assert_eq!(synced, fs::read_to_string(&log).unwrap(), "the log was not synced");
+            }
+            Call::Rename { to } => {
+                let name = to.file_name().unwrap().to_str().unwrap();
+                let Some(step) = name.strip_prefix("step-").and_then(|step| step.parse().ok()) else {
+                    return;
+                };
+                let written = fs::read_to_string(&log).unwrap();
+                let (synced, written) = (lines(&synced, step), lines(&written, step));
+                assert_eq!(synced, written, "lines of the log that {name} builds on");
+                found.push(step);
+            }
+            Call::Sync(_) => {}
+        });
+        ended.with(SUCCESS);
+        assert_eq!(found, checkpoints);
+    }
+    fixture.has(&["run"]);
 }
 
 #[test]

@@ -10,10 +10,10 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+pub(crate) mod durable;
 pub(crate) mod films;
-pub(crate) mod python;
-
 pub(crate) mod process;
+pub(crate) mod python;
 pub(crate) mod seccomp;
 
 /// How the process ends; `rankine --help` documents the numbers.

@@ -21,14 +21,14 @@ pub(crate) const NO_FLOCK: [i32; 3] = [libc::ENOSYS, libc::ENOLCK, libc::EOPNOTS
 
 /// Lets system calls of a command fail, and those of all processes that it starts.
 pub(crate) fn refuse(command: &mut Command, refused: &[Refused]) {
-    let mut filter = filter(refused);
+    let mut filter = refusing(refused);
     // SAFETY: the closure neither allocates nor takes locks: it makes system calls alone.
     unsafe { command.pre_exec(move || install(&mut filter)) };
 }
 
 /// Lets system calls of this thread fail from now on, and those of the threads that it starts.
 pub(crate) fn refuse_in_this_thread(refused: &[Refused]) {
-    install(&mut filter(refused)).expect("the kernel takes a filter");
+    install(&mut refusing(refused)).expect("the kernel takes a filter");
 }
 
 fn install(filter: &mut [sock_filter]) -> io::Result<()> {
@@ -41,18 +41,20 @@ fn install(filter: &mut [sock_filter]) -> io::Result<()> {
     if installed { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The filter's instructions: each refused call returns its error, all others are made.
-fn filter(refused: &[Refused]) -> Vec<sock_filter> {
+/// A filter under which each refused call returns its error.
+fn refusing(refused: &[Refused]) -> Vec<sock_filter> {
+    let fails = |errno: i32| libc::SECCOMP_RET_ERRNO | (errno as u32 & libc::SECCOMP_RET_DATA);
+    filter(refused.iter().map(|Refused { call, errno }| (*call, fails(*errno))))
+}
+
+/// The instructions of a filter that does something at some calls; all others are made.
+pub(super) fn filter(actions: impl Iterator<Item = (c_long, u32)>) -> Vec<sock_filter> {
     let instruction = |code: u32, jf: u8, k: u32| sock_filter { code: code as u16, jt: 0, jf, k };
     // The number of the call is the first field of `struct seccomp_data`.
     let mut filter = vec![instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
-    for Refused { call, errno } in refused {
-        filter.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, *call as u32));
-        filter.push(instruction(
-            libc::BPF_RET | libc::BPF_K,
-            0,
-            libc::SECCOMP_RET_ERRNO | (*errno as u32 & libc::SECCOMP_RET_DATA),
-        ));
+    for (call, action) in actions {
+        filter.push(instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32));
+        filter.push(instruction(libc::BPF_RET | libc::BPF_K, 0, action));
     }
     filter.push(instruction(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW));
     filter
