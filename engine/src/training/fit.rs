@@ -559,6 +559,8 @@ impl Fit<'_> {
             return Ok(None);
         }
         let began = Instant::now();
+        // The first batch may be long in coming.
+        self.processes.does(Phase::Evaluating, step);
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
         let (heads, ids_out_of_range) =
