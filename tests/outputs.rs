@@ -406,8 +406,8 @@ fn what_has_its_final_name_is_durable() {
     }
 }
 
-/// Checkpoints, the log up to each of them, the model before the summary; and what is moved when a run goes on after its
-/// end, or starts over.
+/// Checkpoints, the log up to each of them, the model before the summary; and what is moved when a run goes on after
+/// its end, or starts over.
 #[test]
 fn a_training_makes_its_files_durable_in_time() {
     let fixture = Fixture::new(100);

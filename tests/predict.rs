@@ -159,6 +159,29 @@ fn csv_of_several_labels_is_scored_as_its_dataset_is() {
     assert!(expected.starts_with("row,rating,bought\n1,0."), "{}", &expected[..60]);
     assert_eq!(expected.lines().count(), 1 + EVAL);
     assert!(predict("raw.csv", &[&eval]) == expected, "raw rows are scored unlike their dataset");
+    // Each head's column has its predictions: they give the AUC and the log loss that training found.
+    for (head, name) in ["rating", "bought"].into_iter().enumerate() {
+        let (mut predictions, mut labels, mut weights) = (Vec::new(), Vec::new(), Vec::new());
+        for (row, line) in rows[TRAIN..].iter().zip(expected.lines().skip(1)) {
+            let (fields, predicted): (Vec<_>, Vec<_>) = (row.split(',').collect(), line.split(',').collect());
+            // A missing rating is masked, and one of at least 4 is a 1.
+            let Ok(value) = fields[head].parse::<u64>() else { continue };
+            predictions.push((0, predicted[1 + head].parse::<f64>().unwrap()));
+            labels.push(value >= [4, 1][head]);
+            weights.push(fields[2].parse::<f64>().unwrap());
+        }
+        let losses =
+            predictions.iter().zip(&labels).zip(&weights).map(|(((_, probability), label), weight)| {
+                -weight * if *label { probability.ln() } else { (1.0 - probability).ln() }
+            });
+        let log_loss = losses.sum::<f64>() / weights.iter().sum::<f64>();
+        let judged = &summary(&place, "run")["eval"]["heads"][name];
+        // Sums of 1300 numbers of double precision, in other orders.
+        let is =
+            |key: &str, found: f64| (judged[key].as_f64().unwrap() - found).abs() <= 1300.0 * f64::EPSILON;
+        assert!(is("auc", auc(&predictions, &labels, &weights)), "{name}: {judged:#}");
+        assert!(is("log_loss", log_loss), "{name}: {log_loss}, and {judged:#}");
+    }
     // New rows have neither labels nor weights, and their columns may stand in another order.
     let new = rows[TRAIN..].iter().map(|row| {
         let fields: Vec<_> = row.split(',').collect();
@@ -324,6 +347,49 @@ fn unknown_categories_are_counted_as_distinct_values_and_as_lookups() {
     let words =
         "unknown categories: in train 2 distinct values, 2 look-ups; in eval 2 distinct values, 4 look-ups\n";
     assert!(ended.stdout.ends_with(words), "{}", ended.stdout);
+}
+
+/// Every look-up counts, also several in one bag; and the first row that has one is named, whatever its column.
+#[test]
+fn unknown_categories_of_a_bag_are_counted_one_by_one() {
+    const SCHEMA: &str = "\
+label = { column = 'liked' }
+categorical = [
+    { column = 'shop', vocabulary = { kind = 'exact' } },
+    { column = 'tags', separator = '|', vocabulary = { kind = 'exact' } },
+]
+";
+    let place = Place::new();
+    let known: String =
+        (0..200).map(|row| format!("{},s{},t{}|t{}\n", row % 2, row % 3, row % 4, row % 5)).collect();
+    let log = place.file("log.csv", format!("liked,shop,tags\n{known}"));
+    let new = place.file("new.csv", "liked,shop,tags\n1,s0,t0\n0,s1,x|t0|y|x\n1,z,t1|t2\n0,s2,y|x\n");
+    let (schema, data) = (place.file("schema.toml", SCHEMA), place.word("data"));
+    run(["convert", "csv", &log, "--schema", &schema, "--eval", &new, "--out", &data]).with(SUCCESS);
+    train(&place, &job(&place), "run", &["model.bottom_mlp=[]"]).with(SUCCESS);
+    let run_dir = place.word("run");
+    let predict = |args: &[&str]| {
+        let out = place.word("out.csv");
+        run([&["predict", "--run", &run_dir, "--out", &out, "--json"], args].concat())
+    };
+    let told = predict(&[&new]).with(SUCCESS).json();
+    let expected = serde_json::json!({
+        "shop": { "distinct_values": 1, "lookups": 1 },
+        "tags": { "distinct_values": 2, "lookups": 5 },
+    });
+    assert_eq!(told["unknown"], expected);
+    let told = predict(&["--data", &data]).with(SUCCESS).json();
+    assert_eq!(
+        (&told["unknown"]["shop"]["lookups"], &told["unknown"]["tags"]["lookups"]),
+        (&1.into(), &5.into())
+    );
+    let told = predict(&[&new, "--unknown", "skip"]).with(SUCCESS).json();
+    assert_eq!(
+        (&told["read"], &told["predicted"], &told["unknown_skipped"]),
+        (&4.into(), &1.into(), &3.into())
+    );
+    let words = ["row 2 has a category in column tags"];
+    predict(&[&new, "--unknown", "fail"]).with(BAD_DATA).says(&words);
 }
 
 #[test]

@@ -91,3 +91,92 @@ impl Losses {
         self.guard.check_any_written(self.steps)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::{LeftOut, NonFinite};
+    use crate::job;
+
+    fn losses(steps: u64, since_report: LossState) -> Losses {
+        let policy = job::Guard { non_finite: job::NonFinite::Skip, ..job::Guard::default() };
+        Losses::resumed(steps, since_report, Guard::resumed(&policy, GuardState::default(), false))
+    }
+
+    fn step(losses: &mut Losses, samples: usize, loss: f64, left_out: Option<LeftOut>) {
+        losses.began(samples);
+        losses.known(&StepOutcome { loss, left_out });
+    }
+
+    fn not_finite() -> Option<LeftOut> {
+        Some(LeftOut::NonFinite(NonFinite { loss: true, ..NonFinite::default() }))
+    }
+
+    /// All numbers here are sums of few powers of two, so that every operation is exact.
+    #[test]
+    fn each_sample_counts_once_whatever_its_batch() {
+        let mut losses = losses(0, LossState::default());
+        step(&mut losses, 6, 0.5, None);
+        // The last batch of an epoch is a short one.
+        step(&mut losses, 2, 2.5, None);
+        assert_eq!(losses.mean(), (6.0 * 0.5 + 2.0 * 2.5) / 8.0);
+        // The loss's scale leaves out the update alone: its loss is one.
+        step(&mut losses, 8, 3.0, Some(LeftOut::LossScale));
+        assert_eq!(losses.mean(), 2.0);
+        assert_eq!(losses.state(), LossState { sum: 32.0, samples: 16 });
+        assert_eq!(losses.last_mean(9.0), 2.0);
+    }
+
+    #[test]
+    fn losses_are_known_in_the_order_of_their_steps() {
+        let mut losses = losses(0, LossState::default());
+        losses.began(1);
+        losses.began(3);
+        assert!(losses.are_unknown());
+        losses.known(&StepOutcome { loss: 1.0, left_out: None });
+        assert!(!losses.are_unknown());
+        assert_eq!(losses.state(), LossState { sum: 1.0, samples: 1 });
+        losses.known(&StepOutcome { loss: 5.0, left_out: None });
+        assert_eq!(losses.state(), LossState { sum: 16.0, samples: 4 });
+    }
+
+    #[test]
+    fn skipped_steps_have_no_part_in_the_mean() {
+        let mut losses = losses(0, LossState::default());
+        step(&mut losses, 4, f64::NAN, not_finite());
+        assert!(!losses.are_unknown() && losses.mean().is_nan());
+        assert_eq!(losses.last_mean(0.75), 0.75);
+        step(&mut losses, 2, 1.5, None);
+        assert_eq!((losses.mean(), losses.last_mean(0.75)), (1.5, 1.5));
+        assert_eq!(losses.guard(), GuardState { skipped_steps: 1, in_a_row: 0 });
+        losses.check_end().expect("one step was written");
+    }
+
+    #[test]
+    fn a_report_begins_anew_and_a_resume_does_not() {
+        let mut before = losses(10, LossState::default());
+        step(&mut before, 4, 1.0, None);
+        let mut after = losses(11, before.state());
+        assert!(!after.are_unknown());
+        for losses in [&mut before, &mut after] {
+            step(losses, 4, 2.0, None);
+            assert_eq!(losses.mean(), 1.5);
+            losses.begin_anew();
+            assert!(losses.are_unknown());
+            assert_eq!(losses.state(), LossState::default());
+            step(losses, 1, 7.0, None);
+            assert_eq!(losses.mean(), 7.0);
+        }
+    }
+
+    /// A training all of whose steps were skipped has learnt nothing; one with a single good step has.
+    #[test]
+    fn only_a_training_without_any_written_step_fails_at_its_end() {
+        for (steps_before, fails) in [(0, true), (1, false)] {
+            let mut losses = losses(steps_before, LossState::default());
+            step(&mut losses, 1, f64::NAN, not_finite());
+            step(&mut losses, 1, f64::NAN, not_finite());
+            assert_eq!(losses.check_end().is_err(), fails, "{steps_before} steps before");
+        }
+    }
+}

@@ -44,7 +44,7 @@ impl RunDir {
     pub fn create(path: Option<&Path>, job: &Job) -> Result<Self, TrainError> {
         let path = match path {
             Some(path) => create_folders(path).map(|()| path.to_owned())?,
-            None => fresh(&job.name.to_string())?,
+            None => fresh(Path::new("runs"), &format!("{}-{}", job.name, Utc::now().compact()))?,
         };
         let lock = Lock::within(&path)?;
         if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
@@ -216,16 +216,13 @@ fn is_empty(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Makes a folder below `runs`: another one for each run, even for runs that begin in the same second.
-fn fresh(name: &str) -> Result<PathBuf, TrainError> {
-    let base = Path::new("runs").join(format!("{name}-{}", Utc::now().compact()));
-    let numbered = (2..).map(|number| {
-        let mut path = base.clone().into_os_string();
-        path.push(format!("-{number}"));
-        PathBuf::from(path)
-    });
-    create_folders(Path::new("runs"))?;
-    for path in std::iter::once(base.clone()).chain(numbered) {
+/// Makes a folder of this name below `runs`; with a number behind it where another run has the name, which may have
+/// begun in the same second.
+fn fresh(runs: &Path, name: &str) -> Result<PathBuf, TrainError> {
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    create_folders(runs)?;
+    for name in std::iter::once(name.to_owned()).chain(numbered) {
+        let path = runs.join(name);
         match fs::create_dir(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => (),
@@ -233,4 +230,20 @@ fn fresh(name: &str) -> Result<PathBuf, TrainError> {
         }
     }
     unreachable!("numbers do not run out")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_begin_at_the_same_time_have_folders_of_their_own() {
+        let place = tempfile::tempdir().expect("there is room");
+        let runs = place.path().join("made/runs");
+        for name in ["small-1", "small-1-2", "small-1-3"] {
+            let path = fresh(&runs, "small-1").expect("a folder can be made");
+            assert_eq!(path, runs.join(name));
+            assert!(path.is_dir());
+        }
+    }
 }

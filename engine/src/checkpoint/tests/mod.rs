@@ -256,10 +256,11 @@ impl Course {
     }
 
     /// The latest good checkpoint: it is that of a step that was told to be there, or a later one, and holds what the
-    /// model was then.
+    /// model was then. No folder has the name of a checkpoint and is none: nothing was damaged but by a failure.
     #[track_caller]
     fn check(&self, files: &Arc<dyn Files>, published: &[u64], what: &str) {
-        let (found, _) = latest(files, Path::new(DIR)).unwrap();
+        let (found, skipped) = latest(files, Path::new(DIR)).unwrap();
+        assert!(skipped.is_empty(), "{what}: {skipped:?}");
         let last = published.last().copied().unwrap_or(0);
         let Some(checkpoint) = found else {
             assert_eq!(last, 0, "{what}: step {last} was told to be there, and is gone");
@@ -555,6 +556,18 @@ fn without_a_usable_checkpoint_nothing_is_found() {
     assert!(matches!(&error, CheckpointError::NoneUsable { found, .. } if found.len() == 3), "{error}");
     let (_, empty) = simulated();
     assert!(matches!(latest(&empty, Path::new(DIR)), Ok((None, skipped)) if skipped.is_empty()));
+}
+
+/// A copy under another name would have training go on at a step that it was not at.
+#[test]
+fn a_checkpoint_of_another_step_than_its_name_says_is_passed_over() {
+    let (_, files) = three();
+    let at = |step| Path::new(DIR).join(step_name(step));
+    files.rename(&at(6), &at(8)).unwrap();
+    let (found, skipped) = latest(&files, Path::new(DIR)).unwrap();
+    assert_eq!(found.unwrap().manifest().train.step, 4);
+    let [Skipped { step: 8, why, .. }] = &skipped[..] else { panic!("{skipped:?}") };
+    assert!(why.to_string().contains("another step"), "{why}");
 }
 
 /// What cannot be read may be an addition: the whole checkpoint before it stays.

@@ -1,0 +1,397 @@
+//! What a training announces, logs and saves, in numbers that follow from its job and are worked out by hand.
+
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rankine::checkpoint::{Checkpoint, Disk, Files, list};
+use rankine::evaluation::EvalMetrics;
+use rankine::job::Job;
+use rankine::launch::{Patience, ProcessGroup};
+use rankine::training::{
+    Event, Observer, Progress, RunDir, Start, Stop, Stopped, Summary, TrainError, TrainOptions, train,
+};
+use support::process::Stalled;
+use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, told, weights};
+
+mod support;
+
+/// Eleven batches an epoch, the last one of a single sample.
+const SAMPLES: u64 = 1001;
+const BATCH: u64 = 100;
+const STEPS_AN_EPOCH: u64 = 11;
+const EVAL_SAMPLES: u64 = 400;
+
+/// A dataset, and a job that learns from it in the order of its samples.
+struct Runs {
+    place: Place,
+    job: String,
+}
+
+/// What an observer saw.
+#[derive(Debug, Default)]
+struct Seen {
+    announced: Vec<u64>,
+    steps: Vec<Progress>,
+    reports: Vec<Progress>,
+    evaluations: Vec<(u64, f64)>,
+    /// With the time when each was there.
+    checkpoints: Vec<(u64, Instant)>,
+}
+
+/// Sees what happens, and does something at each event.
+struct Watcher<F>(Seen, F);
+
+impl<F: FnMut(&Event<'_>) + Send> Observer for Watcher<F> {
+    fn observe(&mut self, event: Event<'_>) {
+        self.1(&event);
+        let Self(seen, _) = self;
+        match event {
+            Event::Started { samples, .. } => seen.announced.push(samples),
+            Event::Step(progress) => seen.steps.push(progress),
+            Event::Report(progress, _) => seen.reports.push(progress),
+            Event::Evaluated { step, heads } => {
+                let auc = EvalMetrics::from(heads).first.unwrap().auc.unwrap();
+                seen.evaluations.push((step, auc));
+            }
+            Event::Checkpointed { step, .. } => seen.checkpoints.push((step, Instant::now())),
+            _ => {}
+        }
+    }
+}
+
+impl Runs {
+    fn new() -> Self {
+        let place = Place::new();
+        generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
+        let text = format!(
+            "\
+name = \"small\"
+data.dir = {data:?}
+model = {{ kind = \"dlrm\", embedding_dim = 4, bottom_mlp = [16, 4], top_mlp = [16] }}
+optimizer.dense = {{ kind = \"sgd\", learning_rate = 0.5 }}
+optimizer.sparse = {{ kind = \"sgd\", learning_rate = 0.25 }}
+train = {{ batch_size = {BATCH}, log_every_steps = 4, shuffle = false }}
+eval.batch_size = 100
+",
+            data = place.word("data"),
+        );
+        let job = place.file("job.toml", text);
+        Self { place, job }
+    }
+
+    fn job(&self, sets: &[&str]) -> Job {
+        Job::load(Path::new(&self.job), sets).unwrap()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path(name)
+    }
+
+    /// Trains into a folder of that name, with options beside that.
+    fn try_train(
+        &self,
+        name: &str,
+        sets: &[&str],
+        options: TrainOptions<'_>,
+        act: impl FnMut(&Event<'_>) + Send,
+    ) -> (Seen, Result<Summary, TrainError>) {
+        let (path, mut watcher) = (self.path(name), Watcher(Seen::default(), act));
+        let options = TrainOptions { run_dir: Some(&path), ..options };
+        let trained = train(&self.job(sets), options, &mut watcher);
+        (watcher.0, trained.map(|(summary, _)| summary))
+    }
+
+    #[track_caller]
+    fn train(&self, name: &str, sets: &[&str]) -> (Seen, Summary) {
+        let (seen, summary) = self.try_train(name, sets, TrainOptions::default(), |_| ());
+        (seen, summary.unwrap())
+    }
+
+    #[track_caller]
+    fn resume(&self, name: &str, sets: &[&str]) -> (Seen, Summary) {
+        let options = TrainOptions { start: Start::Resume, ..TrainOptions::default() };
+        let (seen, summary) = self.try_train(name, sets, options, |_| ());
+        (seen, summary.unwrap())
+    }
+
+    /// The checkpoints of a run, the first one first, each with the step of the one that it is an addition to.
+    fn checkpoints(&self, name: &str) -> Vec<(u64, Option<u64>)> {
+        let files: Arc<dyn Files> = Arc::new(Disk);
+        let found = list(&*files, &RunDir::checkpoints_path(&self.path(name))).unwrap();
+        let base = |(step, path): &(u64, PathBuf)| {
+            let checkpoint = Checkpoint::open(&files, path).unwrap();
+            assert_eq!(checkpoint.manifest().train.step, *step);
+            (*step, checkpoint.base().map(|base| base.manifest().train.step))
+        };
+        found.iter().rev().map(base).collect()
+    }
+}
+
+#[test]
+fn samples_steps_and_epochs_are_counted() {
+    let runs = Runs::new();
+    for (epochs, max_steps, steps, samples) in [
+        (1, None, 11, 1001),
+        (3, None, 33, 3003),
+        (3, Some(5), 5, 500),
+        (3, Some(11), 11, 1001),
+        (3, Some(12), 12, 1101),
+        (3, Some(25), 25, 2302),
+        (2, Some(22), 22, 2002),
+        (2, Some(50), 22, 2002),
+    ] {
+        let name = format!("run-{epochs}-{max_steps:?}");
+        let most: Option<u64> = max_steps;
+        let mut sets = vec![format!("train.epochs={epochs}")];
+        sets.extend(most.map(|most| format!("train.max_steps={most}")));
+        let (seen, summary) = runs.train(&name, &sets.iter().map(|set| &**set).collect::<Vec<_>>());
+        assert_eq!(seen.announced, [samples], "{name}");
+        assert_eq!((summary.train.steps, summary.train.samples), (steps, samples), "{name}");
+        // Where both come to the same end, it is that of the epochs only once another batch was asked for.
+        let expected =
+            if most.is_some_and(|most| most <= steps) { Stopped::MaxSteps } else { Stopped::Epochs };
+        assert_eq!(summary.train.stopped, expected, "{name}");
+        let expected = (0..steps).map(|before| {
+            let (epoch, batch) = (before / STEPS_AN_EPOCH, before % STEPS_AN_EPOCH);
+            (before + 1, epoch, epoch * SAMPLES + SAMPLES.min((batch + 1) * BATCH))
+        });
+        let found = seen.steps.iter().map(|progress| (progress.step, progress.epoch, progress.samples));
+        assert!(found.eq(expected), "{name}");
+        let reports = seen.reports.iter().map(|progress| progress.step);
+        assert!(reports.eq((1..=steps / 4).map(|report| 4 * report)), "{name}");
+        assert_eq!(seen.evaluations.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [steps], "{name}");
+    }
+}
+
+#[test]
+fn the_last_step_is_evaluated_once() {
+    let runs = Runs::new();
+    for (every, expected) in [(10, vec![10, 20, 22]), (11, vec![11, 22]), (50, vec![22])] {
+        let name = format!("every-{every}");
+        let (seen, summary) = runs.train(&name, &["train.epochs=2", &format!("eval.every_steps={every}")]);
+        assert_eq!(seen.evaluations.iter().map(|(step, _)| *step).collect::<Vec<_>>(), expected);
+        let last = seen.evaluations.last().map(|(_, auc)| *auc);
+        assert_eq!(summary.eval.unwrap().metrics.first.unwrap().auc, last);
+    }
+}
+
+/// Both learning rates are those of the job times the schedule's factor at each step.
+#[test]
+fn rates_follow_the_schedule() {
+    let runs = Runs::new();
+    let schedule = "optimizer.schedule={ kind = 'warmup-polynomial', warmup_steps = 4, decay_start_step = 6, \
+                    decay_steps = 8, power = 3, end_factor = 0.125 }";
+    let (seen, _) =
+        runs.train("run", &["train.max_steps=16", "train.log_every_steps=1", "train.epochs=2", schedule]);
+    let eighths = |left: u32| f64::from(left.pow(3)) / 512.0;
+    let factors = [
+        [0.25, 0.5, 0.75, 1.0].to_vec(),
+        [1.0, 1.0].to_vec(),
+        [7, 6, 5, 4].map(eighths).to_vec(),
+        [0.125; 6].to_vec(),
+    ]
+    .concat();
+    let log = json_lines(&runs.path("run/metrics.jsonl"));
+    let log: Vec<_> = log.iter().filter(|line| line["kind"] == "train").collect();
+    assert_eq!((seen.steps.len(), log.len(), factors.len()), (16, 16, 16));
+    for ((progress, line), factor) in seen.steps.iter().zip(log).zip(factors) {
+        let found = [progress.dense_learning_rate, progress.sparse_learning_rate];
+        // The power may be a unit in the last place off, and so may each product.
+        for (found, rate) in found.into_iter().zip([0.5, 0.25]) {
+            assert!((found - rate * factor).abs() <= 4.0 * f64::EPSILON * rate, "{progress:?}, and {factor}");
+        }
+        assert_eq!(line["dense_learning_rate"], found[0]);
+        assert_eq!(line["sparse_learning_rate"], found[1]);
+    }
+}
+
+/// What is logged is what is learnt by: at a factor of 0 nothing changes any more, and at any other something does.
+#[test]
+fn the_schedule_is_the_one_of_each_step() {
+    let runs = Runs::new();
+    let after = |steps: u64| {
+        let (name, most) = (format!("after-{steps}"), format!("train.max_steps={steps}"));
+        runs.train(&name, &[&most, "optimizer.schedule={ kind = 'step', every_steps = 3, factor = 0 }"]);
+        weights(&runs.place, &name)
+    };
+    let [two, three, four] = [2, 3, 4].map(after);
+    assert!(two != three && three == four);
+}
+
+/// A report's loss is the mean over the samples since the last one, a resume between them or not: the last batch of an
+/// epoch, of one sample, counts as one. An untrained model's is what its evaluation on the same samples says.
+#[test]
+fn losses_are_means_over_samples() {
+    let runs = Runs::new();
+    let (single, _) = runs.train("single", &["train.epochs=2", "train.log_every_steps=1"]);
+    let losses: Vec<_> = single.reports.iter().map(|report| report.loss).collect();
+    let size = |step: usize| if (step as u64).is_multiple_of(STEPS_AN_EPOCH) { 1.0 } else { BATCH as f64 };
+    // Of the steps from one to another.
+    let mean = |first: usize, last: usize| {
+        let (sum, samples) = (first..=last).fold((0.0, 0.0), |(sum, samples), step| {
+            (sum + losses[step - 1] * size(step), samples + size(step))
+        });
+        sum / samples
+    };
+    // Each of 4 products and sums, and the quotient, is rounded once, on either side.
+    let is = |found: f64, expected: f64| (found - expected).abs() <= 20.0 * f64::EPSILON * expected;
+    let check = |seen: &Seen, reports: &[usize], summary: &Summary| {
+        assert_eq!(seen.reports.iter().map(|report| report.step as usize).collect::<Vec<_>>(), reports);
+        for report in &seen.reports {
+            let step = report.step as usize;
+            assert!(is(report.loss, mean(step - 3, step)), "{report:?}");
+        }
+        assert!(is(summary.train.loss, mean(21, 22)), "{}", summary.train.loss);
+    };
+    let (seen, summary) = runs.train("fours", &["train.epochs=2"]);
+    check(&seen, &[4, 8, 12, 16, 20], &summary);
+    // Saved in the middle of what a report is of: at step 6 for that of step 8.
+    let sets = ["train.epochs=2", "checkpoint.every_steps=6"];
+    runs.train("resumed", &[&sets[..], &["train.max_steps=7"]].concat());
+    let (seen, summary) = runs.resume("resumed", &sets);
+    assert_eq!(seen.steps[0].step, 7);
+    check(&seen, &[8, 12, 16, 20], &summary);
+
+    // Rates so small that no weight changes.
+    let still = ["optimizer.dense.learning_rate=1e-30", "optimizer.sparse.learning_rate=1e-30"];
+    let (seen, _) = runs.train("still", &[&still[..], &["train.log_every_steps=11"]].concat());
+    let (run_dir, data) = (runs.place.word("still"), runs.place.word("data"));
+    let judged =
+        run(["eval", "--run", &run_dir, "--data", &data, "--part", "train", "--json"]).with(SUCCESS).json();
+    let (found, expected) = (seen.reports[0].loss, judged["log_loss"].as_f64().unwrap());
+    // Products of single precision over at most 25 terms, in an order that follows from the batch: logits of about 1
+    // are off by 25 * 2^-24, and a loss by no more than its logit.
+    assert!((found - expected).abs() < 25.0 * 2f64.powi(-24), "{found} and {expected}");
+}
+
+/// The target is reached where the AUC is the target, and not below it.
+#[test]
+fn training_ends_at_its_target() {
+    let runs = Runs::new();
+    let common = [
+        "train.epochs=20",
+        "optimizer.dense={ kind = 'adagrad', learning_rate = 0.03 }",
+        "optimizer.sparse={ kind = 'adagrad', learning_rate = 0.1 }",
+        "eval.every_steps=20",
+        "checkpoint.every_steps=20",
+    ];
+    let (seen, _) = runs.train("all", &common);
+    // The second evaluation that is better than chance and all before it: targets are above 0.5.
+    let is_best = |at: &usize| seen.evaluations[..*at].iter().all(|(_, auc)| *auc < seen.evaluations[*at].1);
+    let mut best = (0..seen.evaluations.len()).filter(is_best).filter(|at| seen.evaluations[*at].1 > 0.5);
+    let at = best.nth(1).unwrap();
+    let (step, auc) = seen.evaluations[at];
+    let target = format!("eval.target_auc={auc:?}");
+    let sets = [&common[..], &[&target]].concat();
+    let (seen, summary) = runs.train("exact", &sets);
+    assert_eq!((summary.train.stopped, summary.train.steps), (Stopped::TargetAuc, step));
+    assert_eq!(seen.evaluations.last(), Some(&(step, auc)));
+    // Nothing is left to do, whether the run is finished or was killed right before it was.
+    let (seen, again) = runs.resume("exact", &sets);
+    assert!(seen.announced.is_empty() && again == summary);
+    std::fs::remove_file(RunDir::summary_path(&runs.path("exact"))).unwrap();
+    let (seen, again) = runs.resume("exact", &sets);
+    assert!(seen.steps.is_empty());
+    assert_eq!((again.train.stopped, again.train.steps), (Stopped::TargetAuc, step));
+
+    let above = format!("eval.target_auc={:?}", auc.next_up());
+    let (seen, _) = runs.train("above", &[&common[..], &[&above]].concat());
+    assert!(seen.steps.len() as u64 > step);
+}
+
+/// Between two checkpoints there are as many minutes as the job says.
+#[test]
+fn checkpoints_are_taken_by_the_clock() {
+    const PERIOD: Duration = Duration::from_millis(300);
+    let runs = Runs::new();
+    let (stop, began, mut taken) = (Stop::default(), Instant::now(), 0);
+    let options = TrainOptions { stop: Some(&stop), ..TrainOptions::default() };
+    let sets = ["train.epochs=1000000", "checkpoint.every_minutes=0.005"];
+    let (seen, ended) = runs.try_train("run", &sets, options, |event| {
+        taken += usize::from(matches!(event, Event::Checkpointed { .. }));
+        // An hour in place of a minute would take 18 s.
+        if taken == 2 || began.elapsed() > 30 * PERIOD {
+            stop.ask();
+        }
+    });
+    assert!(matches!(ended, Err(TrainError::Interrupted { .. })));
+    let times: Vec<_> = seen.checkpoints.iter().map(|(_, time)| *time - began).collect();
+    assert!(times.len() >= 2 && times[0] >= PERIOD && times[1] >= 2 * PERIOD, "{times:?}");
+    assert!(times[1] < 20 * PERIOD, "{times:?}");
+    assert!(seen.checkpoints[0].0 < seen.checkpoints[1].0);
+}
+
+#[test]
+fn some_checkpoints_are_whole_and_the_last_ones_stay() {
+    let runs = Runs::new();
+    let every = ["train.epochs=2", "train.max_steps=18", "checkpoint.every_steps=2"];
+    let saved = |name: &str, sets: &[&str]| {
+        let (seen, _) = runs.train(name, &[&every[..], sets].concat());
+        let steps: Vec<_> = seen.checkpoints.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, [2, 4, 6, 8, 10, 12, 14, 16, 18], "{name}");
+        runs.checkpoints(name)
+    };
+    let (all, incremental) = ("checkpoint.keep=100", "checkpoint.incremental=true");
+    let thirds = saved("thirds", &[all, incremental, "checkpoint.full_every=3"]);
+    let groups = |whole: u64| [(whole, None), (whole + 2, Some(whole)), (whole + 4, Some(whole))];
+    assert_eq!(thirds, [2, 8, 14].map(groups).concat());
+    let whole = [2, 4, 6, 8, 10, 12, 14, 16, 18].map(|step| (step, None));
+    assert_eq!(saved("each", &[all, incremental, "checkpoint.full_every=1"]), whole);
+    assert_eq!(saved("plain", &[all, "checkpoint.full_every=3"]), whole);
+    assert_eq!(saved("two", &["checkpoint.keep=2"]), [(16, None), (18, None)]);
+    assert_eq!(saved("one", &["checkpoint.keep=1"]), [(18, None)]);
+    // What the last one is an addition to stays beside it.
+    let kept = saved("added", &["checkpoint.keep=1", incremental, "checkpoint.full_every=4"]);
+    assert_eq!(kept, [(18, None)]);
+    let kept = saved("base", &["checkpoint.keep=1", incremental, "checkpoint.full_every=5"]);
+    assert_eq!(kept, [(12, None), (18, Some(12))]);
+    // Whoever goes on does not know which rows were updated before.
+    let sets = [&every[..], &[all, incremental, "checkpoint.full_every=3", "train.max_steps=22"]].concat();
+    runs.resume("thirds", &sets);
+    assert_eq!(runs.checkpoints("thirds")[9..], [(20, None), (22, Some(20))]);
+}
+
+/// What the watch over a training says of an evaluation that hangs, where it begins and in the middle.
+#[test]
+fn an_evaluation_that_hangs_is_called_one() {
+    let patience = Patience {
+        silence: Duration::from_secs(60),
+        standstill: Duration::from_millis(300),
+        grace: Duration::from_millis(50),
+    };
+    let runs = Runs::new();
+    let eval = runs.place.word("data/eval/00000.blocks");
+    for begins in [true, false] {
+        let (stalled, said) = (Arc::<Mutex<Option<Stalled>>>::default(), Arc::<Mutex<String>>::default());
+        let end = {
+            let (stalled, said) = (Arc::clone(&stalled), Arc::clone(&said));
+            move |failure: &rankine::launch::Failure, _: &rankine::launch::Activity| {
+                said.lock().unwrap().clone_from(&failure.words);
+                *stalled.lock().unwrap() = None;
+            }
+        };
+        let processes = ProcessGroup::watched_alone(patience, end).unwrap();
+        let options = TrainOptions { processes: Some(&processes), ..TrainOptions::default() };
+        let mut has_leases = true;
+        let (_, trained) = runs.try_train(&format!("begins-{begins}"), &[], options, |event| match event {
+            Event::Step(Progress { step: STEPS_AN_EPOCH, .. }) if begins => {
+                *stalled.lock().unwrap() = Stalled::new(&eval);
+                has_leases = stalled.lock().unwrap().is_some();
+            }
+            Event::Evaluating { samples: 200, .. } if !begins => thread::sleep(Duration::from_millis(900)),
+            _ => {}
+        });
+        trained.unwrap();
+        if !has_leases {
+            told("skipped: this file system has no leases");
+            continue;
+        }
+        let said = said.lock().unwrap();
+        let expected = "rank 0 has made no progress for 0 s in an evaluation, at step 11: it hangs";
+        assert!(said.starts_with(expected), "{said}");
+    }
+}
