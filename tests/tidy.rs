@@ -223,6 +223,22 @@ fn planted_bugs_fit_the_sources() {
     assert!(wrong.is_empty(), "{} planted bugs do not fit:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Cargo gives a crate all features that anything in a build asks for. What a dependency of tests alone asked of
+/// serde_json would give tests JSON in another order than users get.
+#[test]
+fn json_has_the_same_order_in_tests_and_releases() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("it is readable");
+    let manifest: toml::Table = manifest.parse().expect("it is TOML");
+    let keeps_order = |name: &str| {
+        let features = manifest["workspace"]["dependencies"][name]["features"].as_array();
+        features
+            .expect("features are a list")
+            .iter()
+            .any(|feature| feature.as_str() == Some("preserve_order"))
+    };
+    assert_eq!(keeps_order("schemars"), keeps_order("serde_json"));
+}
+
 #[test]
 fn each_rule_finds_what_it_is_for() {
     let complaints = |name: &str, text: &str| violations(name, text).len();
