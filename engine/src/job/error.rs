@@ -4,6 +4,8 @@ use std::fmt::{self, Display};
 use std::io;
 use std::path::PathBuf;
 
+use unicode_width::UnicodeWidthStr;
+
 use super::tree::Origin;
 
 /// Why there is no job. Its `Display` is the whole message, of several lines.
@@ -17,6 +19,9 @@ pub enum JobError {
         /// The operating system's own words.
         source: io::Error,
     },
+    /// There is no text to read: a pipe, a device, or a file that is too long or not UTF-8.
+    #[error("cannot read the job file: {0}")]
+    NotText(String),
     /// The file, or a `--set`, is not a job.
     #[error("{}", Listed(.0))]
     Invalid(Vec<Problem>),
@@ -26,7 +31,7 @@ impl JobError {
     /// What is wrong, piece by piece; nothing where the file cannot be read at all.
     pub fn problems(&self) -> &[Problem] {
         match self {
-            Self::Read { .. } => &[],
+            Self::Read { .. } | Self::NotText(_) => &[],
             Self::Invalid(problems) => problems,
         }
     }
@@ -153,6 +158,7 @@ struct Excerpt {
     line: String,
     /// What stands before the carets: as wide as what stands before the place.
     indent: String,
+    /// Columns of a terminal.
     carets: usize,
 }
 
@@ -177,17 +183,20 @@ impl Excerpt {
         let to = floor_char_boundary(text, start + BYTES_BEHIND).min(line_end).max(start);
         let (cut_before, cut_behind) =
             (if from > line_start { "..." } else { "" }, if to < line_end { "..." } else { "" });
-        let before = &text[from..start];
-        let blank = |c| if c == '\t' { '\t' } else { ' ' };
         let end = floor_char_boundary(text, end).clamp(start, to);
         Some(Self {
             line_number: text[..start].matches('\n').count() + 1,
             column: text[line_start..start].chars().count() + 1,
             line: format!("{cut_before}{}{cut_behind}", printable(&text[from..to])),
-            indent: cut_before.chars().map(|_| ' ').chain(before.chars().map(blank)).collect(),
-            carets: text[start..end].chars().count().max(1),
+            indent: blank(&format!("{cut_before}{}", printable(&text[from..start]))),
+            carets: printable(&text[start..end]).width().max(1),
         })
     }
+}
+
+/// White space that takes as many columns of a terminal as `text` does. Tabs stay, whose width depends on the place.
+fn blank(text: &str) -> String {
+    text.split('\t').map(|piece| " ".repeat(piece.width())).collect::<Vec<_>>().join("\t")
 }
 
 /// A job file may come from anywhere, and its control characters shall not reach the terminal.

@@ -24,7 +24,6 @@
 //! # Ok::<(), rankine::job::JobError>(())
 //! ```
 
-use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -137,5 +136,8 @@ impl Job {
 
 /// Reads a job file's text.
 fn read_text(path: &Path) -> Result<String, JobError> {
-    fs::read_to_string(path).map_err(|source| JobError::Read { path: path.to_owned(), source })
+    rankine_reader::files::read_text(path).map_err(|error| match error {
+        rankine_reader::Error::Io { source, .. } => JobError::Read { path: path.to_owned(), source },
+        error => JobError::NotText(error.to_string()),
+    })
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rankine_reader::io::IoMode;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value};
 use super::schedule::Schedule;
 use super::tests::jobs_in_configs;
 use super::typed::KIND;
-use super::{Job, Model, fs};
+use super::{Job, Model};
 
 /// Set, it lets the test write the documents instead of comparing them.
 const BLESS: &str = "RANKINE_BLESS";

@@ -1,11 +1,12 @@
 //! The job file from outside: what is read, what is refused and in which words.
 
-use rankine_reader::raw::{RawDense, RawIds};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use rankine_embedding::Topology;
 use rankine_reader::io::IoMode;
+use rankine_reader::raw::{RawDense, RawIds};
 
 use super::*;
 
@@ -190,6 +191,27 @@ job.toml:1:9: `name`: the name contains a slash, and it names the folders of the
   |
 1 | \tname = \"a/b\"
   | \t       ^^^^^",
+        ),
+        // Wide characters take two columns, and an accent that combines takes none.
+        (
+            "name = \"criteo\"",
+            "name = \"\u{6f22}\u{5b57}e\u{301}/\"",
+            "\
+job.toml:1:8: `name`: the name contains a slash, and it names the folders of the job's runs
+  |
+1 | name = \"\u{6f22}\u{5b57}e\u{301}/\"
+  |        ^^^^^^^^",
+        ),
+        (
+            "[data]\ndir = \"data/criteo\"",
+            "data = { dir = \"\u{6f22}\u{5b57}e\u{301}\u{1f600}\", dirr = 1 }",
+            "\
+job.toml:4:25: unknown key `dirr` in [data]
+  |
+4 | data = { dir = \"\u{6f22}\u{5b57}e\u{301}\u{1f600}\", dirr = 1 }
+  |                           ^^^^
+  = did you mean `dir`?
+  = known keys: dir, shape, raw, generate",
         ),
         ("name = \"criteo\"", "", "job.toml: the key `name` is missing"),
         (

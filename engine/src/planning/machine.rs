@@ -62,8 +62,12 @@ pub fn read_machine(
             KNOWN.join(" nor ")
         ));
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| format!("cannot read the machine's file {}: {error}", path.display()))?;
+    let text = rankine_reader::files::read_text(path).map_err(|error| match error {
+        rankine_reader::Error::Io { source, .. } => {
+            format!("cannot read the machine's file {}: {source}", path.display())
+        }
+        error => format!("cannot read the machine's file: {error}"),
+    })?;
     parse(&text, known).map_err(|what| format!("{}: {what}", path.display()))
 }
 
@@ -273,7 +277,11 @@ mod tests {
         }
         assert!(read_machine("h20").unwrap_err().contains("neither cpu nor h200 nor the path"));
         assert!(
-            read_machine("no/such.toml").unwrap_err().contains("cannot read the machine's file no/such.toml")
+            read_machine("no/such.toml")
+                .unwrap_err()
+                .contains("cannot read the machine's file no/such.toml: No such")
         );
+        let endless = read_machine("/dev/zero").unwrap_err();
+        assert!(endless.contains("cannot read the machine's file: /dev/zero is a device"), "{endless}");
     }
 }
