@@ -1,10 +1,11 @@
 //! Who this process is.
 
 use std::fmt;
+use std::num::NonZeroU16;
 
 use super::address::{Address, first_host};
 use super::error::LaunchError;
-use super::source::{Environment, Launcher, Says};
+use super::source::{Environment, Launcher, Says, check_ranks};
 
 /// The variable of a job's id.
 const JOB_ID: &str = "RANKINE_JOB_ID";
@@ -123,6 +124,7 @@ fn who(wanted: &Wanted, environment: &Environment<'_>) -> Result<(Launcher, Says
         if let Some(why) = why {
             return Err(LaunchError::Invalid { name: "--rank".into(), value: rank.to_string(), why });
         }
+        check_ranks("--ranks", ranks)?;
         said.push((Launcher::None, Says { rank, ranks, ..alone }));
     }
     match wanted.launcher {
@@ -169,11 +171,11 @@ fn address(
         let Some(host) = environment(host) else { return Ok(None) };
         let port = match environment(port) {
             None => Address::PORT,
-            Some(value) => value.trim().parse().map_err(|_| LaunchError::Invalid {
-                name: port.into(),
-                value,
-                why: "it must be a TCP port".into(),
-            })?,
+            Some(value) => {
+                let why = || "it must be a TCP port, from 1 to 65535".into();
+                let parsed: Result<NonZeroU16, _> = value.trim().parse();
+                parsed.map_err(|_| LaunchError::Invalid { name: port.into(), value, why: why() })?.get()
+            }
         };
         Ok(Some(Address { host: host.trim().into(), port }))
     };
@@ -331,6 +333,14 @@ mod tests {
         assert_eq!(find(other, &alone).unwrap().rank, 1);
         let wrong = Wanted { rank: Some((3, 3)), ..alone };
         assert!(find("", &wrong).unwrap_err().to_string().contains("below --ranks, which is 3"));
+        let many = Wanted { rank: Some((0, 4_000_000_000)), ..wanted.clone() };
+        let refused = find("", &many).unwrap_err().to_string();
+        assert!(
+            refused.contains("--ranks is `4000000000`: there can be 4096 processes at most"),
+            "{refused}"
+        );
+        let most = Wanted { rank: Some((4095, 4096)), ..wanted.clone() };
+        assert_eq!(find("", &most).unwrap().ranks, 4096);
         let both = Wanted { launcher: Some(Launcher::Torchrun), ..wanted };
         assert!(find(other, &both).unwrap_err().to_string().contains("--launcher torchrun says it"));
     }
@@ -345,6 +355,21 @@ mod tests {
             ("RANK=x WORLD_SIZE=2", "RANK is `x`: it must be one number"),
             ("PET_NNODES=2:4 PET_NODE_RANK=0", "PET_NNODES is `2:4`: it must be one number"),
             ("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=p", "MASTER_PORT is `p`: it must be a TCP port"),
+            (
+                "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=0",
+                "MASTER_PORT is `0`: it must be a TCP port, from 1",
+            ),
+            (
+                "RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65536",
+                "MASTER_PORT is `65536`: it must be a TCP port",
+            ),
+            ("RANK=0 WORLD_SIZE=4097", "WORLD_SIZE is `4097`: there can be 4096 processes at most"),
+            ("RANK=0 WORLD_SIZE=99999999999 MASTER_ADDR=a", "WORLD_SIZE is `99999999999`: there can be 4096"),
+            ("PMI_RANK=7 PMI_SIZE=5000", "PMI_SIZE is `5000`: there can be 4096"),
+            (
+                "RANK=0 WORLD_SIZE=99999999999999999999999",
+                "WORLD_SIZE is `99999999999999999999999`: it must be one",
+            ),
             ("RANK=0 WORLD_SIZE=2 LOCAL_RANK=0", "set MASTER_ADDR (and MASTER_PORT)"),
             ("RANK=0 WORLD_SIZE=4 LOCAL_RANK=2 LOCAL_WORLD_SIZE=2", "LOCAL_RANK is `2`"),
         ] {

@@ -4,6 +4,9 @@ use std::fmt;
 
 use super::error::LaunchError;
 
+/// Processes of a job, at most: as many as `device.ranks` may be.
+const RANKS_MAX: usize = 4096;
+
 /// Who started the processes. Where several have, the first of this order counts: inner ones before outer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,6 +148,7 @@ impl Launcher {
             (None, None) => return Ok(None),
         };
         check_below(rank, ranks)?;
+        check_ranks(ranks.0, ranks.1)?;
         let local = first(environment, local)?;
         let locals = first(environment, locals)?;
         if let (Some(local), Some(locals)) = (local, locals) {
@@ -182,6 +186,15 @@ fn first(
                 .into(),
         }),
     }
+}
+
+/// Refuses more processes than can work together, before anything is allocated for each of them.
+pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
+    if ranks <= RANKS_MAX {
+        return Ok(());
+    }
+    let why = format!("there can be {RANKS_MAX} processes at most");
+    Err(LaunchError::Invalid { name: name.into(), value: ranks.to_string(), why })
 }
 
 fn check_below((name, value): (&str, usize), (of, count): (&str, usize)) -> Result<(), LaunchError> {

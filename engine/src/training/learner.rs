@@ -158,7 +158,7 @@ impl Choice {
 }
 
 /// What would train a job here, in words, found out without making a model: the device that training chooses, with its
-/// libraries and with memory for the tables.
+/// libraries and with memory for the model.
 ///
 /// # Errors
 /// [`TrainError::Conflicts`] and [`TrainError::Device`], as training ends with them.
@@ -175,7 +175,7 @@ pub(super) fn device_of(
     };
     #[cfg(not(feature = "cuda"))]
     let why = "";
-    check_memory(spec, rules, None)?;
+    check_memory(job, spec, rules, None)?;
     Ok(format!("the CPU{why}"))
 }
 
@@ -194,7 +194,7 @@ fn plan_for_cpu(
     };
     let plan = || planning::plan(job, spec, rules, dataset, &machine);
     let plan = (topology.ranks() > 1).then(plan).transpose()?;
-    check_memory(spec, rules, plan.as_ref())?;
+    check_memory(job, spec, rules, plan.as_ref())?;
     Ok(plan)
 }
 

@@ -255,32 +255,62 @@ fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
     Optimizer { rule, learning_rate, weight_decay }
 }
 
-/// Refuses tables that memory does not hold, before anything is allocated: the system would end the process later on,
+/// Refuses a model that memory does not hold, before anything is allocated: the system would end the process later on,
 /// without a word. All ranks of a plan share this machine's memory.
 pub(super) fn check_memory(
+    job: &Job,
+    spec: &ModelSpec,
+    rules: &TrainingRules,
+    plan: Option<&EmbeddingPlan>,
+) -> Result<(), TrainError> {
+    match system::memory() {
+        Some(memory) => check_memory_of(memory.usable_bytes(), job, spec, rules, plan),
+        None => Ok(()),
+    }
+}
+
+fn check_memory_of(
+    usable: u64,
+    job: &Job,
     spec: &ModelSpec,
     rules: &TrainingRules,
     plan: Option<&EmbeddingPlan>,
 ) -> Result<(), TrainError> {
     const GIB: f64 = (1u64 << 30) as f64;
     let tables = rules.all_tables(spec);
-    let needed = match plan {
+    let of_tables = match plan {
         None => rules.table_bytes(spec),
         Some(plan) => (0..plan.topology.ranks()).map(|rank| RankTables::bytes(plan, rank, &tables)).sum(),
     };
-    let Some(usable) = system::memory().map(|memory| memory.usable_bytes()) else { return Ok(()) };
-    if needed <= usable {
-        return Ok(());
+    if of_tables > usable {
+        let largest =
+            spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
+        return Err(TrainError::Device(format!(
+            "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table \
+             is {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
+             model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\", which keeps one number a row, or \
+             \"sgd\", which keeps none, take less",
+            of_tables as f64 / GIB,
+            usable as f64 / GIB
+        )));
     }
-    let largest = spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
-    Err(TrainError::Device(format!(
-        "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table is \
-         {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller model.embedding_dim, or \
-         optimizer.sparse.kind = \"rowwise-adagrad\", which keeps one number a row, or \"sgd\", which keeps none, take \
-         less",
-        needed as f64 / GIB,
-        usable as f64 / GIB
-    )))
+    let ranks = plan.map_or(1, |plan| plan.topology.ranks()) as u64;
+    let states = if job.device.dense_update == job::DenseUpdate::Sharded { 1 } else { ranks };
+    let state = rules.dense.rule.state_elements(spec.dense_parameters()) as u64;
+    // Each rank has the weights, their gradients, and the weights as products read them, going forward and back.
+    let elements = 4 * ranks * spec.dense_parameters() as u64 + states * state;
+    let of_layers = elements.saturating_mul(size_of::<f32>() as u64);
+    if of_layers > usable - of_tables {
+        return Err(TrainError::Device(format!(
+            "the dense layers take {:.1} GiB with their gradients and optimizer state, the tables {:.1} GiB, and \
+             {:.1} GiB of memory are free. Narrower layers in model.bottom_mlp and model.top_mlp, a smaller \
+             model.cross_rank, or fewer device.ranks take less",
+            of_layers as f64 / GIB,
+            of_tables as f64 / GIB,
+            usable as f64 / GIB
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -469,5 +499,37 @@ mod tests {
         assert_eq!(told, "model.bottom_mlp: the dataset has no dense columns: remove the bottom MLP");
         narrow.categorical.clear();
         assert!(conflicts(&["model.bottom_mlp=[]"], &narrow).contains("no columns to learn from"));
+    }
+
+    #[test]
+    fn a_model_that_memory_does_not_hold_is_refused_for_what_is_too_large() {
+        let job = job("", &["model.top_mlp=[65536, 65536]", "optimizer.dense.weight_decay=0"]);
+        let (spec, rules) = translate(&job, &schema()).unwrap();
+        let tables = rules.table_bytes(&spec);
+        // Momentum keeps one number a parameter; beside them are gradients, and weights packed in two ways.
+        let layers = 5 * 4 * spec.dense_parameters() as u64;
+        assert!(layers > 20 << 32);
+        let told = |usable| match check_memory_of(usable, &job, &spec, &rules, None) {
+            Ok(()) => "fits".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(told(tables + layers), "fits");
+        assert!(told(tables + layers - 1).contains("the dense layers take 80."), "{}", told(0));
+        assert!(told(tables).contains("Narrower layers in model.bottom_mlp and model.top_mlp"));
+        assert!(told(tables - 1).contains("the tables and their optimizer state take "));
+
+        // Each rank has its own, and a share of the state where updates are sharded.
+        let topology = rankine_embedding::Topology::new(3, 1).unwrap();
+        let plan = EmbeddingPlan::replicated(
+            topology,
+            &rules.all_tables(&spec).into_iter().map(|table| table.0).collect::<Vec<_>>(),
+        );
+        for (update, elements) in [("replicated", 15), ("sharded", 13)] {
+            let job =
+                self::job("", &["model.top_mlp=[65536, 65536]", &format!("device.dense_update={update}")]);
+            let needed = 3 * tables + elements * 4 * spec.dense_parameters() as u64;
+            let check = |usable| check_memory_of(usable, &job, &spec, &rules, Some(&plan));
+            assert!(check(needed).is_ok() && check(needed - 1).is_err(), "{update}");
+        }
     }
 }

@@ -1,16 +1,16 @@
 //! `rankine ckpt reshard`: the same checkpoint as other ranks would have saved it.
 
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Draft, RankState, StoredRows, write_shards};
+use rankine::job::RankCount;
 use rankine::training::RunDir;
 use rankine_embedding::Topology;
 use rankine_embedding::rows::Rows;
 use rankine_reader::publish::{Lock, create_folders, refuse_inputs, replace_file_under};
 
 use super::{disk, open};
-use crate::command::{CommandError, Exit, output};
+use crate::command::{CommandError, Exit, arguments, output};
 
 /// Write a checkpoint anew, whole, in as many shards as other ranks would have written
 ///
@@ -26,8 +26,8 @@ pub(crate) struct Args {
     path: PathBuf,
 
     /// Shards to write
-    #[arg(long, value_name = "N")]
-    ranks: NonZeroU32,
+    #[arg(long, value_name = "N", value_parser = arguments::ranks)]
+    ranks: RankCount,
 
     /// The folder of a run; the checkpoint goes into its folder `checkpoints`
     #[arg(long, value_name = "DIR")]
