@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -34,7 +35,7 @@ pub struct Memory {
     pub total_bytes: u64,
     /// What can be had without swapping.
     pub available_bytes: u64,
-    /// What the process's cgroup may use, where that is less than the machine has.
+    /// What the process's cgroup, or one around it, may use, where that is less than the machine has.
     pub cgroup_limit_bytes: Option<u64>,
 }
 
@@ -110,13 +111,41 @@ fn meminfo_bytes(meminfo: &str, key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The limit of the process's own cgroup; a limit further up is not looked for.
+/// The smallest limit of the process's own cgroup and of those around it.
 fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    // Version 2 has one line, `0::/path`; in a container the path is the root of what is mounted.
-    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = fs::read_to_string(format!("/sys/fs/cgroup/{path}/memory.max")).ok()?;
-    limit.trim().parse().ok()
+    smallest_limit(Path::new("/sys/fs/cgroup"), &own)
+}
+
+/// The smallest memory limit of the cgroups in `own`, the text of `/proc/PID/cgroup`, and of all those around them,
+/// below where cgroups are mounted. `None` without a limit.
+fn smallest_limit(mount: &Path, own: &str) -> Option<u64> {
+    let limits = own.lines().filter_map(|line| {
+        // `0::/path` of version 2, `4:cpu,memory:/path` of version 1.
+        let (_, line) = line.split_once(':')?;
+        let (controllers, path) = line.split_once(':')?;
+        if controllers.is_empty() {
+            smallest_above(mount, path, "memory.max")
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            smallest_above(&mount.join("memory"), path, "memory.limit_in_bytes")
+        } else {
+            None
+        }
+    });
+    limits.min()
+}
+
+/// The smallest number in the files of a name, in the folder `path` below `mount` and in all those above it, up to
+/// `mount`. In a container the path may be the host's and not be there; the container's own limit is then in `mount`.
+fn smallest_above(mount: &Path, path: &str, name: &str) -> Option<u64> {
+    let path = Path::new(path.trim_start_matches('/'));
+    // A cgroup outside of what is mounted begins with `..`.
+    let path = if path.starts_with("..") { Path::new("") } else { path };
+    let limit = |folder: &Path| -> Option<u64> {
+        // No limit is `max` in version 2, and more than any machine has in version 1.
+        fs::read_to_string(mount.join(folder).join(name)).ok()?.trim().parse().ok()
+    };
+    path.ancestors().filter_map(limit).min()
 }
 
 /// The soft limit in a line such as `Max locked memory         8388608              8388608              bytes`.
@@ -149,6 +178,70 @@ mod tests {
             Some(LockedMemory::Unlimited)
         );
         assert_eq!(locked_memory_limit(""), None);
+    }
+
+    /// A tree of cgroups: the paths of files below the mount, and what they say.
+    fn limit(files: &[(&str, &str)], own: &str) -> Option<u64> {
+        let mount = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = mount.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        smallest_limit(mount.path(), own)
+    }
+
+    #[test]
+    fn the_smallest_limit_of_a_cgroup_and_those_around_it_counts() {
+        let tree = |root, slice, job, step| {
+            let files = [("", root), ("slice/", slice), ("slice/job/", job), ("slice/job/step/", step)];
+            files.map(|(folder, limit): (_, &str)| (format!("{folder}memory.max"), format!("{limit}\n")))
+        };
+        for (limits, expected) in [
+            (["", "max", "max", "max"], None),
+            (["", "max", "max", "4096"], Some(4096)),
+            (["", "max", "8192", "max"], Some(8192)),
+            (["", "8192", "16384", "max"], Some(8192)),
+            (["1024", "8192", "4096", "16384"], Some(1024)),
+        ] {
+            let [root, slice, job, step] = limits;
+            let files = tree(root, slice, job, step);
+            let files = files.each_ref().map(|(path, text)| (path.as_str(), text.as_str()));
+            assert_eq!(limit(&files, "0::/slice/job/step\n"), expected, "{limits:?}");
+        }
+        // Limits of other cgroups do not count, of deeper ones neither.
+        let [root, slice, job, step] = tree("max", "max", "max", "1");
+        let files = [&root, &slice, &job, &step].map(|(path, text)| (path.as_str(), text.as_str()));
+        assert_eq!(limit(&files, "0::/slice/job\n"), None);
+        assert_eq!(limit(&files, "0::/slice/other/step\n"), None);
+    }
+
+    #[test]
+    fn limits_of_version_1_and_of_containers_are_found() {
+        // As a kernel says that there is no limit.
+        let none = "9223372036854771712";
+        let v1 = [
+            ("memory/memory.limit_in_bytes", none),
+            ("memory/slurm/memory.limit_in_bytes", "5000"),
+            ("memory/slurm/job/memory.limit_in_bytes", none),
+            ("cpu/slurm/job/memory.limit_in_bytes", "3"),
+        ];
+        let own = "12:cpuset:/slurm\n7:cpu,memory:/slurm/job\n1:name=systemd:/slurm\n0::/slurm/job\n";
+        assert_eq!(limit(&v1, own), Some(5000));
+        assert_eq!(limit(&v1, "7:cpu,memoryless:/slurm/job\n"), None);
+        // The path is the host's, of which the container sees nothing but its own cgroup.
+        let container = [("memory.max", "7000"), ("other/memory.max", "3")];
+        assert_eq!(limit(&container, "0::/docker/4f2a\n"), Some(7000));
+        assert_eq!(limit(&container, "0::/../other\n"), Some(7000));
+        assert_eq!(limit(&container, "0::/\n"), Some(7000));
+        assert_eq!((limit(&container, ""), limit(&container, "no cgroup\n")), (None, None));
+    }
+
+    #[test]
+    fn what_is_usable_is_bounded_by_the_limit() {
+        let memory = |limit| Memory { total_bytes: 100, available_bytes: 60, cgroup_limit_bytes: limit };
+        assert_eq!([None, Some(70), Some(50)].map(|limit| memory(limit).usable_bytes()), [60, 60, 50]);
+        assert_eq!(thread_count(ThreadCount::new(3)).get(), 3);
     }
 
     #[cfg(target_os = "linux")]
