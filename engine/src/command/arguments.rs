@@ -41,18 +41,44 @@ pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
         .ok_or_else(|| format!("expected one of {}", Overlap::ALL.map(Overlap::name).join(", ")))
 }
 
-/// A number of bytes, with a binary unit: `512MiB`, `2GiB`, or plain bytes.
+/// A number of bytes: a whole number or a decimal fraction of a binary unit (`1.5GiB`) or a decimal one (`80GB`), or
+/// plain bytes. What a fraction leaves of a byte is cut off.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u32); 4] = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let (number, shift) =
-        UNITS.iter().find_map(|&(unit, shift)| Some((text.strip_suffix(unit)?, shift))).unwrap_or((text, 0));
-    whole(number.trim_end())
-        .and_then(|number| number.checked_mul(1 << shift))
-        .ok_or_else(|| "expected a size such as 512MiB or 2GiB".into())
+    parse_bytes(text).ok_or_else(|| "expected a size such as 512MiB, 1.5GiB or 80GB".into())
 }
 
+fn parse_bytes(text: &str) -> Option<u64> {
+    const UNITS: [(&str, u128); 10] = [
+        ("KiB", 1 << 10),
+        ("MiB", 1 << 20),
+        ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
+        ("kB", 1000),
+        ("KB", 1000),
+        ("MB", 1_000_000),
+        ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
+        ("B", 1),
+    ];
+    let unit = UNITS.iter().find_map(|&(unit, bytes)| Some((text.strip_suffix(unit)?.trim_end(), bytes)));
+    let Some((number, unit)) = unit else { return whole(text) };
+    let (number, fraction) = match number.split_once('.') {
+        Some((number, fraction)) if unit > 1 => (number, fraction),
+        Some(_) => return None,
+        None => (number, "0"),
+    };
+    // So many digits tell single bytes of a TiB, and their product with it fits.
+    if fraction.is_empty() || fraction.len() > 18 || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let part = fraction.parse::<u128>().ok()? * unit / 10u128.pow(fraction.len() as u32);
+    u64::try_from(u128::from(whole(number)?) * unit + part).ok()
+}
+
+/// Digits, which may be grouped.
 fn whole(text: &str) -> Option<u64> {
-    text.replace('_', "").parse().ok()
+    let digits = text.replace('_', "");
+    digits.bytes().all(|digit| digit.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 #[cfg(test)]
@@ -60,11 +86,43 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_binary_units() {
-        assert_eq!(bytes("2GiB"), Ok(2 << 30));
-        assert_eq!(bytes("512 MiB"), Ok(512 << 20));
-        assert_eq!(bytes("4096"), Ok(4096));
-        for wrong in ["", "2GB", "-1KiB", "1.5GiB", "99999999999TiB", "GiB"] {
+    fn sizes_have_binary_or_decimal_units() {
+        for (text, expected) in [
+            ("4096", 4096),
+            ("4_096", 4096),
+            ("7B", 7),
+            ("3KiB", 3 << 10),
+            ("512 MiB", 512 << 20),
+            ("2GiB", 2 << 30),
+            ("1.5GiB", 3 << 29),
+            ("2TiB", 2 << 40),
+            ("0.001KiB", 1),
+            ("12kB", 12_000),
+            ("12KB", 12_000),
+            ("0.25MB", 250_000),
+            ("80GB", 80_000_000_000),
+            ("1.5TB", 1_500_000_000_000),
+            ("16777215.999999TiB", u64::MAX - 1_099_511),
+        ] {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            "GiB",
+            ".5GiB",
+            "1.GiB",
+            "1.5",
+            "1.5B",
+            "-1KiB",
+            "+1KiB",
+            "1e3KiB",
+            "1.+5GiB",
+            "2 G",
+            "1.5.5GB",
+            "nanGB",
+            "16777216TiB",
+            "99999999999TiB",
+        ] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
@@ -72,11 +130,21 @@ mod tests {
     #[test]
     fn numbers_outside_of_their_range_are_refused() {
         assert_eq!(count("1_000_000"), Ok(Count::new(1_000_000).unwrap()));
-        assert!(count("0").is_err());
-        assert!(ranks("0").is_err() && ranks("4097").is_err());
-        assert!(threads("0").is_err() && threads("5000000000").is_err());
+        assert!(count("0").is_err() && count("").is_err() && count("-1").is_err());
+        assert_eq!((ranks("1").map(RankCount::get), ranks("4096").map(RankCount::get)), (Ok(1), Ok(4096)));
+        assert!(ranks("0").is_err() && ranks("4097").is_err() && ranks("4294967297").is_err());
+        assert_eq!(
+            (threads("1").map(ThreadCount::get), threads("4096").map(ThreadCount::get)),
+            (Ok(1), Ok(4096))
+        );
+        assert!(threads("0").is_err() && threads("4097").is_err() && threads("4294967297").is_err());
+        assert_eq!(non_negative("0.25").map(NonNegative::get), Ok(0.25));
         assert!(non_negative("-1").is_err() && non_negative("nan").is_err());
-        assert_eq!(part("eval"), Ok(Part::Eval));
+        assert_eq!((part("train"), part("eval")), (Ok(Part::Train), Ok(Part::Eval)));
         assert!(part("test").is_err());
+        for one in Overlap::ALL {
+            assert_eq!(overlap(one.name()), Ok(one));
+        }
+        assert!(overlap("nothing").unwrap_err().contains(", dense-update"));
     }
 }
