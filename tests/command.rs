@@ -5,7 +5,10 @@ use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
 
-use support::{FAILED, Place, SHAPE, SUCCESS, USAGE, generate, gpus as gpus_here, job, rankine, run, train};
+use support::process::Running;
+use support::{
+    Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, generate, gpus as gpus_here, job, rankine, run, train, word,
+};
 
 mod support;
 
@@ -112,6 +115,68 @@ fn a_job_that_is_not_there_is_named() {
     let stderr = run(["check", "no/such.toml"]).with(USAGE).stderr;
     assert!(stderr.starts_with("error: cannot read the job file no/such.toml: No such file"), "{stderr}");
     assert!(!stderr.contains("caused by"), "the cause is told twice: {stderr}");
+}
+
+#[test]
+fn pipes_and_devices_as_job_files_are_refused_at_once() {
+    let place = Place::new();
+    let pipe = place.path("job.toml");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let (pipe, link) = (word(&pipe), place.path("link.toml"));
+    std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+    let refused = [
+        (vec!["check", &pipe], "cannot read the job file: ", "job.toml is a pipe"),
+        (vec!["train", "/dev/zero"], "cannot read the job file: ", "/dev/zero is a device"),
+        (vec!["check", link.to_str().unwrap()], "cannot read the job file: ", "link.toml is a device"),
+        (vec!["check", "/"], "cannot read the job file: ", "/ is a folder"),
+        (
+            vec!["plan", SOUND_JOB, "--machine", &pipe],
+            "cannot read the machine's file: ",
+            "job.toml is a pipe",
+        ),
+    ];
+    for (args, words, what) in refused {
+        let mut command = rankine();
+        let mut running = Running::start(command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped()));
+        assert_eq!(running.end(), USAGE, "{args:?}");
+        let mut told = String::new();
+        running.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(told.contains(words) && told.contains(what), "{args:?}: {told}");
+    }
+}
+
+/// Nothing is allocated for what is not there: the system would end the process, without a word.
+#[test]
+fn numbers_beyond_all_memory_are_errors() {
+    let place = Place::new();
+    generate(&place, SHAPE, 200, 0);
+    let job = job(&place);
+    let layers = format!("model.top_mlp=[{}]", ["65536"; 64].join(", "));
+    let narrower = "Narrower layers in model.bottom_mlp and model.top_mlp";
+    run(["check", &job, "--set", &layers])
+        .with(SUCCESS)
+        .stdout_says("cannot be trained: the dense layers take ");
+    run(["check", &job, "--set", &layers, "--here"]).with(USAGE).says(&["the dense layers take ", narrower]);
+    train(&place, &job, "run", &[&layers, "device.kind=cpu"]).with(USAGE).says(&[narrower]);
+    let on_two_ranks = train(&place, &job, "run", &[&layers, "device.kind=cpu", "device.ranks=2"]);
+    on_two_ranks.with(USAGE).says(&["the model does not fit: a rank of 2 would need "]);
+    let launch = ["--rank", "0", "--ranks", "4000000000", "--meet", "127.0.0.1:1"];
+    let many = "--ranks is `4000000000`: there can be 4096 processes at most";
+    run([&["train", &job], &launch[..]].concat()).with(USAGE).says(&[many]);
+    run([&["doctor", "--cluster"], &launch[..]].concat()).with(USAGE).says(&[many]);
+    let mut launched = rankine();
+    launched.args(["train", &job]).envs([
+        ("RANK", "0"),
+        ("WORLD_SIZE", "99999999999"),
+        ("MASTER_ADDR", "127.0.0.1"),
+    ]);
+    Ended::of(launched)
+        .with(USAGE)
+        .says(&["WORLD_SIZE is `99999999999`: there can be 4096 processes at most"]);
+    run(["ckpt", "reshard", &job, "--ranks", "4000000000", "--out", &place.word("out")])
+        .with(USAGE)
+        .says(&["'4000000000' for '--ranks <N>'", "from 1 to 4096"]);
+    assert!(!place.path("run").exists() && !place.path("out").exists());
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use support::durable::{self, Call};
+use support::process::limit_file_size;
 use support::seccomp::{NO_FLOCK, Refused, refuse};
 use support::{
     Ended, FAILED, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, rankine, run, train, tree, word,
@@ -571,4 +572,30 @@ fn the_probe_of_doctor_follows_no_link() {
     Ended::of(shell).with(SUCCESS);
     assert_eq!(fs::read(&precious).unwrap(), b"kept");
     assert_eq!(fs::read_dir(place.path("shared")).unwrap().count(), 1, "only the link is there");
+}
+
+/// As on a full disk, only that the file in the way is known: `ulimit -f` has writes beyond it fail, and SIGXFSZ kill
+/// whoever does not ignore it.
+#[test]
+fn where_files_cannot_grow_the_file_is_named_and_nothing_is_left() {
+    let fixture = Fixture::new(2000);
+    for (name, args) in fixture.commands() {
+        for limit in [0, 500] {
+            let mut command = command(&args, &fixture.out("out"), None);
+            limit_file_size(&mut command, limit);
+            let ended = Ended::of(command).with(FAILED);
+            assert_eq!(ended.stdout, "", "{name}");
+            ended.says(&["outputs/", "out", "File too large"]);
+            fixture.has(&[]);
+        }
+    }
+    // The effective job is the first file of a run, and the model is larger than all others.
+    for (limit, file) in [(600, "job.toml"), (6000, "model")] {
+        let mut training = rankine();
+        let run = fixture.place.word(&format!("limited-{limit}"));
+        training.args(["train", &fixture.job, "--run-dir", &run, "--set", "train.max_steps=2"]);
+        limit_file_size(&mut training, limit);
+        Ended::of(training).with(FAILED).says(&[&run, file, "File too large"]);
+        assert!(!Path::new(&run).join("summary.json").exists());
+    }
 }

@@ -88,6 +88,22 @@ pub(crate) fn set_signal(command: &mut Command, signal: libc::c_int, action: lib
     unsafe { command.pre_exec(set) };
 }
 
+/// Starts the command with a limit on the bytes of any file that it writes, as `ulimit -f` sets it, and with the
+/// system's own answer to whoever writes more.
+pub(crate) fn limit_file_size(command: &mut Command, bytes: u64) {
+    set_signal(command, libc::SIGXFSZ, libc::SIG_DFL);
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    let set = move || {
+        // SAFETY: between fork and exec the call is async-signal-safe; it reads the limit and writes nothing.
+        match unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure calls nothing else.
+    unsafe { command.pre_exec(set) };
+}
+
 /// A pseudo-terminal, seen from the side of its user. Dropped, the terminal vanishes.
 #[derive(Debug)]
 pub(crate) struct Terminal {

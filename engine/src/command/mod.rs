@@ -143,6 +143,7 @@ impl From<Exit> for process::ExitCode {
 
 /// Runs the command that the process was called with.
 pub(crate) fn main() -> Exit {
+    signals::survive_file_size_limit();
     let cli = Cli::parse();
     let launch = match &cli.command {
         Command::Train(args) => Some(&args.launch),

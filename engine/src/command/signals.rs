@@ -31,6 +31,13 @@ pub(crate) fn work() -> Result<(Stop, Deadline), CommandError> {
     Ok((stop, deadline))
 }
 
+/// Makes writes beyond the file size limit (`ulimit -f`) fail with an error that names the file. By default the system
+/// kills the process with SIGXFSZ in the middle of its work.
+pub(crate) fn survive_file_size_limit() {
+    // SAFETY: the call touches no memory, and ignoring a signal calls no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// Lets signals, and SIGHUP, ask to stop; a second SIGINT ends the process at once. SIGHUP stays ignored where it was
 /// ignored at the start: that is how `nohup` keeps a command running.
 fn listen(signals: &[i32]) -> Result<Stop, CommandError> {
