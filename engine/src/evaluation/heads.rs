@@ -103,8 +103,27 @@ mod tests {
         let metrics = evaluation(labels, vec![1.0, 2.0, 6.0], &logits);
         let second = metrics[1].metrics.unwrap();
         assert_eq!((second.samples, second.auc, second.label_rate), (2, Some(1.0), 0.25));
-        assert_eq!(metrics[0].metrics.unwrap().label_rate, 7.0 / 9.0);
+        let first = metrics[0].metrics.unwrap();
+        assert_eq!((first.samples, first.auc, first.label_rate), (3, Some(1.0), 7.0 / 9.0));
         assert_eq!((metrics[2].label.as_str(), metrics[2].metrics), ("L2", None));
+    }
+
+    #[test]
+    fn batches_add_up() {
+        let head = HeadSpec { label: "click".into(), label_number: 1, weight: 1.0 };
+        let mut evaluation = Evaluation::new(std::slice::from_ref(&head));
+        let mut add = |labels: &[f32], weights: &[f32], logits: &[f32]| {
+            let labels = vec![vec![0.0; labels.len()], labels.to_vec()];
+            let batch =
+                Samples { len: labels[0].len(), labels, weights: weights.to_vec(), ..Samples::default() };
+            evaluation.add(&batch, logits);
+            evaluation.samples()
+        };
+        assert_eq!(add(&[1.0, 0.0, f32::NAN], &[2.0, 1.0, 9.0], &[1.0, 0.0, 0.0]), 3);
+        // A short last batch, whose positive is below all negatives.
+        assert_eq!(add(&[1.0], &[3.0], &[-1.0]), 4);
+        let metrics = evaluation.metrics()[0].metrics.unwrap();
+        assert_eq!((metrics.samples, metrics.auc, metrics.label_rate), (3, Some(0.4), 5.0 / 6.0));
     }
 
     #[test]

@@ -110,6 +110,40 @@ mod tests {
     }
 
     #[test]
+    fn weights_count_in_every_metric() {
+        let ln3 = 3.0f32.ln();
+        let scores = Scores {
+            logits: vec![ln3, 0.0, -ln3, 0.0],
+            labels: vec![1.0, 1.0, 0.0, 0.0],
+            weights: vec![4.0, 1.0, 2.0, 1.0],
+        };
+        let Metrics { samples, auc, log_loss, normalized_entropy, calibration, label_rate } =
+            scores.metrics().unwrap();
+        // Probabilities are 3/4, 1/2, 1/4 and 1/2, so that losses are ln 4/3, ln 2, ln 4/3 and ln 2.
+        let expected = (6.0 * (4.0f64 / 3.0).ln() + 2.0 * 2.0f64.ln()) / 8.0;
+        let entropy = -(5.0 / 8.0 * (5.0f64 / 8.0).ln() + 3.0 / 8.0 * (3.0f64 / 8.0).ln());
+        // The logit ln 3 is rounded by half of 2^-23 at most, and neither loss nor probability changes faster than it.
+        let rounding = 2.0f64.powi(-24);
+        assert!((log_loss - expected).abs() <= rounding, "{log_loss}");
+        assert!((normalized_entropy.unwrap() - expected / entropy).abs() <= rounding / entropy);
+        // Predicted are 4 * 3/4 + 1/2 + 2 * 1/4 + 1/2 of the labels' 5.
+        assert!((calibration.unwrap() - 0.9).abs() <= rounding, "{calibration:?}");
+        assert_eq!((samples, label_rate), (4, 0.625));
+        // Of 5 * 3 pairs the second positive ties with one negative.
+        assert!((auc.unwrap() - 14.5 / 15.0).abs() <= f64::EPSILON, "{auc:?}");
+    }
+
+    #[test]
+    fn the_log_loss_of_a_confident_mistake_is_not_clipped() {
+        let scores =
+            Scores { logits: vec![-100.0, 50.0, 20.0], labels: vec![1.0, 0.0, 1.0], weights: Vec::new() };
+        let metrics = scores.metrics().unwrap();
+        // ln(1 + e^100), ln(1 + e^50) and ln(1 + e^-20), the last of which is e^-20 to its square.
+        let expected = (150.0 + (-20.0f64).exp()) / 3.0;
+        assert!((metrics.log_loss - expected).abs() <= 4.0 * f64::EPSILON * expected, "{}", metrics.log_loss);
+    }
+
+    #[test]
     fn weights_count_and_one_label_alone_has_no_auc() {
         let scores =
             Scores { logits: vec![0.0, 0.0, 1.0], labels: vec![1.0, 0.0, 0.0], weights: vec![3.0, 1.0, 0.0] };

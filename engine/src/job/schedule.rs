@@ -217,6 +217,16 @@ mod tests {
     }
 
     #[test]
+    fn the_decay_has_the_power_asked_for() {
+        // A quarter of the decay is left at its third quarter, and (1/4)^power of the rate.
+        for (power, expected) in [(0.5, 0.5), (1.0, 0.25), (2.0, 0.0625), (3.0, 0.015_625)] {
+            let power = Positive::new(power).unwrap();
+            let schedule = WarmupPolynomial { decay_steps: Count::new(400).unwrap(), power, ..mlperf() };
+            assert_eq!(schedule.factor(49315 + 300), expected, "{power:?}");
+        }
+    }
+
+    #[test]
     fn without_warmup_the_first_step_has_the_full_rate() {
         let schedule = WarmupPolynomial { warmup_steps: 0, ..mlperf() };
         assert_eq!(schedule.factor(1), 1.0);
@@ -224,8 +234,12 @@ mod tests {
     }
 
     fn step(warmup_steps: u64, every_steps: Option<u64>, milestones: &[u64]) -> Schedule {
+        step_by(0.5, warmup_steps, every_steps, milestones)
+    }
+
+    fn step_by(factor: f64, warmup_steps: u64, every_steps: Option<u64>, milestones: &[u64]) -> Schedule {
         Schedule::Step(Step {
-            factor: Fraction::new(0.5).unwrap(),
+            factor: Fraction::new(factor).unwrap(),
             every_steps: every_steps.and_then(Count::new),
             milestones: milestones.iter().map(|&step| Count::new(step).unwrap()).collect(),
             warmup_steps,
@@ -252,6 +266,13 @@ mod tests {
         }
         // The rise goes on while rates drop: 15/20 of one half.
         assert_eq!(step(20, Some(10), &[]).factor(15), 0.375);
+        assert_eq!(step_by(0.25, 0, Some(10), &[]).factor(21), 0.0625);
+        // No drop is the same as any number of drops by 1, and one by 0 leaves nothing.
+        assert_eq!(step_by(1.0, 0, Some(1), &[]).factor(u64::MAX), 1.0);
+        assert_eq!(
+            (step_by(0.0, 0, Some(10), &[]).factor(10), step_by(0.0, 0, Some(10), &[]).factor(11)),
+            (1.0, 0.0)
+        );
     }
 
     #[test]
@@ -290,7 +311,7 @@ mod tests {
             // The cosine of a rounded pi is off by as much as pi was rounded.
             assert!((actual - factor).abs() <= 2.0 * f64::EPSILON, "step {at}: {actual}, not {factor}");
         }
-        // Without a plateau the decay starts behind the rise; a quarter of the way is left at the end.
+        // Without a plateau the decay starts behind the rise; it ends at a fifth of the rate.
         assert_eq!(schedule(None, 0.2).factor(10), 1.0);
         assert!((schedule(None, 0.2).factor(70) - 0.6).abs() <= 2.0 * f64::EPSILON);
         assert_eq!(schedule(None, 0.2).factor(1000), 0.2);
