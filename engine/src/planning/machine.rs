@@ -247,6 +247,63 @@ mod tests {
     }
 
     #[test]
+    fn every_key_of_a_file_counts_in_its_unit() {
+        let text = "
+            base = \"cpu\"
+            name = \"all\"
+            memory_gib = 1.5
+            memory_gb_per_s = 2
+            tflops = 3
+            matmul_latency_us = 4
+            shard_latency_us = 5
+            table_element_bytes = 1
+            vector_element_bytes = 2
+            reduction_element_bytes = 8
+            lookup_bytes = 6
+            overlap = 0.25
+            within_nodes = { gb_per_s = 7, latency_us = 8, reduction_efficiency = 0.75, reduction_latency_us = 9 }
+            between_nodes = { gb_per_s = 10, latency_us = 11, reduction_efficiency = 0.5, reduction_latency_us = 12 }
+        ";
+        let link = |gb: f64, us: f64, reduction_efficiency, reduction_us: f64| LinkSpeed {
+            bytes_per_s: gb * 1e9,
+            latency_s: us / 1e6,
+            reduction_efficiency,
+            reduction_latency_s: reduction_us / 1e6,
+        };
+        let expected = Machine {
+            name: "all".into(),
+            memory_bytes: 3 << 29,
+            memory_is_shared: false,
+            memory_bytes_per_s: 2e9,
+            flops: 3e12,
+            matmul_latency_s: 4e-6,
+            shard_latency_s: 5e-6,
+            table_element_bytes: 1,
+            vector_element_bytes: 2,
+            reduction_element_bytes: 8,
+            lookup_bytes: 6.0,
+            overlap: 0.25,
+            within_nodes: link(7.0, 8.0, 0.75, 9.0),
+            between_nodes: link(10.0, 11.0, 0.5, 12.0),
+            ..Machine::cpu(100)
+        };
+        assert_eq!(parse(text, 100).unwrap(), expected);
+        // Without memory of its own, a processor's ranks share what there is.
+        let shared = parse("base = \"cpu\"\ntflops = 1", 100).unwrap();
+        assert_eq!((shared.name.as_str(), shared.memory_is_shared, shared.memory_bytes), ("cpu", true, 100));
+    }
+
+    #[test]
+    fn vectors_are_as_wide_as_the_precision() {
+        use Precision::{Bf16, Fp8, Fp16, Fp32, Tf32};
+        let bytes = [Fp32, Tf32, Bf16, Fp16, Fp8].map(|precision| {
+            assert_eq!(super::read_machine("cpu", 7, precision), Ok(Machine::cpu(7)));
+            super::read_machine("h200", 0, precision).unwrap().vector_element_bytes
+        });
+        assert_eq!(bytes, [4, 4, 2, 2, 2]);
+    }
+
+    #[test]
     fn a_machine_that_is_written_is_read_again() {
         let machine = Machine {
             name: "4 x \"GPUs\"".into(),
@@ -269,6 +326,12 @@ mod tests {
             ("base = \"cpu\"\ntflops = 0", "`tflops` is 0, and must be a number above 0"),
             ("base = \"cpu\"\n[within_nodes]\nlatency_us = -1", "`within_nodes.latency_us` is -1"),
             ("base = \"cpu\"\n[within_nodes]\nreduction_efficiency = 0", "sums would never end"),
+            ("base = \"cpu\"\nlookup_bytes = -1", "`lookup_bytes` is -1, and must be a number of 0 or more"),
+            ("base = \"cpu\"\nmemory_gib = inf", "`memory_gib` is inf, and must be a number above 0"),
+            (
+                "base = \"cpu\"\n[between_nodes]\nreduction_latency_us = nan",
+                "`between_nodes.reduction_latency_us`",
+            ),
             ("base = \"cpu\"\noverlap = 1.5", "`overlap` is 1.5, and must be a number from 0 to 1"),
             ("base = \"cpu\"\nvector_element_bytes = 3", "must be 1, 2, 4 or 8"),
         ] {

@@ -180,3 +180,75 @@ pub fn memory_of_a_thread_rank(topology: Topology) -> u64 {
         .map_or(u64::MAX, |memory| memory.cgroup_limit_bytes.unwrap_or(u64::MAX).min(memory.total_bytes));
     bytes / topology.ranks() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_reader::generate::Shape;
+    use rankine_reader::schema::Pooling;
+
+    use super::*;
+    use crate::training::translate;
+
+    const JOB: &str = "
+        name = \"planned\"
+        data.dir = \"d\"
+        model = { kind = \"wide-deep\", embedding_dim = 4, bottom_mlp = [], top_mlp = [5] }
+        optimizer.dense = { kind = \"sgd\", learning_rate = 1 }
+        optimizer.sparse = { kind = \"sgd\", learning_rate = 1 }
+        train.batch_size = 8
+        embedding = { placement = \"row-wise\", exchange = \"pooled\", frequent_rows = 9 }
+        table = [
+            { columns = [\"C1\", \"C3\"], placement = \"hybrid\", exchange = \"rows\", frequent_rows = 3 },
+            { columns = [\"C4\"], placement = \"auto\", exchange = \"auto\" },
+        ]
+    ";
+
+    fn planning() -> Planning {
+        let job = Job::from_toml("job.toml", JOB, &[""; 0]).unwrap();
+        let (name, rows, pooling) = ("four".into(), vec![30, 20, 30, 10], Pooling::Sum);
+        let schema = Shape { name, dense: 0, rows, hotness: Vec::new(), ragged: false, pooling }.schema(None);
+        let (spec, rules) = translate(&job, &schema).unwrap();
+        let statistics = statistics(&job, &Source::Law { schema: &schema, alpha: 1.2 }).unwrap();
+        assert_eq!(statistics.origin, Origin::Law { alpha: 1.2 });
+        Planning::new(&job, &spec, &rules, statistics)
+    }
+
+    #[test]
+    fn a_table_is_placed_as_it_says_and_else_as_all_are() {
+        let planning = planning();
+        let tables: Vec<_> =
+            planning.tables.iter().map(|(table, _)| (table.name.as_str(), table.rows)).collect();
+        let first_order = [("C1", 30), ("C2", 20), ("C3", 30), ("C4", 10)];
+        assert_eq!(tables, [&[("C1+C3", 30), ("C2", 20), ("C4", 10)][..], &first_order].concat());
+        assert_eq!(planning.features, [vec![0, 2], vec![1], vec![3], vec![0], vec![1], vec![2], vec![3]]);
+        let wanted = |wanted: &Wanted| (wanted.placement, wanted.exchange, wanted.frequent_rows);
+        let wanted: Vec<_> = planning.wanted.iter().map(wanted).collect();
+        let general = (Some(Placement::RowWise), Some(Exchange::Pooled), Some(9));
+        let own = (Some(Placement::Hybrid), Some(Exchange::Rows), Some(3));
+        // Where a table says `auto`, the planner chooses. First-order terms go by what is said of all.
+        assert_eq!(wanted, [own, general, (None, None, Some(9)), general, general, general, general]);
+        // First-order terms of columns that share a table have frequencies of their own.
+        assert_eq!(planning.profile_of, [0, 1, 2, 3, 1, 4, 2]);
+        let of_sample: Vec<_> = planning.profiles.iter().map(FrequencyProfile::lookups_per_sample).collect();
+        for (found, expected) in of_sample.iter().zip([2.0, 1.0, 1.0, 1.0, 1.0]) {
+            assert!((found - expected).abs() < 1e-9, "{of_sample:?}");
+        }
+    }
+
+    #[test]
+    fn ranks_of_one_process_share_the_memory_of_the_machine() {
+        let of = |ranks, nodes| memory_of_a_thread_rank(Topology::new(ranks, nodes).unwrap());
+        let memory = system::memory().unwrap();
+        assert_eq!(of(1, 1), memory.cgroup_limit_bytes.unwrap_or(memory.total_bytes));
+        assert_eq!((of(4, 1), of(4, 2)), (of(1, 1) / 4, of(1, 1) / 4));
+    }
+
+    #[test]
+    fn an_update_is_sharded_where_the_job_says_so() {
+        let planning = planning();
+        assert!(!planning.sharded_dense_update);
+        let planned = planning.plan(Topology::new(2, 1).unwrap(), &Machine::cpu(1 << 30), 8).unwrap();
+        assert_eq!((planned.report.ranks, planned.report.batch_size), (2, 8));
+        assert!(planned.report.tables.iter().skip(1).all(|table| table.placement != Placement::Hybrid));
+    }
+}

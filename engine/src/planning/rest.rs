@@ -73,6 +73,7 @@ pub fn rest(
 #[cfg(test)]
 mod tests {
     use rankine_reader::generate::Shape;
+    use rankine_reader::schema::Pooling;
 
     use super::*;
     use crate::job::Job;
@@ -102,6 +103,70 @@ mod tests {
                 assert!((ms / measured_ms - 1.0).abs() < 0.13, "{config} at {batch}: {ms} for {measured_ms}");
             }
         }
+    }
+
+    /// A model of two dense columns, an MLP of 3 and 4 units, two tables of 4 elements, and an MLP of 5 and 1 units.
+    fn small(kind: &str) -> (ModelSpec, TrainingRules) {
+        let text = format!(
+            "name = \"small\"\ndata.dir = \"d\"\ntrain.batch_size = 8\n\
+             model = {{ kind = \"{kind}\", embedding_dim = 4, bottom_mlp = [3, 4], top_mlp = [5] }}\n\
+             optimizer.dense = {{ kind = \"adagrad\", learning_rate = 1 }}\n\
+             optimizer.sparse = {{ kind = \"sgd\", learning_rate = 1 }}\n"
+        );
+        let job = Job::from_toml("small.toml", &text, &[""; 0]).unwrap();
+        let (name, rows, pooling) = ("small".into(), vec![10, 20], Pooling::Sum);
+        let shape = Shape { name, dense: 2, rows, hotness: Vec::new(), ragged: false, pooling };
+        translate(&job, &shape.schema(None)).unwrap()
+    }
+
+    #[test]
+    fn the_rest_of_a_small_model_is_what_is_counted_by_hand() {
+        let (spec, rules) = small("dlrm");
+        // Two ranks of one node, with four samples each, of 3.5 ids.
+        let topology = Topology::new(2, 1).unwrap();
+        let of = |machine: &Machine, sharded| rest(&spec, &rules, 3.5, 8, topology, machine, sharded);
+        let Rest { memory, flops, matmuls, memory_traffic_bytes, reduced_elements } =
+            of(&Machine::cpu(0), false);
+        // Layers 2-3-4 and 7-5-1, the 7 being 4 units and the products of three pairs.
+        let parameters = (2 * 3 + 3) + (3 * 4 + 4) + (7 * 5 + 5) + (5 + 1);
+        assert_eq!((reduced_elements, memory.parameter_bytes), (parameters, 4 * parameters));
+        assert_eq!((memory.gradient_bytes, memory.state_bytes), (4 * parameters, 4 * parameters));
+        // Outputs of layers, dense columns, vectors and the top MLP's inputs, with their gradients.
+        let activations = (3 + 4 + 5 + 1) + 2 + 3 * 4 + 7;
+        assert_eq!(memory.activation_bytes, 2 * 4 * activations * 4);
+        // Six batches of two dense columns, a label and two bags' ends, and of ids.
+        let sample_bytes = (2 + 1 + 2) * 4 + 28;
+        assert_eq!(memory.batch_bytes, 6 * 4 * sample_bytes);
+        // Products forward, of gradients by weights and, but for the first layer, by inputs; so for pairs of vectors.
+        let products = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 7 * 5 + 5) + 3 * 2 * (3 * 12);
+        assert_eq!((flops, matmuls), (f64::from(4 * products), 2 + 3 * 3));
+        let traffic = 4 * 4 * activations * 4 + 2 * 4 * sample_bytes + (3 + 2) * parameters * 4;
+        assert_eq!(memory_traffic_bytes, traffic as f64);
+
+        let sharded = of(&Machine::cpu(0), true);
+        assert_eq!(sharded.memory.state_bytes, 4 * parameters.div_ceil(2));
+        assert_eq!(
+            sharded.memory_traffic_bytes,
+            (traffic - (3 + 2) * parameters * 4 + (5 * parameters / 2) * 4) as f64
+        );
+        // GPUs have weights in half precision, too, and activations in that alone; sums are of single precision.
+        let halves = of(&Machine::h200(), false).memory;
+        assert_eq!(halves.parameter_bytes, (4 + 2) * parameters);
+        assert_eq!((halves.gradient_bytes, halves.state_bytes), (4 * parameters, 4 * parameters));
+        assert_eq!(
+            (halves.activation_bytes, halves.batch_bytes),
+            (memory.activation_bytes / 2, memory.batch_bytes)
+        );
+        // Each of two nodes has all of the state.
+        let four = Topology::new(4, 2).unwrap();
+        let of_node = |machine| rest(&spec, &rules, 3.5, 8, four, &machine, true).memory.state_bytes;
+        assert_eq!(of_node(Machine::h200()), 4 * parameters.div_ceil(2));
+        assert_eq!(of_node(Machine::cpu(0)), 4 * parameters.div_ceil(4));
+        // What lies end to end is not multiplied pair by pair.
+        let (spec, rules) = small("wide-deep");
+        let wide = rest(&spec, &rules, 3.5, 8, topology, &Machine::cpu(0), false);
+        let of_layers = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 12 * 5 + 5) + 2 * 2 * 2;
+        assert_eq!((wide.flops, wide.matmuls), (f64::from(4 * of_layers), 2 + 3 * 3 + 2));
     }
 
     #[test]

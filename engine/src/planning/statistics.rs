@@ -215,6 +215,47 @@ mod tests {
 
     use super::*;
 
+    /// Rows of a table beyond the ranks that are listed one by one.
+    const TAIL_ROWS: u64 = 50_000;
+
+    #[test]
+    fn a_law_lists_its_frequent_rows_and_groups_the_rest() {
+        let schema = |rows, hotness: u32, ragged| {
+            let (name, rows) = ("one".into(), vec![rows]);
+            let (hotness, pooling) = (vec![hotness], rankine_reader::schema::Pooling::Sum);
+            Shape { name, dense: 0, rows, hotness, ragged, pooling }.schema(None)
+        };
+        let rows = LAW_HEAD_ROWS + TAIL_ROWS;
+        let ColumnStatistics { frequencies, lengths } = law(&schema(rows, 4, false).categorical[0], 1.0);
+        let TableFrequencies { samples, lookups, distinct_rows, head, tail } = frequencies;
+        assert_eq!((distinct_rows, head.len() as u64), (rows, LAW_HEAD_ROWS));
+        assert_eq!(tail.iter().map(|class| class.rows).sum::<u64>(), TAIL_ROWS);
+        // With an exponent of 1, ranks k up to m have the share ln((m + 1) / k) / ln(rows + 1).
+        let share =
+            |from: u64, to: u64| ((to + 1) as f64 / (from + 1) as f64).ln() / ((rows + 1) as f64).ln();
+        // Shares are differences of numbers up to 1: each is off by a few times 2^-53, and look-ups are 2^52 of them.
+        let is_close = |found: u64, from, to| (found as f64 - LAW_LOOKUPS * share(from, to)).abs() < 8.0;
+        assert!(is_close(head[0].1, 0, 1) && is_close(head[1].1, 1, 2), "{:?}", &head[..2]);
+        assert!(head.is_sorted_by_key(|&(row, count)| (std::cmp::Reverse(count), row)));
+        let mut from = LAW_HEAD_ROWS;
+        for CountClass { rows, lookups } in &tail {
+            assert!(is_close(*lookups, from, from + rows), "from {from}");
+            // A class ends at 1.05 times its first rank, and the last one with the table.
+            assert_eq!(from + rows, ((from as f64 * 1.05) as u64).min(LAW_HEAD_ROWS + TAIL_ROWS));
+            from += rows;
+        }
+        let counted =
+            head.iter().map(|row| row.1).sum::<u64>() + tail.iter().map(|class| class.lookups).sum::<u64>();
+        assert_eq!((lookups, samples, lengths.mean()), (counted, counted / 4, 4.0));
+        // Ragged bags have from none to all of the ids, 2 in the mean.
+        let ragged = law(&schema(7, 4, true).categorical[0], 0.5);
+        assert_eq!(
+            (ragged.lengths.mean(), ragged.frequencies.samples),
+            (2.0, ragged.frequencies.lookups / 2)
+        );
+        assert_eq!((ragged.frequencies.head.len(), ragged.frequencies.tail.len()), (7, 0));
+    }
+
     /// The reference workload has 12.7% distinct rows at a batch of 65536, its tables capped at 5,000,000 rows.
     #[test]
     fn the_law_of_the_reference_workload_has_its_share_of_distinct_rows() {
