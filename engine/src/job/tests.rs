@@ -523,6 +523,73 @@ fn rules_and_schedules_are_refused_with_their_way_out() {
 }
 
 #[test]
+fn each_contradiction_is_found_and_its_neighbour_is_none() {
+    let job = |sets: &[&str]| Job::from_toml("job.toml", SOUND, sets).map_err(|error| error.to_string());
+    let refused = |sets: &[&str], expected: &str| {
+        let told = job(sets).unwrap_err();
+        assert!(told.contains(expected), "{sets:?}: {told}");
+    };
+    let sound = |sets: &[&str]| drop(job(sets).unwrap());
+    // A barrier must have the time to say which rank did not come.
+    refused(&["guard.barrier_timeout_s=40"], "40 s is no more than guard.barrier_timeout_s, 40 s");
+    refused(&["guard.silence_timeout_s=29"], "--set guard.silence_timeout_s=29: 29 s is no more than");
+    sound(&["guard.barrier_timeout_s=39.9"]);
+    sound(&["eval.target_auc=0.8", "eval.every_steps=1"]);
+    refused(&["eval.target_auc=0.8"], "so eval.every_steps is needed");
+    let table = |settings: &str| format!("table=[{{ columns = [\"A\"], {settings} }}]");
+    refused(&[&table("name = \"\"")], "the name is empty");
+    refused(&[&table("name = \"a\\u0007\"")], "the name contains a control character");
+    sound(&[&table("placement = \"replicated\", exchange = \"auto\"")]);
+    sound(&[&table("placement = \"row-wise\", exchange = \"rows\"")]);
+    for (placement, mixed) in
+        [("replicated", false), ("table-wise", false), ("column-wise", false), ("hybrid", true)]
+    {
+        let set = table(&format!("placement = \"{placement}\", frequent_rows = 3"));
+        match mixed {
+            true => sound(&[&set]),
+            false => refused(&[&set], &format!("a {placement} table has no frequent rows apart")),
+        }
+    }
+    sound(&[&table("placement = \"auto\", frequent_rows = 3")]);
+    sound(&[&table("dim = 16")]);
+    refused(&[&table("dim = 17")], "17 is not model.embedding_dim, 16: dlrm multiplies");
+    sound(&[&table("dim = 17"), "model.kind=wide-deep"]);
+    // The same name, given and made of the columns.
+    let named = "table=[{ columns = [\"A\", \"B\"] }, { columns = [\"C\"], name = \"A+B\" }]";
+    refused(&[named], "another table is named A+B too");
+    refused(
+        &["model.bottom_mlp=[64, 15]"],
+        "the bottom MLP must end with embedding_dim, 16, and ends with 15",
+    );
+    sound(&["model.bottom_mlp=[]"]);
+    sound(&["model.bottom_mlp=[64, 15]", "model.kind=wide-deep"]);
+    sound(&["optimizer.wide={ kind = 'ftrl', learning_rate = 1 }", "model.kind=deepfm"]);
+    sound(&["optimizer.sparse={ kind = 'rowwise-adagrad', learning_rate = 1 }"]);
+    let raw = "data={ raw = { shape = 'dlrm', train = ['a'] }, shape = 'dlrm' }";
+    refused(&[raw], "data.raw has a shape of its own: remove this one");
+    sound(&["data={ dir = 'd', shape = 'dlrm' }"]);
+    let decay = |start: u64| {
+        format!(
+            "optimizer.schedule={{ kind = 'warmup-polynomial', warmup_steps = 5, decay_start_step = {start}, \
+             decay_steps = 1 }}"
+        )
+    };
+    refused(&[&decay(4)], "the decay starts at step 4, before the warm-up ends at step 5");
+    sound(&[&decay(5)]);
+    sound(&[
+        "optimizer.schedule={ kind = 'cosine', warmup_steps = 5, decay_start_step = 5, decay_steps = 1 }",
+    ]);
+    sound(&["optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [5, 6] }"]);
+    refused(
+        &["optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [5, 4] }"],
+        "each milestone must be a later step",
+    );
+    // Ranks that are counted later are not checked now.
+    sound(&["device.nodes=3", "device.ranks=auto"]);
+    sound(&["device.tune=true"]);
+}
+
+#[test]
 fn an_error_of_a_set_names_the_set() {
     let cases = [
         (

@@ -414,3 +414,87 @@ from_string!(Shape: "dlrm, dlrm-dcnv2 or the path of a shape file");
 
 #[cfg(test)]
 schema!(Shape { "type": "string" });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_include_their_ends_and_nothing_beyond() {
+        /// The first and last values that are taken, and those next to them that are not.
+        fn holds<T: PartialOrd + Copy + fmt::Debug, N>(
+            new: impl Fn(T) -> Option<N>,
+            taken: [T; 2],
+            refused: &[T],
+        ) {
+            assert!(taken.iter().all(|value| new(*value).is_some()), "{taken:?}");
+            let wrong = refused.iter().find(|value| new(**value).is_some());
+            assert!(wrong.is_none(), "{wrong:?}");
+        }
+        let (least, most) = (f64::from(f32::from_bits(1)), f64::from(f32::MAX));
+        let never = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
+        holds(Seconds::new, [0.1, 86_400.0], &[[0.099, 86_400.1, -1.0], never].concat());
+        holds(NonNegative::new, [0.0, most], &[[-least, most * 1.000_001, -1.0], never].concat());
+        // Half of the least number in single precision is rounded to 0.
+        holds(Positive::new, [least, most], &[[0.0, least / 2.0, most * 1.000_001], never].concat());
+        holds(Fraction::new, [0.0, 1.0], &[[-least, 1.0 + f64::EPSILON, -1.0], never].concat());
+        // Within half of 2^-24 of 1, it is 1 in single precision.
+        let below_one = 1.0 - 2.0f64.powi(-24);
+        holds(Decay::new, [0.0, below_one], &[[-least, 1.0, 1.0 - 2.0f64.powi(-26)], never].concat());
+        holds(AucTarget::new, [0.5 + f64::EPSILON, 1.0], &[[0.5, 1.0 + f64::EPSILON, 0.0], never].concat());
+
+        holds(Count::new, [1, i64::MAX as u64], &[0, 1 << 63]);
+        holds(BatchSize::new, [1, 1 << 24], &[0, (1 << 24) + 1]);
+        holds(Width::new, [1, 1 << 16], &[0, (1 << 16) + 1]);
+        holds(WindowBlocks::new, [1, 1 << 16], &[0, (1 << 16) + 1]);
+        holds(QueueDepth::new, [1, 128], &[0, 129]);
+        holds(RankCount::new, [1, 4096], &[0, 4097]);
+        holds(ThreadCount::new, [1, 4096], &[0, 4097]);
+        assert_eq!(Seconds::new(0.25).unwrap().duration(), Duration::from_millis(250));
+    }
+
+    #[test]
+    fn a_job_has_a_name_that_a_folder_can_have() {
+        let longest = "n".repeat(128);
+        for name in ["a", "a.b", "caf\u{e9} 2", &longest] {
+            assert_eq!(name.parse::<JobName>().unwrap().to_string(), name);
+        }
+        for (name, wrong) in [
+            ("", "is empty"),
+            (".a", "begins with a dot"),
+            ("a/b", "contains a slash"),
+            ("a\\b", "contains a slash"),
+            ("a\nb", "contains a control character"),
+            (&"n".repeat(129), "is longer than 128 bytes"),
+            (&"\u{e9}".repeat(65), "is longer than 128 bytes"),
+        ] {
+            let error = name.parse::<JobName>().unwrap_err();
+            assert!(error.contains(wrong), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn ranks_are_counted_or_left_to_be_counted() {
+        let three = Ranks::Count(RankCount::new(3).unwrap());
+        assert_eq!((three.get(), three.to_string()), (3, "3".into()));
+        assert_eq!(
+            (Ranks::Auto.get(), Ranks::Auto.count(), Ranks::Auto.to_string()),
+            (1, None, "\"auto\"".into())
+        );
+        assert_eq!(Ranks::ONE.get(), 1);
+    }
+
+    #[test]
+    fn shapes_are_names_or_paths() {
+        for (text, shape) in [
+            ("dlrm", Shape::Dlrm),
+            ("dlrm-dcnv2", Shape::DlrmDcnv2),
+            ("a/dlrm", Shape::File("a/dlrm".into())),
+            ("dlrm.toml", Shape::File("dlrm.toml".into())),
+        ] {
+            assert_eq!(text.parse(), Ok(shape.clone()));
+            assert_eq!(shape.to_string(), text);
+        }
+        assert!("dlmr".parse::<Shape>().unwrap_err().contains("did you mean `dlrm`?"));
+    }
+}
