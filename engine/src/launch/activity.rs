@@ -82,3 +82,39 @@ impl fmt::Display for Activity {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_did_is_said_with_the_step_and_what_it_waited_for() {
+        let told = |phase, step, stage, waits_for: Option<&str>| {
+            Activity { phase, step, stage, waits_for: waits_for.map(str::to_owned), signs: 0 }.to_string()
+        };
+        use {Phase as P, Stage as S};
+        for (found, expected) in [
+            (told(P::Preparing, 0, S::Working, None), "while it prepared"),
+            (told(P::Training, 1203, S::Working, None), "in training, at step 1203"),
+            (
+                told(P::Training, 1, S::Reading, None),
+                "in training, at step 1, waiting for the reader's next batch",
+            ),
+            (told(P::Evaluating, 2, S::Computing, None), "in an evaluation, at step 2, computing it"),
+            (
+                told(P::Saving, 3, S::Awaiting, None),
+                "while the model was saved, at step 3, waiting for the device to end the steps that were begun",
+            ),
+            (
+                told(P::Measuring, 4, S::Reading, Some("all")),
+                "while steps were timed, at step 4, waiting for all",
+            ),
+        ] {
+            assert_eq!(found, expected);
+        }
+        // What takes long by itself is no hang.
+        let hangs =
+            [P::Preparing, P::Training, P::Evaluating, P::Saving, P::Measuring].map(P::goes_by_small_steps);
+        assert_eq!(hangs, [false, true, true, true, false]);
+    }
+}

@@ -176,3 +176,64 @@ pub(super) fn ranks_of_bytes(bytes: &[u8]) -> Vec<usize> {
         .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize)
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: [u8; 32] = [7; 32];
+
+    #[test]
+    fn a_message_has_a_head_its_bytes_and_a_tag() {
+        let message = Message { kind: Kind::Failed, round: 0x0102, bytes: b"why".to_vec() };
+        let sealed = message.seal(&mut Seal::new(KEY));
+        let head = [&[6, 2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0][..], b"why"].concat();
+        assert_eq!(sealed[..16], head);
+        let tag = blake3::keyed_hash(&KEY, &[&0u64.to_le_bytes()[..], &head].concat());
+        assert_eq!(sealed[16..], *tag.as_bytes());
+        let mut seal = Seal::new(KEY);
+        for kind in [1, 2, 3, 4, 5, 6, 7] {
+            let frame = [&[kind][..], &head[1..]].concat();
+            let tag = seal.next(&frame);
+            let open = Sealed([&frame[..], tag.as_bytes()].concat()).unproven().unwrap();
+            assert_eq!((open.kind as u8, open.round, &open.bytes[..]), (kind, 0x0102, &b"why"[..]));
+        }
+        let unknown = Sealed([&[8][..], &sealed[1..]].concat());
+        assert_eq!(unknown.unproven().unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_message_may_come_in_pieces_and_not_be_longer_than_it_may() {
+        let sealed = Message { kind: Kind::Values, round: 1, bytes: vec![5; 100] }.seal(&mut Seal::new(KEY));
+        let mut inbox = Inbox::default();
+        /// A connection with a piece in it, and more to come.
+        struct Piece<'a>(&'a [u8]);
+        impl Read for Piece<'_> {
+            fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+                if self.0.is_empty() { Err(ErrorKind::WouldBlock.into()) } else { self.0.read(out) }
+            }
+        }
+        let (last, before) = sealed.split_last().unwrap();
+        for piece in before.chunks(7) {
+            assert!(inbox.read(Piece(piece), 100).unwrap().is_none());
+        }
+        let whole = inbox.read(Piece(&[*last]), 100).unwrap().unwrap();
+        assert_eq!(whole.open(&mut Seal::new(KEY)).unwrap().bytes, [5; 100]);
+        let refused = Inbox::default().read(&sealed[..], 99).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::InvalidData);
+        let cut = Inbox::default().read(&sealed[..20], 100).err().unwrap();
+        assert_eq!(cut.kind(), ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn values_are_taken_apart_as_they_were_joined() {
+        let values = [b"one".to_vec(), Vec::new(), vec![9; 300]];
+        let joined = join(&values);
+        assert_eq!(joined[..7], [3, 0, 0, 0, b'o', b'n', b'e']);
+        assert_eq!(split(&joined, 3).unwrap(), values);
+        // As many values as there are ranks, and nothing behind them.
+        assert!(split(&joined, 2).is_none() && split(&joined, 4).is_none());
+        assert!(split(&joined[..joined.len() - 1], 3).is_none());
+        assert_eq!(ranks_of_bytes(&ranks_to_bytes(&[0, 3, 4095])), [0, 3, 4095]);
+    }
+}

@@ -139,6 +139,10 @@ mod tests {
             let error = Secret::new(&secret, SECRET).unwrap_err().to_string();
             assert!(error.contains(words) && error.contains("openssl rand -hex 32"), "{error}");
         }
+        for bytes in [16, 4096] {
+            assert!(Secret::new(&vec![b'x'; bytes], SECRET).unwrap().is_given());
+        }
+        assert!(!Secret::none().is_given());
     }
 
     #[test]

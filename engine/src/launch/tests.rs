@@ -64,6 +64,44 @@ fn one_alone_meets_itself() {
 }
 
 #[test]
+fn a_value_that_is_too_long_is_refused_and_the_meeting_goes_on() {
+    const MOST: usize = 1 << 20;
+    let address = address();
+    on_ranks(2, &address, |seat| {
+        let mut meeting = join(&seat, DEADLINE).unwrap();
+        let refused = meeting.gather(&vec![0; MOST + 1]).unwrap_err().to_string();
+        assert!(refused.contains("a value of 1048577 bytes: at most 1048576 are handed out"), "{refused}");
+        assert_eq!(meeting.gather(&vec![7; MOST]).unwrap(), [vec![7; MOST], vec![7; MOST]]);
+        assert_eq!((meeting.rank(), meeting.ranks()), (seat.rank, 2));
+    });
+}
+
+#[test]
+fn processes_of_another_version_or_rank_are_named() {
+    for (change, words) in [
+        ("version", "rank 1 on h runs Rankine 0.0, and rank 0 runs "),
+        ("rank", "processes must be of one version"),
+        ("bytes", "rank 1 does not tell who it is: "),
+    ] {
+        let address = address();
+        let outcomes = on_ranks(2, &address, |seat| {
+            let mut meeting = join(&seat, DEADLINE).unwrap();
+            let here =
+                Member { host: "h".into(), ..Member::here(&seat, vec!["GPU-1".into(), "GPU-2".into()]) };
+            assert_eq!((here.rank, here.gpus, here.process), (seat.rank, 2, std::process::id()));
+            let other = match (seat.rank, change) {
+                (1, "version") => Member { version: "0.0".into(), ..here },
+                (1, "rank") => Member { rank: 0, ..here },
+                (1, _) => return meeting.gather(b"{").map(drop).map_err(|error| error.to_string()),
+                _ => here,
+            };
+            other.introduce(&mut meeting).map(drop).map_err(|error| error.to_string())
+        });
+        assert!(outcomes[0].as_ref().unwrap_err().contains(words), "{outcomes:?}");
+    }
+}
+
+#[test]
 fn who_is_late_is_named_to_all() {
     let address = address();
     let deadline = Duration::from_millis(300);

@@ -449,6 +449,69 @@ mod tests {
     }
 
     #[test]
+    fn a_process_tells_that_it_lives_several_times_before_it_is_missed() {
+        let patience = |silence, standstill| Patience {
+            silence: Duration::from_millis(silence),
+            standstill: Duration::from_millis(standstill),
+            ..Patience::USUAL
+        };
+        let beats = [(40_000, 45_000), (2000, 45_000), (40_000, 400)].map(|(a, b)| patience(a, b).beat());
+        assert_eq!(beats, [1000, 500, 100].map(Duration::from_millis));
+    }
+
+    /// Lets another rank tell what it does.
+    fn tells(other: &mut Wire, phase: Phase, step: u64, waits: bool) {
+        let waits_for = waits.then(|| "all".to_owned());
+        let activity = Activity { phase, step, waits_for, signs: step, ..Activity::default() };
+        let bytes = serde_json::to_vec(&activity).unwrap();
+        other.send(&Message { kind: Kind::Alive, round: 0, bytes }).unwrap();
+    }
+
+    #[test]
+    fn the_one_that_stands_still_is_named_and_not_those_that_wait_or_prepare() {
+        let (mut watcher, mut others, start) = watcher(4);
+        watcher.patience.silence = Duration::from_secs(1000);
+        watcher.shared.state().activity.waits_for = Some("all".into());
+        // All of them tell once what they do: wait, prepare, train.
+        tells(&mut others[0], Phase::Training, 5, true);
+        tells(&mut others[1], Phase::Preparing, 6, false);
+        tells(&mut others[2], Phase::Training, 7, false);
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 400.0).expect("the hang is found");
+        assert!((300.0..300.5).contains(&seconds), "{seconds}");
+        assert!(
+            words.starts_with("rank 3 has made no progress for 300 s in training, at step 7: "),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn who_has_told_its_end_is_not_missed() {
+        let (mut watcher, mut others, start) = watcher(2);
+        watcher.shared.state().activity.waits_for = Some("all".into());
+        others[0].send(&Message { kind: Kind::Done, round: 0, bytes: b"null".to_vec() }).unwrap();
+        assert_eq!(looks(&mut watcher, start, 0.0, 100.0), None);
+    }
+
+    #[test]
+    fn who_only_misses_another_one_waits_for_what_happened_to_that_one() {
+        let fails = |other: &mut Wire, rank, follows| {
+            let failure = Failure { rank, words: format!("rank {rank} failed"), follows };
+            let bytes = serde_json::to_vec(&failure).unwrap();
+            other.send(&Message { kind: Kind::Failed, round: 0, bytes }).unwrap();
+        };
+        let (mut watcher, mut others, start) = watcher(3);
+        fails(&mut others[0], 1, true);
+        assert_eq!(looks(&mut watcher, start, 0.0, 2.0), None);
+        fails(&mut others[1], 2, false);
+        assert_eq!(looks(&mut watcher, start, 2.0, 4.0), Some((2.0, "rank 2 failed".into())));
+        // Nothing has happened to any other one: then that is why all end, after 3 s of grace.
+        let (mut watcher, mut others, start) = self::watcher(3);
+        fails(&mut others[0], 1, true);
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("all end");
+        assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
+    }
+
+    #[test]
     fn a_suspended_process_gets_a_new_period_and_a_hang_is_still_found() {
         let (mut watcher, _, start) = watcher(1);
         assert_eq!(looks(&mut watcher, start, 0.0, 299.0), None);
