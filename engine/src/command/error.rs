@@ -179,6 +179,65 @@ mod tests {
     #[error("the run failed")]
     struct Outer(#[source] rankine_reader::Error);
 
+    fn io() -> rankine_reader::Error {
+        let source = io::Error::other("gone");
+        rankine_reader::Error::Io { doing: "open", path: "a".into(), source }
+    }
+
+    /// Scripts rely on the codes.
+    #[test]
+    fn each_error_ends_with_its_code() {
+        use rankine_reader::Error as Data;
+        let text = String::new;
+        let damaged = || Data::Damaged { path: "a".into(), offset: None, what: text() };
+        let (path, cause) = (|| "a".into(), rankine::training::StopCause::Program);
+        let (step, source) = (3, || io::Error::other("gone"));
+        let cases: Vec<(CommandError, Exit)> = vec![
+            (io().into(), Exit::Failed),
+            (damaged().into(), Exit::BadData),
+            (Data::Invalid(text()).into(), Exit::Usage),
+            (Data::Stopped(rankine::training::StopCause::Signal(15)).into(), Exit::Signal(15)),
+            (Data::Stopped(cause).into(), Exit::Failed),
+            (Data::BadRows(text()).into(), Exit::BadData),
+            (JobError::Invalid(Vec::new()).into(), Exit::Usage),
+            (SavedModelError::Missing("a".into()).into(), Exit::Usage),
+            (SavedModelError::Write(io()).into(), Exit::Failed),
+            (SavedModelError::Read { path: path(), source: source() }.into(), Exit::Failed),
+            (SavedModelError::NotFinite { tensor: text() }.into(), Exit::Failed),
+            (SavedModelError::Damaged { path: path(), what: text() }.into(), Exit::BadData),
+            (SavedModelError::Source(text()).into(), Exit::BadData),
+            (SourceError::NoJob("a".into()).into(), Exit::Usage),
+            (SourceError::Data(io()).into(), Exit::Failed),
+            (SourceError::Read { path: path(), source: source() }.into(), Exit::Failed),
+            (SourceError::NoVocabulary { path: path(), why: io() }.into(), Exit::Usage),
+            (SourceError::Saved(SavedModelError::Missing("a".into())).into(), Exit::Usage),
+            (TrainError::Data(io()).into(), Exit::Failed),
+            (TrainError::Conflicts(Vec::new()).into(), Exit::Usage),
+            (TrainError::RunDir(text()).into(), Exit::Usage),
+            (TrainError::Device(text()).into(), Exit::Usage),
+            (TrainError::Refused { words: text(), blame: Blame::Data }.into(), Exit::BadData),
+            (TrainError::Interrupted { cause, step, run: path() }.into(), Exit::Resumable),
+            (TrainError::NotBegun { cause }.into(), Exit::Resumable),
+            (TrainError::Missed { step, words: text() }.into(), Exit::Lost),
+            (TrainError::Write { path: path(), source: source() }.into(), Exit::Failed),
+            (TrainError::NotFinite(text()).into(), Exit::Failed),
+            (TrainError::ReplicasDiffer(vec![1]).into(), Exit::Failed),
+            (PredictError::Data(damaged()).into(), Exit::BadData),
+            (PredictError::BadRow(text()).into(), Exit::BadData),
+            (PredictError::Unknown { row: 1, column: text() }.into(), Exit::BadData),
+            (PredictError::NotFinite { row: 1 }.into(), Exit::Failed),
+            (PredictError::Write { path: path(), source: source() }.into(), Exit::Failed),
+            (CommandError::output(io::ErrorKind::BrokenPipe.into()), Exit::Success),
+            (CommandError::output(io::ErrorKind::StorageFull.into()), Exit::Failed),
+        ];
+        for (error, exit) in cases {
+            assert_eq!(error.exit(), exit, "{error:?}");
+        }
+        let codes =
+            [Blame::System, Blame::Data, Blame::Usage, Blame::Nobody].map(|blame| Exit::from(blame).code());
+        assert_eq!(codes, [1, 3, 2, 75]);
+    }
+
     #[test]
     fn causes_are_told_once() {
         let inner = rankine_reader::Error::Io {

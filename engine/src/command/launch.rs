@@ -72,9 +72,7 @@ impl Args {
     /// Meets the other processes. Where one of them is lost while this one cannot say so, or where this one hangs, it
     /// ends.
     pub(crate) fn form(&self, seat: &Seat, guard: &Guard) -> Result<ProcessGroup, CommandError> {
-        let usual = if seat.ranks == 1 { Patience::ALONE } else { Patience::USUAL };
-        let standstill = guard.step_timeout_s.map_or(usual.standstill, Seconds::duration);
-        let patience = Patience { silence: guard.silence_timeout_s.duration(), standstill, ..usual };
+        let patience = patience(seat.ranks, guard);
         if seat.ranks == 1 {
             if seat.launcher != Launcher::None {
                 tracing::info!("{seat}");
@@ -91,6 +89,13 @@ impl Args {
         tracing::info!("{seat}; {} processes are on {}", processes.size(), hosts.join(", "));
         Ok(processes)
     }
+}
+
+/// How long a watch over some processes waits, as their job says.
+fn patience(ranks: usize, guard: &Guard) -> Patience {
+    let usual = if ranks == 1 { Patience::ALONE } else { Patience::USUAL };
+    let standstill = guard.step_timeout_s.map_or(usual.standstill, Seconds::duration);
+    Patience { silence: guard.silence_timeout_s.duration(), standstill, ..usual }
 }
 
 /// What the GPUs that this process sees are known by.
@@ -248,5 +253,87 @@ impl From<MeetError> for CommandError {
             MeetError::Listen { .. } | MeetError::Stray(_) => Exit::Failed,
         };
         Self::new(exit, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_waits_as_long_as_the_job_says() {
+        let seconds = |seconds| Seconds::new(seconds).unwrap();
+        let waits = |ranks, guard: &Guard| {
+            let Patience { silence, standstill, grace } = patience(ranks, guard);
+            [silence, standstill, grace].map(|time| time.as_secs_f64())
+        };
+        // As the reference of job files says.
+        assert_eq!(waits(1, &Guard::default()), [40.0, 300.0, 3.0]);
+        assert_eq!(waits(2, &Guard::default()), [40.0, 45.0, 3.0]);
+        let silence_timeout_s = seconds(90.0);
+        let guard = Guard { silence_timeout_s, step_timeout_s: Some(seconds(7.5)), ..Guard::default() };
+        assert_eq!((waits(1, &guard), waits(4096, &guard)), ([90.0, 7.5, 3.0], [90.0, 7.5, 3.0]));
+    }
+
+    #[test]
+    fn a_time_to_meet_is_from_a_tenth_of_a_second_to_a_day() {
+        assert_eq!((seconds("0.1"), seconds("86400"), seconds("1.5")), (Ok(0.1), Ok(86400.0), Ok(1.5)));
+        for wrong in ["0.09", "86400.1", "-1", "nan", "inf", "1s", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn processes_that_do_not_meet_end_with_codes_that_schedulers_tell_apart() {
+        let address: Address = "127.0.0.1:7".parse().unwrap();
+        let source = || std::io::Error::other("taken");
+        let refusal = rankine::launch::Refusal::WrongSecret;
+        for (error, exit) in [
+            (MeetError::Late { late: vec![1], seconds: 1.0, refused: None }, Exit::Lost),
+            (MeetError::Left { left: vec![1] }, Exit::Lost),
+            (
+                MeetError::Unreached { rank: 1, address: address.clone(), seconds: 1.0, why: String::new() },
+                Exit::Lost,
+            ),
+            (MeetError::Refused { rank: 1, address: address.clone(), refusal }, Exit::Usage),
+            (MeetError::Listen { address, source: source() }, Exit::Failed),
+            (MeetError::Stray("stray".into()), Exit::Failed),
+        ] {
+            let words = error.to_string();
+            assert_eq!(CommandError::from(error).exit(), exit, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_told_by_rank() {
+        let member = |rank: usize, host: &str, gpus| Member {
+            rank,
+            host: host.into(),
+            boot: host.into(),
+            process: 100 + rank as u32,
+            local: None,
+            gpus,
+            gpu_ids: Vec::new(),
+            version: "1".into(),
+        };
+        let cluster = |members: Vec<Member>| Cluster {
+            launcher: Launcher::None,
+            meet: None,
+            exchange_ms: 0.254,
+            #[cfg(feature = "cuda")]
+            links: Vec::new(),
+            nodes: nodes(&members),
+            members,
+        };
+        assert_eq!(
+            cluster(vec![member(0, "a", 1), member(1, "b", 2), member(2, "a", 0)]).to_string(),
+            " rank  node  process  GPUs  host\n\
+             \u{20}   0     0      100     1  a\n\
+             \u{20}   1     1      101     2  b\n\
+             \u{20}   2     0      102     0  a\n\
+             3 processes on 2 nodes; an exchange among them takes 0.25 ms\n"
+        );
+        let alone = cluster(vec![member(0, "a", 0)]).to_string();
+        assert!(alone.ends_with("\n1 process on 1 node; an exchange among them takes 0.25 ms\n"), "{alone}");
     }
 }

@@ -54,3 +54,44 @@ fn table(f: &mut fmt::Formatter<'_>, metrics: Option<&Metrics>, auc_achievable: 
     writeln!(f, "label rate          {label_rate:.5}")?;
     writeln!(f, "samples             {samples}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const METRICS: Metrics = Metrics {
+        samples: 1234,
+        auc: Some(0.712_345_6),
+        log_loss: 0.456_789,
+        normalized_entropy: Some(0.876_543_2),
+        calibration: Some(1.023_456),
+        label_rate: 0.256_789,
+    };
+
+    #[test]
+    fn each_metric_has_its_line() {
+        let metrics = EvalMetrics { first: Some(METRICS), ..EvalMetrics::default() };
+        let text = |auc_achievable| MetricsText { metrics: &metrics, auc_achievable }.to_string();
+        let rest = "log loss            0.45679\nnormalized entropy  0.87654\ncalibration         1.0235\n\
+                    label rate          0.25679\nsamples             1234\n";
+        assert_eq!(text(None), format!("AUC                 0.71235\n{rest}"));
+        assert_eq!(text(Some(0.75)), format!("AUC                 0.71235   (achievable: 0.75000)\n{rest}"));
+    }
+
+    #[test]
+    fn heads_are_told_apart_and_what_is_undefined_is_said() {
+        let equal = Metrics { auc: None, normalized_entropy: None, calibration: None, ..METRICS };
+        let heads = [("buy".into(), None), ("click".into(), Some(equal))];
+        let metrics = EvalMetrics { first: Some(equal), heads: heads.into() };
+        let undefined = "undefined: all labels are equal";
+        assert_eq!(
+            MetricsText { metrics: &metrics, auc_achievable: None }.to_string(),
+            format!(
+                "head                buy\nsamples             0 have this label\n\n\
+                 head                click\nAUC                 {undefined}\nlog loss            0.45679\n\
+                 normalized entropy  {undefined}\ncalibration         {undefined}\nlabel rate          0.25679\n\
+                 samples             1234\n\n"
+            )
+        );
+    }
+}

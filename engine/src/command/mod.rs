@@ -227,6 +227,8 @@ mod tests {
         for exit in all {
             assert!(AFTER_HELP.contains(&format!("\n  {}   ", exit.code())), "{exit:?}");
         }
+        assert_eq!(all.map(Exit::code), [0, 1, 2, 3, 4, 5, 75]);
+        assert_eq!(Exit::of_stop(StopCause::Signal(2)).code(), 130);
         let stopped = Exit::of_stop(StopCause::Signal(15)).code();
         assert!(AFTER_HELP.contains(&format!("SIGTERM {stopped}")), "{stopped}");
     }

@@ -248,6 +248,12 @@ mod tests {
     }
 
     #[test]
+    fn more_than_all_leaves_nothing() {
+        let pace = Pace { done: 12, total: 10, seconds: 3.0 };
+        assert_eq!((pace.rate(), pace.seconds_left()), (4.0, Some(0.0)));
+    }
+
+    #[test]
     fn nothing_done_has_no_rate() {
         let pace = Pace { done: 0, total: 10, seconds: 0.0 };
         assert_eq!((pace.rate(), pace.seconds_left()), (0.0, None));

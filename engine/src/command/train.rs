@@ -299,3 +299,15 @@ impl fmt::Display for Size {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_the_unit_that_fits() {
+        let told = [0, 9_999, 10_000, 9_999_999, 10_000_000, 9_999_999_999, 10_000_000_000].map(Size);
+        let expected = ["0 bytes", "9999 bytes", "10.0 kB", "10000.0 kB", "10.0 MB", "10000.0 MB", "10.0 GB"];
+        assert_eq!(told.map(|size| size.to_string()), expected);
+    }
+}

@@ -283,7 +283,12 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rankine_cuda::probe::Version;
+
     use super::*;
+    use crate::system::Feature;
+
+    const CUDA_13: Version = Version { major: 13, minor: 0, patch: None };
 
     #[test]
     fn sizes_have_the_unit_that_fits() {
@@ -315,6 +320,79 @@ mod tests {
         assert_eq!(json["reading"]["modes"][0]["refused"], "refused by seccomp");
         assert!(cfg!(feature = "cuda") || json["training"]["device"] == "cpu");
         assert!(json["gpu"]["driver"]["found"].is_object() || json["gpu"]["driver"]["missing"].is_array());
+    }
+
+    #[test]
+    fn every_part_of_a_report_has_its_line() {
+        let library = |name: &str, version: Result<Version, String>| Library {
+            name: name.into(),
+            path: Some(format!("/lib/{name}").into()),
+            version,
+            refused: None,
+        };
+        let gpu = Device {
+            name: "Some GPU".into(),
+            memory_bytes: 80 << 30,
+            compute_capability: (9, 0),
+            uuid: "GPU-1".into(),
+        };
+        let refused =
+            Library { refused: Some("it is too old".into()), ..library("libcublasLt.so.13", Ok(CUDA_13)) };
+        let feature = |name, present| Feature { name, present };
+        let report = Report {
+            version: "9.9",
+            cpu: Cpu {
+                model: "A Processor".into(),
+                available_threads: 6,
+                features: vec![feature("avx2", true), feature("avx512f", false)],
+            },
+            memory: Some(Memory {
+                total_bytes: 64 << 30,
+                available_bytes: 12 << 30,
+                cgroup_limit_bytes: Some(3 << 29),
+            }),
+            locked_memory: Some(LockedMemory::Bytes(8 << 20)),
+            reading: None,
+            gpu: Probe {
+                driver: Presence::Found(Driver {
+                    library: library("libcuda.so.1", Ok(CUDA_13)),
+                    devices: Ok(vec![gpu.clone(), gpu.clone(), gpu]),
+                }),
+                cublas_lt: Presence::Found(refused),
+                nccl: Presence::Found(library("libnccl.so.2", Err("no such symbol".into()))),
+                cupti: Presence::Missing(Vec::new()),
+            },
+            backends: vec![
+                Backend { free_bytes: Some(79 << 30), refused: None },
+                Backend { free_bytes: None, refused: Some("it is busy".into()) },
+            ],
+            training: Training { device: "cpu", threads: 6, why: "a reason" },
+        };
+        let expected = "\
+Rankine 9.9
+
+cpu       A Processor, 6 threads for this process
+          avx2      yes
+          avx512f   no
+memory    12 GiB available of 64 GiB
+          this process is limited to 1.5 GiB
+memlock   8 MiB (raise it with `ulimit -l`)
+driver    CUDA 13.0 (/lib/libcuda.so.1)
+          GPU 0: Some GPU, 80 GiB, compute capability 9.0
+            79 GiB are free; kernels load
+          GPU 1: Some GPU, 80 GiB, compute capability 9.0
+            is not used: it is busy
+          GPU 2: Some GPU, 80 GiB, compute capability 9.0
+cublasLt  13.0 (/lib/libcublasLt.so.13)
+          is not used: it is too old
+nccl      of unknown version (/lib/libnccl.so.2)
+cupti     not found
+training  cpu, 6 threads: a reason
+";
+        assert_eq!(report.to_string(), expected);
+        let unlimited = Report { locked_memory: Some(LockedMemory::Unlimited), memory: None, ..report };
+        let told = unlimited.to_string();
+        assert!(told.contains("  avx512f   no\nmemlock   unlimited\ndriver "), "{told}");
     }
 
     #[test]
