@@ -296,9 +296,10 @@ fn check_memory_of(
     }
     let ranks = plan.map_or(1, |plan| plan.topology.ranks()) as u64;
     let states = if job.device.dense_update == job::DenseUpdate::Sharded { 1 } else { ranks };
+    let parameters = spec.dense_parameters() as u64;
     let state = rules.dense.rule.state_elements(spec.dense_parameters()) as u64;
     // Each rank has the weights, their gradients, and the weights as products read them, going forward and back.
-    let elements = 4 * ranks * spec.dense_parameters() as u64 + states * state;
+    let elements = (4 * ranks).saturating_mul(parameters).saturating_add(states.saturating_mul(state));
     let of_layers = elements.saturating_mul(size_of::<f32>() as u64);
     if of_layers > usable - of_tables {
         return Err(TrainError::Device(format!(
