@@ -213,8 +213,7 @@ fn a_closed_stdout_is_no_failure() {
 #[test]
 fn a_full_stdout_is_a_failure() {
     if !Path::new("/dev/full").exists() {
-        println!("skipped: there is no /dev/full");
-        return;
+        return support::skipped("there is no /dev/full");
     }
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = rankine().args(["check", SOUND_JOB]).stdout(full).output().unwrap();

@@ -306,7 +306,7 @@ fn every_way_of_reading_gives_the_same_model() {
         if let Some(why) = mode["refused"].as_str() {
             assert!(name.starts_with("uring"), "{name} works everywhere: {why}");
             ended.with(USAGE).says(&[name, "is refused"]);
-            println!("skipped: {name} is refused here: {why}");
+            support::skipped(format_args!("{name} is refused: {why}"));
             continue;
         }
         ended.with(SUCCESS);

@@ -10,8 +10,8 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use support::{Place, SUCCESS, data_folder, gpus, root, run, summary, told, train, word};
+use libtest_mimic::{Arguments, Failed};
+use support::{Place, SUCCESS, data_folder, missing, root, run, summary, told, train, trial, word};
 
 mod support;
 
@@ -22,21 +22,16 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 
 fn main() -> ExitCode {
     let folder = data_folder().join("movielens-100k");
-    let found = folder.join("u.data").is_file();
-    if !found {
-        told(&format!("skipped: {} was not found; RANKINE_TEST_DATA names its folder", folder.display()));
-    }
-    let trial = |name, here: bool, device: &'static [&str]| {
-        let folder = folder.clone();
-        Trial::test(name, move || movielens_reaches_its_auc(&folder, device)).with_ignored_flag(!here)
+    let trial = |name, gpu: bool, device: &'static [&str]| {
+        let (folder, missing) = (folder.clone(), missing(&folder.join("u.data"), gpu));
+        trial(name, missing.as_deref(), move || movielens_reaches_its_auc(&folder, device))
     };
-    let gpu = found && gpus() > 0;
     let trials = vec![
-        trial("movielens_100k_reaches_its_auc", found, &["device.kind=\"cpu\""]),
-        trial("movielens_100k_reaches_its_auc_on_a_gpu", gpu, &["device.kind=\"cuda\""]),
+        trial("movielens_100k_reaches_its_auc", false, &["device.kind=\"cpu\""]),
+        trial("movielens_100k_reaches_its_auc_on_a_gpu", true, &["device.kind=\"cuda\""]),
         trial(
             "movielens_100k_reaches_its_auc_on_a_gpu_in_f32",
-            gpu,
+            true,
             &["device.kind=\"cuda\"", "device.precision=\"fp32\""],
         ),
     ];

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Failed};
 
 #[path = "support/strangers.rs"]
 mod strangers;
@@ -42,13 +42,11 @@ const BODIES: [Body; 9] = [
 
 fn main() -> ExitCode {
     let gpus = support::gpus();
-    if gpus == 0 {
-        eprintln!("skipped: there is no GPU");
-    }
     let of_one = BODIES.into_iter().map(|body| (body, 1));
-    let trials = of_one
-        .chain(OF_NODES)
-        .map(|((name, body), wanted)| Trial::test(name, body).with_ignored_flag(gpus < wanted));
+    let trials = of_one.chain(OF_NODES).map(|((name, body), wanted)| {
+        let missing = (gpus < wanted).then(|| format!("{gpus} GPUs were found, and {wanted} are needed"));
+        support::trial(name, missing.as_deref(), body)
+    });
     let trials: Vec<_> = trials.collect();
     let mut arguments = Arguments::from_args();
     // Ranks that wait for each other hold the GPU.

@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use libtest_mimic::{Arguments, Failed, Trial};
-use support::{Place, SUCCESS, data_folder, gpus, root, run, summary, told, train, word};
+use libtest_mimic::{Arguments, Failed};
+use support::{Place, SUCCESS, data_folder, missing, root, run, summary, told, train, trial, word};
 
 mod support;
 
@@ -54,17 +54,13 @@ const BF16_APART_MAX: f64 = 3e-3;
 
 fn main() -> ExitCode {
     let log = data_folder().join("criteo-kaggle-first15k/train.tsv");
-    let found = log.is_file();
-    if !found {
-        told(&format!("skipped: {} was not found; RANKINE_TEST_DATA names its folder", log.display()));
-    }
-    let gpu = found && gpus() > 0;
-    let on_gpu = log.clone();
+    let trial = |name, gpu: bool, body: fn(&Path) -> Result<(), Failed>| {
+        let (log, missing) = (log.clone(), missing(&log, gpu));
+        trial(name, missing.as_deref(), move || body(&log))
+    };
     let trials = vec![
-        Trial::test("criteo_15k_reaches_its_auc", move || criteo_15k_reaches_its_auc(&log))
-            .with_ignored_flag(!found),
-        Trial::test("criteo_15k_on_a_gpu_as_on_the_cpu", move || criteo_15k_on_a_gpu_as_on_the_cpu(&on_gpu))
-            .with_ignored_flag(!gpu),
+        trial("criteo_15k_reaches_its_auc", false, criteo_15k_reaches_its_auc),
+        trial("criteo_15k_on_a_gpu_as_on_the_cpu", true, criteo_15k_on_a_gpu_as_on_the_cpu),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

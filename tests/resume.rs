@@ -357,8 +357,7 @@ fn a_full_disk_loses_nothing() {
     fs::create_dir(&disk).unwrap();
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=96k", "tmpfs"]).arg(&disk).output();
     if !mounted.is_ok_and(|mounted| mounted.status.success()) {
-        support::told("skipped: no file system can be mounted here");
-        return;
+        return support::skipped("this user cannot mount a file system");
     }
     let run_dir = "disk/run";
     let ended = runs.train(run_dir, &["--set", "checkpoint.keep=100", "--set", "checkpoint.every_steps=2"]);

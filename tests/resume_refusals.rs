@@ -214,8 +214,7 @@ fn a_checkpoint_without_permission_ends_the_command() {
     let mut command = runs.command("interrupted", &["--resume"]);
     command.uid(NOBODY);
     if !owned.is_ok_and(|owned| owned.status.success()) || command.output().is_err() {
-        support::told("skipped: this user cannot run the command as another one");
-        return;
+        return support::skipped("this user cannot run commands as another user");
     }
     // That run is finished; the same again with a file that its owner may not read.
     fs::remove_file(runs.place.path("interrupted/summary.json")).unwrap();

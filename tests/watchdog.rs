@@ -71,8 +71,7 @@ fn a_reader_that_hangs_is_named() {
     let modes = ["pread", "auto"];
     modes.iter().for_each(|mode| trained_for_three_steps(&place, &job, mode));
     let Some(stalled) = Stalled::new(&second) else {
-        support::told("skipped: this file system has no leases");
-        return;
+        return support::skipped("this file system has no leases");
     };
     for run in modes {
         let (begun, mode) = (Instant::now(), format!("reader.mode={run}"));
@@ -99,8 +98,7 @@ fn a_step_gets_a_new_period_after_a_suspension() {
         let run = format!("run-{repeat}");
         trained_for_three_steps(&place, &job, &run);
         let Some(stalled) = Stalled::new(&second) else {
-            support::told("skipped: this file system has no leases");
-            return;
+            return support::skipped("this file system has no leases");
         };
         let mut training =
             resumed(&place, &job, &run, &["guard.step_timeout_s=4", "guard.barrier_timeout_s=1"]);

@@ -1,12 +1,41 @@
 //! What several test modules draw from.
 
+use std::path::Path;
+
 use proptest::prelude::*;
 
+use crate::io::{Rung, probe};
 use crate::samples::Samples;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,
 };
+
+#[path = "../../tests/support/skipped.rs"]
+mod skipped;
+
+pub(crate) use skipped::skipped;
+
+/// The rungs that work in a folder. Reports the others as skipped; only io_uring may be refused, and where the kernel
+/// offers it, only direct reading, which not every file system offers.
+#[track_caller]
+pub(crate) fn working_rungs(dir: &Path) -> Vec<Rung> {
+    let offered = io_uring::IoUring::new(8).is_ok();
+    let mut working = Vec::new();
+    for (rung, outcome) in probe(dir) {
+        let refusable = match rung {
+            Rung::UringDirect => true,
+            Rung::UringBuffered => !offered,
+            Rung::Pread | Rung::Mmap => false,
+        };
+        match outcome {
+            Ok(()) => working.push(rung),
+            Err(why) if refusable => skipped(format_args!("{rung} is refused: {why}")),
+            Err(why) => panic!("{rung} is refused: {why}"),
+        }
+    }
+    working
+}
 
 /// Any schema of up to two labels, three dense and three categorical columns.
 pub(crate) fn any_schema() -> impl Strategy<Value = Schema> {
@@ -81,7 +110,7 @@ pub(crate) fn samples_of(schema: &Schema, len: usize, seed: u64) -> Samples {
 }
 
 /// Every file below a folder, by its relative path.
-pub(crate) fn tree_bytes(dir: &std::path::Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
+pub(crate) fn tree_bytes(dir: &Path) -> std::collections::BTreeMap<std::path::PathBuf, Vec<u8>> {
     let mut files = std::collections::BTreeMap::new();
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 pub(crate) mod durable;
@@ -15,6 +16,9 @@ pub(crate) mod films;
 pub(crate) mod process;
 pub(crate) mod python;
 pub(crate) mod seccomp;
+mod skipped;
+
+pub(crate) use skipped::{skipped, skipped_test};
 
 /// How the process ends; `rankine --help` documents the numbers.
 pub(crate) const SUCCESS: i32 = 0;
@@ -250,6 +254,26 @@ pub(crate) fn gpus() -> usize {
     #[cfg(not(feature = "cuda"))]
     let count = 0;
     count
+}
+
+/// A test of a suite without the standard harness. Where something is missing, it is ignored and reported as skipped.
+pub(crate) fn trial(
+    name: &str,
+    missing: Option<&str>,
+    body: impl FnOnce() -> Result<(), Failed> + Send + 'static,
+) -> Trial {
+    if let Some(missing) = missing {
+        skipped_test(name, missing);
+    }
+    Trial::test(name, body).with_ignored_flag(missing.is_some())
+}
+
+/// Why a test with real data in a file of [`data_folder`] cannot run, on a GPU or not.
+pub(crate) fn missing(path: &Path, gpu: bool) -> Option<String> {
+    if !path.is_file() {
+        return Some(format!("{} was not found; RANKINE_TEST_DATA names its folder", path.display()));
+    }
+    (gpu && gpus() == 0).then(|| "there is no GPU, or the build lacks the feature cuda".to_owned())
 }
 
 /// How often a test repeats what may go well by chance: `usual` times, or 50 times in the long version.

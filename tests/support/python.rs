@@ -3,12 +3,12 @@
 use std::fs;
 use std::process::Command;
 
-/// Whether Python has NumPy here. Where it has not, says that the test is skipped.
+/// Whether Python has NumPy here. If not, reports that the test is skipped.
 pub(crate) fn has_numpy() -> bool {
     let imported = Command::new("python3").args(["-c", "import numpy"]).output();
     let has = imported.is_ok_and(|python| python.status.success());
     if !has {
-        super::told("skipped: there is no Python with NumPy here");
+        super::skipped("there is no Python with NumPy");
     }
     has
 }

@@ -12,7 +12,7 @@ use super::testing::{GOOD_LINE, Place, SMALL, samples_of, with_field};
 use super::*;
 use crate::dataset::{Dataset, Part};
 use crate::samples::Samples;
-use crate::testing::tree_bytes as tree;
+use crate::testing::{skipped, tree_bytes as tree};
 
 /// Lines of power-law categories, with missing values.
 fn good_lines(count: usize, seed: u64) -> Vec<String> {
@@ -396,7 +396,7 @@ fn real_log() -> Option<PathBuf> {
     let folder = folder.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"));
     let log = folder.join("criteo-kaggle-first15k/train.tsv");
     if !log.exists() {
-        println!("skipped: there is no {}; RANKINE_TEST_DATA names its folder", log.display());
+        skipped(format_args!("{} was not found; RANKINE_TEST_DATA names its folder", log.display()));
         return None;
     }
     Some(log)

@@ -88,12 +88,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let probed = probe(dir.path());
         assert_eq!(probed.iter().map(|(rung, _)| *rung).collect::<Vec<_>>(), Rung::ALL);
-        for (rung, outcome) in &probed {
-            if let Err(why) = outcome {
-                assert!(!matches!(rung, Rung::Pread | Rung::Mmap), "{rung} works anywhere: {why}");
-                eprintln!("{rung}: refused: {why}");
-            }
-        }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

@@ -13,6 +13,7 @@ use super::backend::{Backend, Completion, ReadOp};
 use super::*;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
+use crate::testing::{skipped, working_rungs};
 
 /// What the disk does to a read.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -279,18 +280,6 @@ fn requests_that_cannot_be_are_errors() {
     }
 }
 
-/// The options for each rung that works here; others are named and left out.
-fn rungs(dir: &std::path::Path) -> Vec<Rung> {
-    let works = |(rung, outcome): (Rung, Result<(), String>)| match outcome {
-        Ok(()) => Some(rung),
-        Err(why) => {
-            eprintln!("skipped: {rung} is refused here: {why}");
-            None
-        }
-    };
-    probe(dir).into_iter().filter_map(works).collect()
-}
-
 #[test]
 fn every_rung_reads_the_same_from_more_files_than_may_be_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -300,7 +289,7 @@ fn every_rung_reads_the_same_from_more_files_than_may_be_open() {
         let bytes: Vec<u8> = (0..12288).map(|at| byte_at(number as u32, at)).collect();
         fs::write(path, bytes).unwrap();
     }
-    for rung in rungs(dir.path()) {
+    for rung in working_rungs(dir.path()) {
         let ring = SlabRing::allocate(20, 8192).unwrap();
         let count = files.len() as u64;
         // Every file several times, neighbours far apart.
@@ -329,7 +318,7 @@ fn every_rung_names_the_end_of_a_file_cut_short() {
     let path = dir.path().join("file");
     for length in [0, 1, 4096, 10000, 16384] {
         fs::write(&path, vec![3; length]).unwrap();
-        for rung in rungs(dir.path()) {
+        for rung in working_rungs(dir.path()) {
             let ring = SlabRing::allocate(3, 8192).unwrap();
             let requests = (0..4).map(|number| ReadRequest { file: 0, offset: 8192 * number, bytes: 8192 });
             let options = IoOptions { mode: rung.into(), depth: 2 };
@@ -354,7 +343,7 @@ fn every_rung_reads_ranges_that_end_within_a_page() {
     for length in [1u64, 4095, 4097, 8191, 9000] {
         fs::write(&path, (0..length).map(|at| byte_at(0, at)).collect::<Vec<_>>()).unwrap();
         let ranges = [(0, length.min(5)), (0, length.min(8192)), (length / 4096 * 4096, length % 4096)];
-        for rung in rungs(dir.path()) {
+        for rung in working_rungs(dir.path()) {
             let requests = ranges.map(|(offset, bytes)| ReadRequest { file: 0, offset, bytes: bytes as u32 });
             let ring = SlabRing::allocate(4, 8192).unwrap();
             let options = IoOptions { mode: rung.into(), depth: 2 };
@@ -390,12 +379,12 @@ fn depths_out_of_bounds_are_refused() {
 #[test]
 fn what_lies_in_memory_is_copied_by_several_threads() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
-        return eprintln!("skipped: nothing can be written to /dev/shm");
+        return skipped("nothing can be written to /dev/shm");
     };
     let path = dir.path().join("file");
     fs::write(&path, [7; 5 * SLAB_ALIGN]).unwrap();
     if !ladder::lies_in_memory(&fs::File::open(&path).unwrap()) {
-        return eprintln!("skipped: /dev/shm is no tmpfs");
+        return skipped("/dev/shm is not a tmpfs");
     }
     let open = |mode| {
         let requests =
