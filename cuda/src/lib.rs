@@ -9,6 +9,9 @@
 //!
 //! Nothing here knows what the kernels are for, or waits for the device without being asked to.
 
+// Without the feature, most of what the text above links to is not compiled.
+#![cfg_attr(not(feature = "cuda"), allow(rustdoc::broken_intra_doc_links))]
+
 pub mod probe;
 
 #[cfg(feature = "cuda")]

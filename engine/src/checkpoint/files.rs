@@ -74,11 +74,12 @@ pub trait Output: Send {
     /// The operating system's.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// The same past the page cache: the disk takes the bytes from where they lie. They begin at a multiple of
-    /// [`DIRECT_ALIGN`], in memory and in the file, and are as many times that many.
+    /// The same past the page cache: the disk takes the bytes from where they lie. Their address, their offset in the
+    /// file and their count are multiples of `DIRECT_ALIGN`.
     ///
     /// # Errors
-    /// The operating system's, [`is_refused`] where this cannot be done here: nothing was written then.
+    /// The operating system's; where `is_refused` holds for it, the file cannot be written like this, and nothing was
+    /// written.
     fn write_direct(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Makes what was written durable. It is called once.

@@ -4,7 +4,7 @@ use crate::key::ShortKey;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// Rows as they were read. Readers of text append row by row, readers of columns column by column; either way every
-/// column must have its values of a row before [`RawRows::end_rows`] counts it.
+/// column must have its values of a row before `end_rows` counts it.
 #[derive(Debug, Clone, Default)]
 pub struct RawRows {
     len: usize,
