@@ -15,7 +15,7 @@ use rankine::training::{
     Event, Observer, Progress, RunDir, Start, Stop, Stopped, Summary, TrainError, TrainOptions, train,
 };
 use support::process::Stalled;
-use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, told, weights};
+use support::{Place, SHAPE, SUCCESS, generate, json_lines, run, skipped, weights};
 
 mod support;
 
@@ -387,7 +387,7 @@ fn an_evaluation_that_hangs_is_called_one() {
         });
         trained.unwrap();
         if !has_leases {
-            told("skipped: this file system has no leases");
+            skipped("this file system has no leases");
             continue;
         }
         let said = said.lock().unwrap();
