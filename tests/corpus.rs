@@ -268,7 +268,12 @@ fn logs() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut gzip, text.as_bytes()).unwrap();
     place.file("rows", gzip.finish().unwrap());
-    read_variants("criteo-tsv, compressed", &place.path("rows"), false, &criteo);
+    read_variants("criteo-tsv, gzip", &place.path("rows"), false, &criteo);
+    let level = || ruzstd::encoding::CompressionLevel::Fastest;
+    let (front, back) = text.as_bytes().split_at(text.len() / 2);
+    let frames = [front, back].map(|frame| ruzstd::encoding::compress_to_vec(frame, level()));
+    place.file("rows", frames.concat());
+    read_variants("criteo-tsv, zstd", &place.path("rows"), false, &criteo);
 
     let schema = SchemaFile::parse("schema.toml", CSV_SCHEMAS[0]).unwrap();
     let csv = converting(&place, |options| convert_csv(options, &schema, 1, &silent).map(drop).map_err(said));

@@ -90,4 +90,19 @@ mod tests {
             let _ = excerpt(&text);
         }
     }
+
+    #[test]
+    fn bytes_are_written_as_documented() {
+        let escaped = |bytes: &[u8]| {
+            let mut text = String::new();
+            escape(bytes, &mut text);
+            text
+        };
+        assert_eq!(escaped(b"a b\\\t\n\r\x07\x7f"), "a b\\\\\\t\\n\\r\\x07\\x7f");
+        assert_eq!(escaped("d\u{e9}j\u{e0}".as_bytes()), "d\u{e9}j\u{e0}");
+        assert_eq!(escaped(b"\xc3(\xff"), "\\xc3(\\xff");
+        assert_eq!(excerpt(b""), "''");
+        assert_eq!(excerpt(&[b'x'; 40]), format!("'{}'", "x".repeat(40)));
+        assert_eq!(excerpt(&[b'x'; 41]), format!("'{}'...", "x".repeat(40)));
+    }
 }

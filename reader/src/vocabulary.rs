@@ -234,6 +234,27 @@ mod tests {
         assert_eq!(String::from_utf8(text_of(&vocabulary)).unwrap(), text);
     }
 
+    /// More text than is handed out at a time.
+    #[test]
+    fn a_long_vocabulary_is_written_piece_by_piece() {
+        let category = |n: u64| format!("{n:05}{}", "y".repeat(n as usize % 20));
+        let vocabulary = Vocabulary::from_counts((0..9000).map(|n| (category(n), 20_000 - n)), 1);
+        let mut pieces = Vec::new();
+        let mut put = |piece: &[u8]| pieces.push(piece.to_vec());
+        vocabulary
+            .to_tsv(|piece| {
+                put(piece);
+                Ok::<_, ()>(())
+            })
+            .unwrap();
+        assert!(pieces.len() > 2 && pieces.iter().all(|piece| piece.len() < PIECE_BYTES + 1024));
+        let lines = (0..9000).map(|n| format!("{}\t{}\n", category(n), 20_000 - n));
+        let expected = std::iter::once("\\*\t0\n".to_owned()).chain(lines).collect::<String>();
+        assert!(pieces.concat() == expected.into_bytes());
+        // An error ends it.
+        assert_eq!(vocabulary.to_tsv(|_| Err("full")), Err("full"));
+    }
+
     #[test]
     fn a_hashed_row_is_plain_xxh3() {
         // The reference value of XXH3 (64 bits, seed 0) for no bytes.

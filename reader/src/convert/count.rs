@@ -263,4 +263,26 @@ mod tests {
             prop_assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         }
     }
+
+    #[test]
+    fn counts_go_to_disk_beyond_the_budget_and_not_before() {
+        let keys: Vec<_> =
+            (0..2000).map(|n: u32| format!("{n}{}", "x".repeat(n as usize % 30)).into_bytes()).collect();
+        let long_bytes = keys.iter().filter(|key| key.len() > ShortKey::BYTES_MAX).count() * LONG_ENTRY_BYTES;
+        let dir = tempfile::tempdir().unwrap();
+        let added = |budget_bytes| {
+            let counter = CategoryCounter::new(1, budget_bytes, dir.path(), &Stop::default()).unwrap();
+            counter.add(&[(0, &raw(&keys))], &mut Buckets::default()).unwrap();
+            let file = std::fs::metadata(dir.path().join("counts.tmp")).unwrap();
+            (counter.bytes.load(Ordering::Relaxed), file.len())
+        };
+        let (held, on_disk) = added(usize::MAX);
+        assert_eq!(on_disk, 0);
+        // An entry of a map takes its key and its count at least.
+        assert!(held >= long_bytes + keys.len() * size_of::<(ShortKey, u64)>(), "{held}");
+        assert_eq!(added(held), (held, 0));
+        let (held, on_disk) = added(held - 1);
+        assert_eq!(held, 0);
+        assert!(on_disk >= keys.iter().map(|key| key.len() as u64 + 8).sum::<u64>(), "{on_disk}");
+    }
 }

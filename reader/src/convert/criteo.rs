@@ -345,9 +345,12 @@ mod tests {
         let (reason, field, why) = fault_of(b"", &parser_hex).unwrap();
         assert_eq!((reason, field), (BadReason::FieldCount, None));
         assert!(why.starts_with("1 fields instead of 40"), "{why}");
-        let long = format!("{good}{}", "a".repeat(4000));
-        let mut rows = RawRows::new(&schema);
-        assert_eq!(parser.push(long.as_bytes(), &mut rows).unwrap_err().reason, BadReason::LineTooLong);
+        for (line_bytes_max, expected) in [(good.len(), None), (good.len() - 1, Some(BadReason::LineTooLong))]
+        {
+            let parser = CriteoParser::new(&schema, true, line_bytes_max).unwrap();
+            let fault = parser.push(good.as_bytes(), &mut RawRows::new(&schema)).err();
+            assert_eq!(fault.map(|fault| fault.reason), expected);
+        }
     }
 
     #[test]

@@ -250,3 +250,68 @@ impl Iterator for RecordChunks<'_> {
         self.read().transpose()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::convert::testing::{Place, samples_of};
+    use crate::convert::{BAD_ROWS_NAME, OnBad, RowCounts, Split};
+    use crate::dataset::Part;
+    use crate::generate::Shape;
+
+    /// Files of several chunks: records are numbered within their file, and drawn by their number in all files.
+    #[test]
+    fn records_are_numbered_across_chunks_and_files() {
+        let place = Place::new();
+        let text = "name = \"numbered\"\ndense = 1\nrows = [400000, 3]\n";
+        let shape = Shape::load(place.file("shape.toml", text).to_str().unwrap()).unwrap();
+        let format = RawFormat::new(shape);
+        // A label, a number, two ids.
+        let record_bytes = 16;
+        let (first, all) = (300_000_u32, 350_000_u32);
+        let is_bad = |row: u32| row % 50_021 == 50_020;
+        let record = |row: u32| {
+            let fields = [row % 2, (row as f32).to_bits(), row, if is_bad(row) { 3 } else { row % 3 }];
+            fields.into_iter().flat_map(u32::to_le_bytes)
+        };
+        let bytes: Vec<u8> = (0..all).flat_map(record).collect();
+        assert!(first as usize * record_bytes > 2 * CHUNK_BYTES);
+        let (front, back) = bytes.split_at(first as usize * record_bytes);
+        let options = ConvertOptions {
+            split: Split::Last { share: 0.5 },
+            on_bad: OnBad::Quarantine,
+            dense_dtype: DenseDtype::F32,
+            ..ConvertOptions::new(
+                vec![place.file("a.bin", front), place.file("b.bin", back)],
+                place.path("out"),
+            )
+        };
+        let told = std::sync::Mutex::new((0, 0));
+        let progress = |_: &'static str, done: u64, total: u64| *told.lock().unwrap() = (done, total);
+        let report = convert_hugectr_raw(&options, &format, &progress).unwrap();
+        assert_eq!(*told.lock().unwrap(), (bytes.len() as u64, bytes.len() as u64));
+        let bad: Vec<_> = (0..all).filter(|&row| is_bad(row)).collect();
+        let (half, count) = (all / 2, bad.len() as u64);
+        for (part, rows) in [(Part::Train, 0..half), (Part::Eval, half..all)] {
+            let samples = samples_of(&options.out, part);
+            let rows: Vec<_> = rows.filter(|&row| !is_bad(row)).collect();
+            assert!(rows.iter().map(|&row| u64::from(row)).eq(samples.categorical[0].ids.iter().copied()));
+            assert!(rows.iter().map(|&row| row as f32).eq(samples.dense.iter().copied()));
+            assert!(rows.iter().map(|&row| (row % 2) as f32).eq(samples.labels[0].iter().copied()));
+        }
+        let RowCounts { read, bad: told, .. } = report.conversion.rows;
+        assert_eq!((read, told), (u64::from(all), count));
+        let named = fs::read_to_string(options.out.join(BAD_ROWS_NAME)).unwrap();
+        assert_eq!(named.lines().count(), bad.len());
+        for (line, &row) in named.lines().zip(&bad) {
+            let json: serde_json::Value = serde_json::from_str(line).unwrap();
+            let (file, number) = if row < first { ("a.bin", row + 1) } else { ("b.bin", row - first + 1) };
+            assert!(json["file"].as_str().unwrap().ends_with(file), "{json}");
+            assert_eq!((json["record"].as_u64(), json["column"].as_str()), (Some(number.into()), Some("C2")));
+        }
+        let kept: Vec<u8> = bad.iter().flat_map(|&row| record(row)).collect();
+        assert!(fs::read(options.out.join("quarantine.bin")).unwrap() == kept);
+    }
+}

@@ -1,20 +1,14 @@
-//! Sources of lines, read front to back in chunks that end where lines end, plain or gzip.
+//! Sources of lines, read front to back in chunks that end where lines end, plain or compressed.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use flate2::bufread::MultiGzDecoder;
-
+use crate::convert::compressed::Compression;
 use crate::convert::pass::Pool;
 use crate::error::{Error, IoContext, Result};
-
-/// The first bytes of a gzip file.
-const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-/// Compressed bytes read at a time.
-const GZIP_BUFFER_BYTES: usize = 1 << 18;
 
 /// What bounds memory, however long the lines.
 #[derive(Debug, Clone, Copy)]
@@ -82,14 +76,15 @@ impl Source {
         let path = &self.path;
         let mut file = File::open(path).context("open", path)?;
         let mut magic = Vec::new();
-        file.by_ref().take(2).read_to_end(&mut magic).context("read", path)?;
+        file.by_ref().take(Compression::MAGIC_BYTES as u64).read_to_end(&mut magic).context("read", path)?;
         file.rewind().context("read", path)?;
         let file = Metered { file, taken: Arc::clone(taken) };
-        if magic == GZIP_MAGIC {
-            let file = BufReader::with_capacity(GZIP_BUFFER_BYTES, file);
-            return Ok(Input { text: Box::new(MultiGzDecoder::new(file)), gzip: true });
-        }
-        Ok(Input { text: Box::new(file), gzip: false })
+        let compression = Compression::of(&magic);
+        let text = match compression {
+            Some(compression) => compression.text(file),
+            None => Box::new(file),
+        };
+        Ok(Input { text, compression })
     }
 }
 
@@ -109,7 +104,7 @@ impl Read for Metered {
 
 struct Input {
     text: Box<dyn Read + Send>,
-    gzip: bool,
+    compression: Option<Compression>,
 }
 
 impl Input {
@@ -124,24 +119,19 @@ impl Input {
                 Err(error) => break Err(error),
             }
         };
-        match outcome {
-            Ok(end) => Ok(end),
-            Err(error)
-                if self.gzip
-                    && matches!(
-                        error.kind(),
-                        io::ErrorKind::UnexpectedEof
-                            | io::ErrorKind::InvalidInput
-                            | io::ErrorKind::InvalidData
-                    ) =>
-            {
-                Err(Error::damaged(
-                    path,
-                    None,
-                    format!("its gzip stream breaks off ({error}): fetch or compress it again"),
-                ))
+        let source = match outcome {
+            Ok(end) => return Ok(end),
+            Err(error) => error,
+        };
+        use io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
+        match (self.compression, source.kind()) {
+            (Some(compression), UnexpectedEof | InvalidInput | InvalidData) => {
+                let what = format!(
+                    "its {compression} stream breaks off ({source}): fetch the file or compress its text again"
+                );
+                Err(Error::damaged(path, None, what))
             }
-            Err(source) => Err(Error::Io { doing: "read", path: path.to_owned(), source }),
+            _ => Err(Error::Io { doing: "read", path: path.to_owned(), source }),
         }
     }
 }

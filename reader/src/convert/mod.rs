@@ -2,12 +2,13 @@
 //!
 //! A conversion reads its sources up to three times: to count rows (only where the last share of them evaluates), to
 //! learn vocabularies and means from the training part, and to write. What it is to make is a `plan`; forms of raw rows
-//! implement `source::RowSource`, text by way of `text` and `lines` (reading gzip, cutting chunks), with `criteo` and
+//! implement `source::RowSource`, text by way of `text`, `lines` (cutting chunks) and `compressed`, with `criteo` and
 //! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all
 //! else goes on alike: `learn` (counting within a budget in `count` and `spill`), `encode`, `write`. `predict` reads
 //! further rows for a model with the same code. `docs/conversion.md` is the guide for users.
 
 mod bad;
+mod compressed;
 mod count;
 mod criteo;
 mod csv;
@@ -28,6 +29,8 @@ mod plan;
 mod predict;
 mod rehearse;
 mod report;
+#[cfg(test)]
+mod result_tests;
 mod rows;
 mod schema_file;
 mod source;
@@ -108,7 +111,7 @@ impl<F: Fn(&'static str, u64, u64) + Sync> Progress for F {
 /// # Errors
 /// [`Error::Invalid`] for options that contradict each other or leave nothing to train on, and a folder that is there
 /// already; [`Error::BadRows`] for a bad row where none is admitted, too many of them, and nothing else;
-/// [`Error::Damaged`] for a broken gzip file; [`Error::Io`]; [`Error::Stopped`].
+/// [`Error::Damaged`] for a broken compressed file; [`Error::Io`]; [`Error::Stopped`].
 pub fn convert_criteo(
     options: &ConvertOptions,
     columns: &CriteoColumns,

@@ -21,7 +21,7 @@ pub const TABLE_ROWS_MAX: u64 = 1 << 32;
 /// What to convert, and how.
 #[derive(Debug, Clone)]
 pub struct ConvertOptions {
-    /// The sources, in the order in which their rows count; plain or gzip, which is seen from their first bytes.
+    /// The sources, in the order in which their rows count; plain, gzip or zstd, which is seen from their first bytes.
     pub files: Vec<PathBuf>,
     /// The dataset's folder, which must not be there yet, or be empty.
     pub out: PathBuf,
@@ -434,8 +434,37 @@ mod tests {
         assert_eq!("0".parse::<BadLimit>().unwrap(), BadLimit::Rows(0));
         assert_eq!("quarantine".parse::<OnBad>().unwrap(), OnBad::Quarantine);
         assert_eq!("hash:10".parse::<VocabularyChoice>().unwrap(), VocabularyChoice::Hash { rows: 10 });
+        assert_eq!(
+            "hash:4294967296".parse::<VocabularyChoice>().unwrap(),
+            VocabularyChoice::Hash { rows: 1 << 32 }
+        );
+        assert_eq!("0%".parse::<BadLimit>().unwrap(), BadLimit::Percent(0.0));
+        assert_eq!("100 %".parse::<BadLimit>().unwrap(), BadLimit::Percent(100.0));
+        let own = ColumnVocabulary { column: 0, vocabulary: VocabularyChoice::Exact };
+        assert_eq!("C1=exact".parse::<ColumnVocabulary>().unwrap(), own);
         let own = ColumnVocabulary { column: 25, vocabulary: VocabularyChoice::Identity { rows: 4 } };
         assert_eq!("C26=identity:4".parse::<ColumnVocabulary>().unwrap(), own);
+    }
+
+    #[test]
+    fn as_many_bad_rows_as_the_limit_are_admitted() {
+        for (limit, bad, rows, exceeded) in [
+            ("0", 0, 10, false),
+            ("0", 1, 1000, true),
+            ("3", 3, 3, false),
+            ("3", 4, u64::MAX, true),
+            ("1%", 1, 100, false),
+            ("1%", 2, 199, true),
+            ("1%", 2, 200, false),
+            ("0%", 1, u64::MAX, true),
+            ("100%", 7, 7, false),
+        ] {
+            assert_eq!(
+                limit.parse::<BadLimit>().unwrap().exceeded(bad, rows),
+                exceeded,
+                "{limit}: {bad} of {rows}"
+            );
+        }
     }
 
     #[test]
@@ -445,13 +474,18 @@ mod tests {
         }
         assert!(refusal::<Split>("last:1").contains("above 0 and below 1"));
         assert!(refusal::<Split>("last:nan").contains("above 0 and below 1"));
+        assert!(refusal::<Split>("last:0").contains("above 0 and below 1"));
+        assert!(refusal::<Split>("random:0:1").contains("above 0 and below 1"));
+        assert!(refusal::<Split>("random:0.5:-1").contains("the seed is no whole number"));
         assert!(refusal::<Split>("random:0.5").contains("lacks a seed"));
         assert!(refusal::<Split>("first:0.5").contains("random:0.1:SEED"));
         assert!(refusal::<BadLimit>("101%").contains("up to 100%"));
         assert!(refusal::<BadLimit>("-1").contains("a number of rows"));
         assert!(refusal::<OnBad>("ignore").contains("quarantine"));
         assert!(refusal::<VocabularyChoice>("hash").contains("lacks the table's rows"));
-        assert!(refusal::<VocabularyChoice>("hash:0").contains("from 1 to"));
+        for none in ["hash:0", "identity:0", "hash:4294967297", "identity:4294967297", "hash:-1", "hash:"] {
+            assert!(refusal::<VocabularyChoice>(none).contains("ROWS is a number from 1 to 4294967296"));
+        }
         assert!(refusal::<ColumnVocabulary>("C27=exact").contains("C1 to C26"));
         assert!(refusal::<ColumnVocabulary>("C2").contains("no ="));
         assert!(refusal::<DenseMode>("ln").contains("mlperf"));

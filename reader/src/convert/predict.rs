@@ -63,7 +63,7 @@ impl RawReader<'_> {
     ///
     /// # Errors
     /// The first error of `take`; [`crate::Error::Invalid`] for a file that lacks a column;
-    /// [`crate::Error::Damaged`] for a broken gzip file; [`crate::Error::Io`].
+    /// [`crate::Error::Damaged`] for a broken compressed file; [`crate::Error::Io`].
     pub fn read(
         &self,
         files: &[PathBuf],

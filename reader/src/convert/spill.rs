@@ -198,3 +198,44 @@ pub(crate) fn merge_runs<K: SpillKey, S>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::key::LongMap;
+
+    /// Runs longer than what is written, and read, at a time.
+    #[test]
+    fn long_runs_merge_to_the_sums_in_order() {
+        const KEYS: u64 = 60_000;
+        let dir = tempfile::tempdir().unwrap();
+        let spill = SpillFile::create(dir.path()).unwrap();
+        // Keys of many lengths, so that entries lie across the ends of buffers.
+        let key =
+            |n: u64| -> Box<[u8]> { format!("{n:07}{}", "x".repeat(n as usize % 41)).into_bytes().into() };
+        let every = |step: u64| {
+            (0..KEYS / step).rev().map(move |n| (key(n * step), n % 5 + step)).collect::<Vec<_>>()
+        };
+        let runs = [spill.write_run(every(1)).unwrap(), spill.write_run(every(3)).unwrap()];
+        assert!(runs[0].bytes > WRITE_BYTES as u64 && runs[1].bytes > READ_BYTES as u64);
+        assert_eq!(runs[1].offset, runs[0].bytes);
+        let in_memory: LongMap = every(7).into_iter().collect();
+        let mut expected = BTreeMap::new();
+        for (key, count) in [1, 3, 7].into_iter().flat_map(every) {
+            *expected.entry(key).or_insert(0) += count;
+        }
+        let mut merged = Vec::new();
+        merge_runs(&spill, &runs, in_memory, &Stop::default(), |key, count| merged.push((key, count)))
+            .unwrap();
+        assert!(merged.into_iter().eq(expected));
+
+        let stop = Stop::default();
+        stop.ask();
+        let none = LongMap::default();
+        let outcome = merge_runs(&spill, &runs, none, &stop, |_, _| ());
+        assert!(matches!(outcome, Err(Error::Stopped(_))), "{outcome:?}");
+    }
+}

@@ -1,0 +1,321 @@
+//! Compressed sources: gzip and Zstandard, read from front to back as one text, whatever the number of members or
+//! frames.
+
+use std::error::Error as _;
+use std::fmt;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+
+use flate2::bufread::GzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+
+/// Compressed bytes read at a time.
+const BUFFER_BYTES: usize = 1 << 18;
+/// A Zstandard frame may ask for a window of this size at most: that of `zstd --long`, and more than that of any level.
+const WINDOW_BYTES_MAX: u64 = 128 << 20;
+
+/// How a file is compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// The first bytes of a file that tell how it is compressed.
+    pub(crate) const MAGIC_BYTES: usize = 4;
+
+    /// How the file with these first bytes is compressed; `None` where it is not.
+    pub(crate) fn of(first: &[u8]) -> Option<Self> {
+        match first {
+            [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            // A frame, or one that decoders skip, with which parallel compressors begin.
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+
+    /// The text of a compressed file. Reading fails with [`ErrorKind::InvalidData`] or [`ErrorKind::UnexpectedEof`]
+    /// where the bytes are not what a compressor wrote, and with the file's own errors.
+    pub(crate) fn text(self, file: impl Read + Send + 'static) -> Box<dyn Read + Send> {
+        let file = BufReader::with_capacity(BUFFER_BYTES, file);
+        match self {
+            Self::Gzip => Box::new(Members(Some(GzDecoder::new(file)))),
+            Self::Zstd => Box::new(Frames::new(file)),
+        }
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+/// The text of gzip members, one after the other, as `cat a.gz b.gz` gives. Zeros after the last one are padding.
+struct Members<R>(Option<GzDecoder<R>>);
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while let Some(member) = &mut self.0 {
+            let bytes = member.read(buffer)?;
+            if bytes > 0 || buffer.is_empty() {
+                return Ok(bytes);
+            }
+            // Before the member goes: an error here must not look like the end of the text.
+            let last = is_padding(member.get_mut())?;
+            let rest = self.0.take().map(GzDecoder::into_inner);
+            self.0 = rest.filter(|_| !last).map(GzDecoder::new);
+        }
+        Ok(0)
+    }
+}
+
+/// Whether there is nothing but zeros before the end of a file. They are consumed.
+///
+/// # Errors
+/// Those of the file; [`ErrorKind::InvalidData`] where something else follows zeros.
+fn is_padding(rest: &mut impl BufRead) -> io::Result<bool> {
+    let mut zeros = false;
+    loop {
+        let bytes = buffered(rest)?;
+        if bytes.is_empty() {
+            return Ok(true);
+        }
+        match bytes.iter().position(|&byte| byte != 0) {
+            Some(0) if !zeros => return Ok(false),
+            Some(_) => return Err(invalid("the zeros after a member are followed by other bytes")),
+            None => {}
+        }
+        zeros = true;
+        let count = bytes.len();
+        rest.consume(count);
+    }
+}
+
+/// What is in the buffer, filled again if it is empty; nothing at the end of the file.
+fn buffered(file: &mut impl BufRead) -> io::Result<&[u8]> {
+    while let Err(error) = file.fill_buf() {
+        if error.kind() != ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    file.fill_buf()
+}
+
+fn invalid(what: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.into())
+}
+
+/// The text of Zstandard frames, one after the other.
+struct Frames<R> {
+    file: R,
+    decoder: FrameDecoder,
+    /// Whether `decoder` is within a frame.
+    open: bool,
+}
+
+impl<R: BufRead> Frames<R> {
+    fn new(file: R) -> Self {
+        Self { file, decoder: FrameDecoder::new(), open: false }
+    }
+
+    /// Goes on to the next frame; whether there is one.
+    fn next(&mut self) -> io::Result<bool> {
+        loop {
+            if buffered(&mut self.file)?.is_empty() {
+                return Ok(false);
+            }
+            // One for each frame: a decoder that is used again takes memory for the whole window that a frame states.
+            self.decoder = FrameDecoder::new();
+            self.decoder.set_max_window_size(WINDOW_BYTES_MAX);
+            match self.decoder.init(&mut self.file) {
+                Ok(()) => {
+                    self.open = true;
+                    return Ok(true);
+                }
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                    length,
+                    ..
+                })) => {
+                    let length = u64::from(length);
+                    if io::copy(&mut self.file.by_ref().take(length), &mut io::sink())? < length {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(said(error)),
+            }
+        }
+    }
+
+    /// Checks a frame whose text was read.
+    fn close(&mut self) -> io::Result<()> {
+        let (stated, found) = (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum());
+        if stated.is_some() && stated != found {
+            return Err(invalid("a frame's checksum is not that of its text"));
+        }
+        self.open = false;
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Read for Frames<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        while self.open || self.next()? {
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.file, one).map_err(said)?;
+            }
+            let bytes = self.decoder.read(buffer)?;
+            if bytes > 0 {
+                return Ok(bytes);
+            }
+            self.close()?;
+        }
+        Ok(0)
+    }
+}
+
+/// What is wrong with a frame; or, where the file could not be read, the system's error.
+fn said(error: FrameDecoderError) -> io::Error {
+    match &error {
+        FrameDecoderError::WindowSizeTooBig { requested, max } => {
+            let (requested, max) = (requested >> 20, max >> 20);
+            return invalid(format!("a frame needs a window of {requested} MiB, and may have {max} MiB"));
+        }
+        FrameDecoderError::DictNotProvided { .. } => return invalid("a frame needs a dictionary"),
+        _ => {}
+    }
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if let Some(inner) = inner.downcast_ref::<io::Error>() {
+            return match inner.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => inner.kind().into(),
+            };
+        }
+        cause = inner.source();
+    }
+    invalid("a frame is not what a compressor wrote")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn text_of(bytes: Vec<u8>) -> io::Result<Vec<u8>> {
+        let compression = Compression::of(&bytes).expect("it is compressed");
+        let mut text = Vec::new();
+        compression.text(io::Cursor::new(bytes)).read_to_end(&mut text).map(|_| text)
+    }
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        out.write_all(text).unwrap();
+        out.finish().unwrap()
+    }
+
+    /// `printf 'one\ntwo\n' | zstd`: a frame with a checksum, by the reference compressor.
+    const ZSTD: [u8; 21] = [
+        0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58, 0x41, 0x00, 0x00, 0x6f, 0x6e, 0x65, 0x0a, 0x74, 0x77, 0x6f, 0x0a,
+        0xe6, 0xa6, 0x0e, 0x40,
+    ];
+
+    #[test]
+    fn the_first_bytes_tell_the_compression() {
+        assert_eq!(Compression::of(&gzip(b"")), Some(Compression::Gzip));
+        assert_eq!(Compression::of(&ZSTD), Some(Compression::Zstd));
+        assert_eq!(Compression::of(b"\x5f\x2a\x4d\x18"), Some(Compression::Zstd));
+        for text in [&b""[..], b"\x1f", b"\x28\xb5\x2f", b"\x60\x2a\x4d\x18", b"(/a,b"] {
+            assert_eq!(Compression::of(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn members_of_gzip_may_be_followed_by_zeros_and_nothing_else() {
+        let long = b"0123456789".repeat(1 << 16);
+        let two = [gzip(b"one\n"), gzip(&long)].concat();
+        let text = [&b"one\n"[..], &long].concat();
+        assert!(text_of(two.clone()).unwrap() == text);
+        for zeros in [1, 511, BUFFER_BYTES, 3 * BUFFER_BYTES + 1] {
+            assert!(text_of([&two[..], &vec![0; zeros]].concat()).unwrap() == text, "{zeros} zeros");
+        }
+        for rest in [&b"\0\0x"[..], &[&[0][..], &gzip(b"three\n")].concat(), b"x", b"\x1f\x8b"] {
+            let error = text_of([&two[..], rest].concat()).unwrap_err();
+            let kinds = [ErrorKind::InvalidData, ErrorKind::InvalidInput, ErrorKind::UnexpectedEof];
+            assert!(kinds.contains(&error.kind()), "{rest:?}: {error:?}");
+        }
+    }
+
+    #[test]
+    fn frames_of_zstd_follow_each_other() {
+        assert_eq!(text_of(ZSTD.to_vec()).unwrap(), b"one\ntwo\n");
+        // A frame to skip of five bytes, in front and between.
+        let skipped = b"\x50\x2a\x4d\x18\x05\0\0\0skip!";
+        let both = [&skipped[..], &ZSTD, &skipped[..], &ZSTD].concat();
+        assert_eq!(text_of(both).unwrap(), b"one\ntwo\none\ntwo\n");
+        assert_eq!(text_of(skipped.to_vec()).unwrap(), b"");
+        // Of several blocks, with matches that reach far back.
+        let mut state = 1_u64;
+        let long: Vec<u8> = (0..600_000)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                b"abcdefgh"[(state >> 61) as usize]
+            })
+            .collect();
+        let long = long.repeat(2);
+        let level = ruzstd::encoding::CompressionLevel::Fastest;
+        assert!(text_of(ruzstd::encoding::compress_to_vec(&long[..], level)).unwrap() == long);
+    }
+
+    #[test]
+    fn a_broken_frame_is_an_error_wherever_it_breaks() {
+        for end in 4..ZSTD.len() {
+            let error = text_of([&ZSTD, &ZSTD[..end]].concat()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "at {end}");
+        }
+        let mut flipped = ZSTD;
+        flipped[ZSTD.len() - 1] ^= 1;
+        let error = text_of(flipped.to_vec()).unwrap_err();
+        assert_eq!(error.to_string(), "a frame's checksum is not that of its text");
+        let short = text_of(b"\x50\x2a\x4d\x18\x06\0\0\0skip!".to_vec()).unwrap_err();
+        assert_eq!(short.kind(), ErrorKind::UnexpectedEof);
+        // Windows of 2^28 and 2^27 bytes; nothing follows.
+        let window = |exponent: u8| text_of(vec![0x28, 0xb5, 0x2f, 0xfd, 0, (exponent - 10) << 3]);
+        let large = window(28).unwrap_err().to_string();
+        assert_eq!(large, "a frame needs a window of 256 MiB, and may have 128 MiB");
+        assert_eq!(window(27).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let behind = text_of([&ZSTD[..], b"text"].concat()).unwrap_err();
+        assert_eq!(behind.kind(), ErrorKind::InvalidData);
+    }
+
+    /// A disk's error is not damage of the file.
+    #[test]
+    fn the_file_s_own_errors_come_through() {
+        struct Broken(io::Cursor<Vec<u8>>);
+        impl Read for Broken {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                match self.0.read(buffer)? {
+                    0 => Err(io::Error::from_raw_os_error(libc::EIO)),
+                    bytes => Ok(bytes),
+                }
+            }
+        }
+        let whole_gzip = gzip(b"one\ntwo\n");
+        for bytes in [&ZSTD[..15], &ZSTD, &whole_gzip, &whole_gzip[..15]] {
+            let file = Broken(io::Cursor::new(bytes.to_vec()));
+            let mut text = Compression::of(bytes).unwrap().text(file);
+            let error = text.read_to_end(&mut Vec::new()).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error:?}");
+            assert!(text.read(&mut [0; 8]).is_err(), "it does not look like an end afterwards");
+        }
+    }
+}
