@@ -348,7 +348,7 @@ impl<'a> Block<'a> {
             if samples > 0 && !admitted {
                 let size = if varied { "several sizes".into() } else { format!("{} ids", sizes.base) };
                 return Err(format!(
-                    "column {} has bags of {size}, which the schema does not admit ({:?})",
+                    "column {} has bags of {size}, but the schema wants {}",
                     column.name, column.hotness
                 ));
             }
@@ -463,7 +463,7 @@ impl<'a> Block<'a> {
             bags.offsets.push(end as u32);
         });
         if let Some(size) = refused {
-            return Err(format!("a bag of {size} ids is not what the schema admits ({:?})", column.hotness));
+            return Err(format!("a bag has {size} ids, but the schema wants {}", column.hotness));
         }
         if end != before as u64 + u64::from(ids.count) || end > u64::from(u32::MAX) {
             return Err(format!("bag sizes do not sum to the {} ids that the block holds", ids.count));

@@ -1,6 +1,7 @@
 //! What the columns of a dataset are: labels, weight, dense features and categorical features.
 
 use std::collections::HashMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,15 @@ impl DenseDtype {
     }
 }
 
+impl fmt::Display for DenseDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        })
+    }
+}
+
 /// A numeric feature and what was done to the raw number before it was stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,6 +133,23 @@ impl DenseTransform {
     /// f(0) where it is not.
     pub fn apply(&self, raw: Option<f64>) -> f32 {
         raw.map_or(0.0, |x| ((self.function.apply(x) - self.mean) / self.deviation) as f32)
+    }
+}
+
+/// The formula: `(log1p(x) - 1.5) / 2`, `mlperf-log(x)`, `x`.
+impl fmt::Display for DenseTransform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { function, mean, deviation } = *self;
+        let of = match function {
+            DenseFunction::None => "x",
+            DenseFunction::SignedLog1p => "log1p(x)",
+            DenseFunction::MlperfLog => "mlperf-log(x)",
+        };
+        if self == &Self::plain(function) {
+            return f.write_str(of);
+        }
+        let sign = if mean.is_sign_negative() { '+' } else { '-' };
+        write!(f, "({of} {sign} {}) / {deviation}", mean.abs())
     }
 }
 
@@ -182,6 +209,15 @@ impl Hotness {
     }
 }
 
+impl fmt::Display for Hotness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(count) => write!(f, "{count}"),
+            Self::Ragged { max } => write!(f, "up to {max}"),
+        }
+    }
+}
+
 /// How the rows of a bag become one vector. An empty bag becomes zeros either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -206,6 +242,16 @@ pub enum VocabularyKind {
     Hash,
     /// The category is the row number itself.
     Identity,
+}
+
+impl fmt::Display for VocabularyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact { min_count } => write!(f, "exact with min_count {min_count}"),
+            Self::Hash => f.write_str("hash"),
+            Self::Identity => f.write_str("identity"),
+        }
+    }
 }
 
 /// Whether a name can name a file, as those of columns must.
@@ -320,5 +366,30 @@ impl Schema {
             self.labels.len() as u64 + self.weight.iter().len() as u64 * 32 + dense + categorical;
         let samples = (TARGET_BITS / sample_bits.max(1)).clamp(256, 65536);
         1 << samples.ilog2()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_show_columns_as_formulas_and_words() {
+        let transform = |function, mean, deviation| DenseTransform { function, mean, deviation };
+        for (transform, text) in [
+            (DenseTransform::plain(DenseFunction::None), "x"),
+            (DenseTransform::plain(DenseFunction::MlperfLog), "mlperf-log(x)"),
+            (transform(DenseFunction::SignedLog1p, 1.5, 2.0), "(log1p(x) - 1.5) / 2"),
+            (transform(DenseFunction::None, -0.25, 1.0), "(x + 0.25) / 1"),
+        ] {
+            assert_eq!(transform.to_string(), text);
+        }
+        assert_eq!([DenseDtype::F16, DenseDtype::F32].map(|dtype| dtype.to_string()), ["f16", "f32"]);
+        assert_eq!(VocabularyKind::Exact { min_count: 3 }.to_string(), "exact with min_count 3");
+        assert_eq!(
+            [VocabularyKind::Hash, VocabularyKind::Identity].map(|kind| kind.to_string()),
+            ["hash", "identity"]
+        );
+        assert_eq!([Hotness::Fixed(2), Hotness::Ragged { max: 5 }].map(|h| h.to_string()), ["2", "up to 5"]);
     }
 }

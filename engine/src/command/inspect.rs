@@ -287,7 +287,7 @@ impl fmt::Display for Inspection<'_> {
         }
         writeln!(
             f,
-            "  columns: {} label, {} dense ({:?}), {} categorical{}\n",
+            "  columns: {} label, {} dense ({}), {} categorical{}\n",
             schema.labels.len(),
             schema.dense.len(),
             schema.dense_dtype,

@@ -69,7 +69,7 @@ impl Columns {
         for (mine, theirs) in self.schema.dense.iter().zip(&theirs.dense) {
             if mine != theirs {
                 return Err(mismatch(format!(
-                    "column {} was transformed by {:?}, the model learned {:?}",
+                    "column {} holds {}, and the model learned {}",
                     mine.name, theirs.transform, mine.transform
                 )));
             }
@@ -78,7 +78,7 @@ impl Columns {
             if (mine.rows, mine.vocabulary, &mine.shares) != (theirs.rows, theirs.vocabulary, &theirs.shares)
             {
                 return Err(mismatch(format!(
-                    "column {} has {} rows by {:?}, the model {} by {:?}",
+                    "column {} has {} rows ({}), and the model has {} ({})",
                     mine.name, theirs.rows, theirs.vocabulary, mine.rows, mine.vocabulary
                 )));
             }

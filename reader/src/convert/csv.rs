@@ -6,7 +6,7 @@ use std::sync::Arc;
 use memchr::memmem::Finder;
 
 use crate::convert::bad::{BadReason, Fault};
-use crate::convert::format::{CsvFormat, LabelRule};
+use crate::convert::format::{ColumnSources, CsvFormat, LabelRule};
 use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::source::{NamedTarget, Needed};
@@ -167,6 +167,13 @@ fn column_names(
     Ok(columns.clone())
 }
 
+/// Whether the first line of a file, which should name its columns, may be a row of data: numbers seldom name columns,
+/// and a header has one of the columns that it is read for.
+fn looks_like_a_row(names: &[String], sources: &ColumnSources) -> bool {
+    names.iter().any(|name| number::parse(name.as_bytes()).is_some())
+        || !sources.columns().any(|column| names.iter().any(|name| name == column))
+}
+
 impl CsvParser {
     /// # Errors
     /// The first column that is needed and that the file lacks, or has twice; the file's name is to stand before it.
@@ -192,7 +199,11 @@ impl CsvParser {
             let meant = meant.map_or_else(String::new, |name| format!(" (did you mean {name:?}?)"));
             let shown: Vec<_> = names.iter().take(NAMES_SHOWN).map(|name| format!("{name:?}")).collect();
             let more = if names.len() > NAMES_SHOWN { ", ..." } else { "" };
-            let why = format!(" has no column {column:?}{meant}; it has {}{more}", shown.join(", "));
+            let mut why = format!(" has no column {column:?}{meant}; it has {}{more}", shown.join(", "));
+            if format.columns.is_none() && looks_like_a_row(&names, &format.sources) {
+                why += ". If the file has no header and its first line is a row, write header = false and \
+                        columns = [...] in [format]";
+            }
             MissingColumn { column: column.clone(), why }
         };
         let feature = |column: &String| find(column)?.ok_or_else(|| lacks(column));

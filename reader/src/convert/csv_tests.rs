@@ -169,6 +169,8 @@ fn samples_are_what_the_rows_say() {
     assert_eq!(schema.categorical[0].rows, kept.len() as u64 + 1);
     assert_eq!(schema.categorical[1].rows, schema.categorical[0].rows);
     assert_eq!(schema.categorical[1].shares.as_deref(), Some("film"));
+    let poolings: Vec<_> = schema.categorical.iter().map(|column| column.pooling).collect();
+    assert_eq!(poolings, [Pooling::Sum, Pooling::Mean, Pooling::Sum, Pooling::Sum]);
     assert!(!options.out.join("vocabulary/seen.tsv").exists());
     assert_eq!(
         (schema.categorical[1].hotness, schema.categorical[1].pooling),
@@ -312,6 +314,17 @@ fn files_need_their_columns() {
     assert!(refusal("quote.csv", "click,\"site\n1,a\n", schema).contains("a quote that is not closed"));
     let no_header = format!("{schema}\n[format]\nheader = false\ncolumns = [\"click\", \"page\"]");
     assert!(refusal("c.csv", "1,a\n", &no_header).contains("s.toml:4:10"));
+
+    // A first line that may be a row suggests that there is no header; one that names columns does not.
+    let hint = "If the file has no header and its first line is a row, write header = false";
+    for text in ["1,a\n0,b\n", "click,7\n", "yes,a\n"] {
+        let lacks = refusal("bare.csv", text, schema);
+        assert!(lacks.contains("bare.csv has no column") && lacks.contains(hint), "{lacks}");
+    }
+    for (text, schema) in [("click,sites\n1,a\n", schema), ("1,a\n", &*no_header)] {
+        let lacks = refusal("named.csv", text, schema);
+        assert!(lacks.contains("has no column \"site\"") && !lacks.contains(hint), "{lacks}");
+    }
 }
 
 #[test]
@@ -405,6 +418,9 @@ fn mistakes_in_a_schema_file_are_shown_at_their_place() {
         ("[label", "1:7", ""),
         ("[label]\ncolumn = \"l\"\nat_least = 1\nequals = 2", "4:10", "contradict each other"),
         ("[label]\ncolumn = \"l\"\nequals = []", "3:10", "equals is a number, or the text"),
+        ("[label]\ncolumn = \"l\"\nequals = \"\"", "3:10", "equals is a number, or the text"),
+        ("[label]\ncolumn = \"l\"\nequals = nan", "3:10", "equals is a number, or the text"),
+        ("[label]\ncolumn = \"l\"\nat_least = inf", "2:10", "at_least must be a finite number"),
         ("[label]\ncolumn = \"l\"\nmissing = \"maks\"", "3:11", "did you mean `mask`?"),
         ("[label]\ncolumn = \"l\"\n[weight]\ncolumn = \"l\"", "4:10", "there is a column \"l\" already"),
         ("[label]\ncolumn = \"a/b\"", "2:10", "cannot name a file"),
@@ -420,7 +436,23 @@ fn mistakes_in_a_schema_file_are_shown_at_their_place() {
         (&categorical("vocabulary = { kind = \"exact\", min_count = 0 }"), "5:44", "1 keeps every one seen"),
         (&categorical("vocabulary = { kind = \"hash\" }"), "5:14", "needs rows"),
         (&categorical("vocabulary = { kind = \"hash\", rows = 0 }"), "5:38", "a number from 1 to"),
+        (
+            &categorical("vocabulary = { kind = \"hash\", rows = 4294967297 }"),
+            "5:38",
+            "a number from 1 to 4294967296",
+        ),
         (&categorical("vocabulary = { kind = \"shared\" }"), "5:14", "needs with"),
+        (
+            &categorical(
+                "[[categorical]]\ncolumn = \"d\"\nvocabulary = { kind = \"shared\", with = \"c\" }\n\
+                 [[categorical]]\ncolumn = \"e\"\nvocabulary = { kind = \"shared\", with = \"d\" }",
+            ),
+            "10:40",
+            "that column shares the vocabulary of \"c\" itself",
+        ),
+        (&format!("{label}[format]\ndelimiter = \"\\n\""), "4:13", "one ASCII character"),
+        (&format!("{label}[format]\ndelimiter = '\"'"), "4:13", "one ASCII character"),
+        (&format!("{label}[format]\ndelimiter = \"\u{e9}\""), "4:13", "one ASCII character"),
         (
             &categorical("vocabulary = { kind = \"shared\", with = \"c\" }"),
             "5:40",

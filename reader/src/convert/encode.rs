@@ -69,7 +69,7 @@ impl Encoder {
                 (VocabularyKind::Hash, None) => Ok(CategoryColumn::Hash { rows: column.rows }),
                 (VocabularyKind::Identity, None) => Ok(CategoryColumn::Identity),
                 (_, vocabulary) => Err(Error::invalid(format!(
-                    "column {} has {} rows ({:?}), which its vocabulary of {} rows does not fit",
+                    "column {} has {} rows ({}), which its vocabulary of {} rows does not fit",
                     column.name,
                     column.rows,
                     column.vocabulary,

@@ -108,6 +108,13 @@ impl RowFormat {
 }
 
 impl ColumnSources {
+    /// All raw columns that are asked for; one may come several times.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
+        let labels = self.labels.iter().map(|label| &label.column);
+        let categorical = self.categorical.iter().map(|source| &source.column);
+        labels.chain(&self.weight).chain(&self.dense).chain(categorical).map(String::as_str)
+    }
+
     /// Whether there is an entry for each of a schema's columns.
     pub(crate) fn fits(&self, schema: &Schema) -> bool {
         let Self { labels, weight, dense, categorical } = self;
