@@ -6,8 +6,8 @@ use std::io::Write;
 use std::process::Command;
 
 use support::{
-    BAD_DATA, Ended, Place, SUCCESS, USAGE, criteo_rows, job, json_file, json_lines, rankine, run, train,
-    tree,
+    BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, job, json_file, json_lines, rankine, run,
+    train, tree,
 };
 
 mod support;
@@ -179,7 +179,12 @@ fn other_logs_may_evaluate() {
         assert!(both[name] == *bytes, "{name} differs");
     }
     assert!(both.contains_key("eval/00000.blocks") && !alone.contains_key("eval/00000.blocks"));
-    convert(&place, "torn", &[&log, "--split", "last:0.1", "--eval", &eval]).with(USAGE);
+    // As the guide writes it; another split has no place beside files that evaluate.
+    convert(&place, "none", &["--split", "none", &log, "--eval", &eval]).with(SUCCESS);
+    assert!(tree(&place.path("none")) == both);
+    convert(&place, "torn", &[&log, "--split", "last:0.1", "--eval", &eval])
+        .with(USAGE)
+        .says(&["--split last:0.1 cuts it from the others", "with --eval use --split none"]);
     convert(&place, "both", &[&log]).with(USAGE).says(&["both is there already"]);
 }
 
@@ -205,8 +210,12 @@ fn a_model_judges_only_what_its_ids_mean() {
 
     for (out, args, words) in [
         ("frequent", &["--min-count", "30"][..], "column C1 has "),
-        ("hashed", &["--column", "C3=hash:100"], "column C3 has 100 rows"),
-        ("numbers", &["--dense", "mlperf"], "column I1 was transformed by"),
+        ("hashed", &["--column", "C3=hash:100"], "column C3 has 100 rows (hash), and the model has "),
+        (
+            "numbers",
+            &["--dense", "mlperf"],
+            "column I1 holds mlperf-log(x), and the model learned (log1p(x) - ",
+        ),
     ] {
         convert(&place, out, &[&[&*log, "--split", "last:0.2"], args].concat()).with(SUCCESS);
         eval(out).with(USAGE).says(&["does not fit the model", words]);
@@ -298,4 +307,247 @@ fn an_endless_line_takes_little_memory() {
         stdout.contains("rows read   3\nrows kept   2 (2 train, 0 eval)\nrows bad    1\n"),
         "{stdout}{stderr}"
     );
+}
+
+/// Runs a command that must end by itself soon.
+#[track_caller]
+fn soon(args: &[&str]) -> Ended {
+    let mut command = Command::new("timeout");
+    command.arg("20").arg(rankine().get_program()).args(args);
+    let ended = Ended::of(command);
+    assert_ne!(ended.code, 124, "{args:?} hangs");
+    ended
+}
+
+#[test]
+fn pipes_and_devices_are_refused_wherever_a_file_is_read() {
+    let place = Place::new();
+    let (pipe, out) = (place.word("pipe"), place.word("out"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
+    let csv = place.file("log.csv", "l,c\n0,a\n1,b\n");
+    let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
+    for (file, kind) in [(&*pipe, "a pipe"), ("/dev/zero", "a device")] {
+        let refusal = format!("{file} is {kind}, not a regular file");
+        for args in [
+            &["convert", "csv", &csv, "--schema", file, "--out", &out][..],
+            &["convert", "hugectr-raw", &csv, "--shape", file, "--out", &out],
+            &["generate", "--shape", file, "--samples", "1", "--out", &out],
+            &["inspect", file, "--shape", "dlrm"],
+        ] {
+            soon(args).with(USAGE).says(&[&refusal]);
+        }
+        for args in [
+            &["convert", "csv", file, "--schema", &schema, "--out", &out][..],
+            &["convert", "csv", &csv, "--eval", file, "--schema", &schema, "--out", &out],
+            &["convert", "criteo-tsv", file, "--out", &out],
+            &["convert", "hugectr-raw", file, "--shape", "dlrm", "--out", &out],
+        ] {
+            soon(args).with(USAGE).says(&[file, "is not a regular file"]);
+        }
+    }
+}
+
+#[test]
+fn a_file_where_a_folder_is_expected_is_called_a_file() {
+    let place = Place::new();
+    let data = support::generate(&place, SHAPE, 400, 100);
+    let job = job(&place);
+    train(&place, &job, "run", &[]).with(SUCCESS);
+    let (file, run_dir, free) = (place.file("file", "text"), place.word("run"), place.word("free"));
+    let csv = place.file("log.csv", "l,c\n0,a\n1,b\n");
+    let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
+    let shape = place.word("shape.toml");
+    for path in [&file, &format!("{file}/below")] {
+        let set = format!("data.dir={path:?}");
+        for (what, args) in [
+            ("a dataset is", &["inspect", path][..]),
+            ("a dataset is", &["bench", "read", path]),
+            ("a dataset is", &["eval", "--run", &run_dir, "--data", path]),
+            ("a dataset is", &["train", &job, "--run-dir", &free, "--set", &set]),
+            ("a dataset is", &["plan", &job, "--set", &set]),
+            ("a dataset is", &["check", &job, "--set", &set]),
+            ("a run is", &["train", &job, "--run-dir", path]),
+            ("a run is", &["train", &job, "--resume", "--run-dir", path]),
+            ("the output is", &["generate", "--shape", &shape, "--samples", "1", "--out", path]),
+            ("the output is", &["convert", "csv", &csv, "--schema", &schema, "--out", path]),
+        ] {
+            let words = format!("{file} is a file, and {what} a folder");
+            run(args).with(USAGE).says(&[&words]);
+        }
+        for args in [
+            &["eval", "--run", path, "--data", &data][..],
+            &["predict", "--run", path, "--data", &data, "--out", &free],
+            &["ckpt", "verify", path],
+            &["ckpt", "inspect", path],
+        ] {
+            run(args).with(USAGE).says(&[&format!("at {path}: it is a file")]);
+        }
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "text");
+}
+
+#[test]
+fn tables_that_memory_cannot_count_are_refused() {
+    let place = Place::new();
+    let log = place.file("log.tsv", text(&criteo_rows(5, 1)));
+    // On a machine that has the memory, what a process may take of it is limited.
+    let ended = Command::new("sh")
+        .args(["-c", "ulimit -v 4000000 && exec \"$0\" \"$@\""])
+        .arg(rankine().get_program())
+        .args(["convert", "criteo-tsv", &log, "--vocabulary", "hash:4294967296", "--threads", "1"])
+        .args(["--out", &place.word("out")])
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(ended.stderr).unwrap();
+    // 26 tables of 2^32 rows of 8 bytes.
+    assert!(stderr.contains("832 GiB for these tables") && stderr.contains("fewer rows"), "{stderr}");
+    assert_eq!(ended.status.code(), Some(USAGE));
+    assert!(!place.path("out").exists() && !place.path("out.partial").exists());
+}
+
+#[test]
+fn ten_bad_rows_are_logged_and_the_file_names_all() {
+    let place = Place::new();
+    let mut rows = criteo_rows(100, 6);
+    rows[20..35].fill("?".into());
+    let log = place.file("log.tsv", text(&rows));
+    let ended = convert(&place, "out", &[&log, "--on-bad", "skip", "--bad-limit", "15"]).with(SUCCESS);
+    assert_eq!(ended.stderr.matches("bad row left out: ").count(), 10, "{}", ended.stderr);
+    assert!(ended.stderr.contains("line 30: ") && !ended.stderr.contains("line 31: "), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("bad-rows.jsonl names all").count(), 1);
+    let named = json_lines(&place.path("out/bad-rows.jsonl"));
+    let lines: Vec<_> = named.iter().filter_map(|row| row["line"].as_u64()).collect();
+    assert_eq!(lines, (21..36).collect::<Vec<_>>());
+}
+
+#[test]
+fn each_argument_takes_effect_and_has_its_documented_default() {
+    let place = Place::new();
+    let log = place.file("log.tsv", text(&criteo_rows(200, 8)));
+    convert(&place, "tsv", &[&log]).with(SUCCESS);
+    let inspect = |name: &str| run(["inspect", &place.word(name), "--json"]).with(SUCCESS).json();
+    let inspected = inspect("tsv");
+    assert_eq!(inspected["schema"]["dense_dtype"], "f16");
+    assert_eq!(inspected["schema"]["dense"][0]["transform"]["function"], "signed_log1p");
+    let exact = |min_count: u64| serde_json::json!({ "kind": "exact", "min_count": min_count });
+    assert_eq!(inspected["schema"]["categorical"][25]["vocabulary"], exact(1));
+    assert_eq!(inspected["origin"]["converted"]["split"], "none");
+
+    let asked = ["--min-count", "4", "--dense", "mlperf", "--dense-dtype", "f32", "--column", "C3=hash:7"];
+    convert(
+        &place,
+        "asked",
+        &[&[&*log, "--vocabulary", "exact", "--split", "last:0.3"], &asked[..]].concat(),
+    )
+    .with(SUCCESS);
+    let inspected = inspect("asked");
+    assert_eq!(inspected["schema"]["dense_dtype"], "f32");
+    assert_eq!(inspected["schema"]["dense"][12]["transform"]["function"], "mlperf_log");
+    assert_eq!(inspected["schema"]["categorical"][1]["vocabulary"], exact(4));
+    assert_eq!(inspected["schema"]["categorical"][2]["vocabulary"]["kind"], "hash");
+    assert_eq!(inspected["schema"]["categorical"][2]["rows"], 7);
+    assert_eq!(inspected["origin"]["converted"]["split"], "last:0.3");
+
+    let csv = place.file("log.csv", "l,c\n0,a\n1,b\n0,a\n");
+    let schema = place.file("s.toml", "label = { column = \"l\" }\n[[categorical]]\ncolumn = \"c\"\n");
+    for (name, more, dtype, min_count) in
+        [("csv", &[][..], "f32", 1), ("half", &["--dense-dtype", "f16", "--min-count", "2"], "f16", 2)]
+    {
+        let args = ["convert", "csv", &csv, "--schema", &schema, "--out", &place.word(name)];
+        run([&args[..], more].concat()).with(SUCCESS);
+        let inspected = inspect(name);
+        assert_eq!(inspected["schema"]["dense_dtype"], dtype);
+        assert_eq!(inspected["schema"]["categorical"][0]["vocabulary"], exact(min_count));
+    }
+
+    let shape = place.file("shape.toml", SHAPE);
+    let generate = |name: &str, more: &[&str]| {
+        let args = ["generate", "--shape", &shape, "--samples", "300", "--out", &place.word(name)];
+        run([&args[..], more].concat()).with(SUCCESS);
+        inspect(name)
+    };
+    let is_made_by = |inspected: &serde_json::Value, spec: &serde_json::Value| {
+        let found = &inspected["origin"]["generated"]["spec"];
+        for key in ["samples", "eval_samples", "alpha", "seed", "rows_cap"] {
+            assert_eq!(found[key], spec[key], "{key}");
+        }
+    };
+    let inspected = generate("default", &[]);
+    is_made_by(
+        &inspected,
+        &serde_json::json!({ "samples": 300, "eval_samples": 0, "alpha": 1.1, "seed": 1 }),
+    );
+    let more = ["--eval-samples", "20", "--alpha", "0.5", "--seed", "9", "--rows-cap", "11"];
+    let inspected = generate("generated", &more);
+    is_made_by(
+        &inspected,
+        &serde_json::json!({ "samples": 300, "eval_samples": 20, "alpha": 0.5, "seed": 9, "rows_cap": 11 }),
+    );
+    let rows: Vec<_> = (0..6).filter_map(|table| inspected["tables"][table]["rows"].as_u64()).collect();
+    assert_eq!(rows, [11, 11, 11, 11, 8, 3]);
+}
+
+/// Every number of an inspection, against the rows by hand.
+#[test]
+fn an_inspection_counts_what_the_rows_have() {
+    let place = Place::new();
+    let schema = "[[label]]\ncolumn = \"a\"\n[[label]]\ncolumn = \"b\"\nmissing = \"mask\"\n\
+        [[categorical]]\ncolumn = \"c\"\nvocabulary = { kind = \"exact\", min_count = 2 }\n\
+        [[categorical]]\ncolumn = \"d\"\nseparator = \"|\"\nvocabulary = { kind = \"identity\", rows = 250 }\n";
+    let schema = place.file("s.toml", schema);
+    // Of four training rows: labels a 3 of 4, b 1 of 3 that are there; c: x twice, the empty category, and y once each;
+    // d: 9 five times, 8 twice, 7 once.
+    let train = place.file("train.csv", "a,b,c,d\n1,1,x,9|9|9\n1,,x,\n0,0,y,9|8|7\n1,0,,9|8\n");
+    let eval = place.file("eval.csv", "a,b,c,d\n0,,z,9\n");
+    let data = place.word("data");
+    let args = ["convert", "csv", &train, "--eval", &eval, "--schema", &schema, "--out", &data];
+    run(args).with(SUCCESS).stdout_says(
+        "unknown categories: in train 2 distinct values, 2 look-ups; in eval 1 distinct value, 1 look-up",
+    );
+    let inspected = run(["inspect", &data, "--verify", "--json"]).with(SUCCESS).json();
+    let blocks = |part: &str| fs::metadata(place.path(&format!("data/{part}/00000.blocks"))).unwrap().len();
+    let part = |part: &str, samples: u64, rates: serde_json::Value, missing: [u64; 2]| {
+        let bytes = blocks(part);
+        serde_json::json!({
+            "part": part, "samples": samples, "label_rates": rates, "labels_missing": missing, "blocks": 1,
+            "files": 1, "bytes": bytes, "bytes_per_sample": bytes as f64 / samples as f64,
+        })
+    };
+    let expected = [
+        part("train", 4, serde_json::json!([0.75, 1.0 / 3.0]), [0, 1]),
+        part("eval", 1, serde_json::json!([0.0, null]), [0, 1]),
+    ];
+    assert_eq!(inspected["parts"], serde_json::json!(expected));
+    assert_eq!(inspected["verify"]["damages"], serde_json::json!([]));
+    let row = |row: u64, category: Option<&str>, lookups: u64, of: f64| {
+        let mut frequent =
+            serde_json::json!({ "row": row, "lookups": lookups, "share": lookups as f64 / of });
+        if let Some(category) = category {
+            frequent["category"] = category.into();
+        }
+        frequent
+    };
+    let c = serde_json::json!({
+        "name": "c", "rows": 2, "hotness": { "fixed": 1 }, "vocabulary": { "kind": "exact", "min_count": 2 },
+        "lookups": 4, "distinct_rows": 2, "hotness_mean": 1.0, "top_1_percent_share": 0.5,
+        "most_frequent": [row(0, Some("\\*"), 2, 4.0), row(1, Some("x"), 2, 4.0)],
+    });
+    // The most frequent hundredth of 250 rows are three rows.
+    let d = serde_json::json!({
+        "name": "d", "rows": 250, "hotness": { "ragged": { "max": 3 } }, "vocabulary": { "kind": "identity" },
+        "lookups": 8, "distinct_rows": 3, "hotness_mean": 2.0, "top_1_percent_share": 1.0,
+        "most_frequent": [row(9, None, 5, 8.0), row(8, None, 2, 8.0), row(7, None, 1, 8.0)],
+    });
+    assert_eq!(inspected["tables"], serde_json::json!([c, d]));
+    let told = run(["inspect", &data]).with(SUCCESS).stdout;
+    for words in [
+        "converted from csv, split none: 5 rows read, 5 kept, 0 bad\n",
+        "  train  4 samples, label rate 0.7500, 0.3333 (1 missing), ",
+        "  eval   1 samples, label rate 0.0000, undefined (1 missing), ",
+        "  columns: 2 label, 0 dense (f32), 2 categorical\n",
+        "\\* 50.0%, x 50.0%\n",
+        "     2.00    100.0%  9 62.5%, 8 25.0%, 7 12.5%\n",
+    ] {
+        assert!(told.contains(words), "`{words}` is not in:\n{told}");
+    }
 }

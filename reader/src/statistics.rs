@@ -6,7 +6,9 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::error::{Error, Result};
 use crate::samples::Bags;
+use crate::schema::Schema;
 
 /// At most so many rows of a table are listed one by one.
 pub const HEAD_ROWS_MAX: usize = 1 << 20;
@@ -80,10 +82,35 @@ pub(crate) struct TableCounter {
     known: bool,
 }
 
+/// A counter for each categorical column of a schema.
+///
+/// # Errors
+/// [`Error::Invalid`] where this machine does not have the memory for them.
+pub(crate) fn counters(schema: &Schema) -> Result<Vec<TableCounter>> {
+    let rows = schema.categorical.iter().map(|column| u128::from(column.rows));
+    let bytes = rows.sum::<u128>() * size_of::<AtomicU64>() as u128;
+    let system = rustix::system::sysinfo();
+    let memory = system.totalram as u128 * u128::from(system.mem_unit);
+    let refuse = || {
+        Error::invalid(format!(
+            "counting how often each row of the tables is looked up takes 8 bytes a row, {} GiB for these tables, and \
+             this machine has {} GiB of memory: give the tables fewer rows",
+            bytes.div_ceil(1 << 30),
+            memory >> 30
+        ))
+    };
+    if bytes > memory {
+        return Err(refuse());
+    }
+    schema.categorical.iter().map(|column| TableCounter::new(column.rows).ok_or_else(refuse)).collect()
+}
+
 impl TableCounter {
-    pub(crate) fn new(rows: u64) -> Self {
+    /// `None` where the system does not give the memory.
+    fn new(rows: u64) -> Option<Self> {
         // A zeroed allocation is made of untouched pages: rows that never occur cost no memory.
-        Self { bags: AtomicU64::new(0), counts: bytemuck::zeroed_vec(rows as usize), known: false }
+        let counts = bytemuck::allocation::try_zeroed_vec(usize::try_from(rows).ok()?).ok()?;
+        Some(Self { bags: AtomicU64::new(0), counts, known: false })
     }
 
     /// A counter of look-ups that were counted before, row by row: whoever learnt a vocabulary has done so.
@@ -195,10 +222,11 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Vec<TableStatistics>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schema::{Categorical, DenseDtype, Hotness, Pooling, VocabularyKind};
 
     #[test]
     fn counts_are_listed_by_frequency_and_survive_the_file() {
-        let counter = TableCounter::new(10);
+        let counter = TableCounter::new(10).unwrap();
         let mut bags = Bags::default();
         bags.push([3, 3, 7]);
         bags.push([]);
@@ -221,7 +249,7 @@ mod tests {
     /// Sums of what a file says would otherwise be taken later, where nobody looks whether they overflow.
     #[test]
     fn counts_that_do_not_add_up_are_refused() {
-        let counter = TableCounter::new(10);
+        let counter = TableCounter::new(10).unwrap();
         let mut bags = Bags::default();
         bags.push([3, 3, 7]);
         counter.add(&bags);
@@ -246,7 +274,7 @@ mod tests {
     #[test]
     fn what_is_behind_the_head_is_a_histogram() {
         let rows = HEAD_ROWS_MAX as u64 + 6;
-        let counter = TableCounter::new(rows);
+        let counter = TableCounter::new(rows).unwrap();
         let mut bags = Bags::default();
         bags.push((0..rows).chain(10..rows).chain(10..rows));
         counter.add(&bags);
@@ -257,5 +285,33 @@ mod tests {
         assert_eq!(statistics.head.last(), Some(&(3, 1)));
         assert_eq!(statistics.tail[0], TailBucket { rows: 6, lookups: 6 });
         assert_eq!(statistics.coverage(rows), 1.0);
+    }
+
+    #[test]
+    fn tables_that_memory_cannot_count_are_refused() {
+        let column = |rows| Categorical {
+            name: "C1".into(),
+            rows,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary: VocabularyKind::Hash,
+            shares: None,
+        };
+        let mut schema = Schema {
+            labels: Vec::new(),
+            weight: None,
+            dense: Vec::new(),
+            dense_dtype: DenseDtype::F32,
+            categorical: vec![column(10), column(3)],
+        };
+        let made = counters(&schema).unwrap();
+        assert_eq!(made.iter().map(|counter| counter.counts.len()).collect::<Vec<_>>(), [10, 3]);
+        // 2^50 rows of 8 bytes are 2^23 GiB, which no machine has; 2^64 bytes have no length.
+        for (rows, gib) in [(1_u64 << 50, "8388608 GiB"), (u64::MAX, "137438953472 GiB")] {
+            schema.categorical = vec![column(rows)];
+            let refusal = counters(&schema).unwrap_err().to_string();
+            assert!(refusal.contains(gib) && refusal.contains("fewer rows"), "{refusal}");
+            assert!(TableCounter::new(rows).is_none());
+        }
     }
 }

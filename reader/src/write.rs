@@ -149,7 +149,7 @@ impl<'a> DatasetWriter<'a> {
     /// A writer of blocks of `block_samples` samples; [`Schema::default_block_samples`] is a good number.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where the schema is not valid.
+    /// [`Error::Invalid`] where the schema is not valid, or its tables have more rows than memory can count.
     pub fn new(dir: &'a PartialDir, schema: Schema, block_samples: u32) -> Result<Self> {
         schema.validate()?;
         if block_samples == 0 {
@@ -157,7 +157,7 @@ impl<'a> DatasetWriter<'a> {
         }
         let encoder = BlockEncoder {
             tag: Manifest::tag(&schema),
-            counters: schema.categorical.iter().map(|column| TableCounter::new(column.rows)).collect(),
+            counters: statistics::counters(&schema)?,
             schema,
             block_samples,
         };

@@ -38,8 +38,8 @@ enum Format {
 
 /// Criteo's tab-separated logs: a label, 13 numbers and 26 hexadecimal categories a line
 ///
-/// Files may be gzipped, and are read in the order given. The result does not depend on the number of threads, nor on
-/// the memory allowed.
+/// Files may be compressed with gzip or zstd, and are read in the order given. The result does not depend on the number
+/// of threads, nor on the memory allowed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -76,8 +76,8 @@ struct CriteoTsv {
 
 /// CSV, or anything with a delimiter between fields, by a schema file that says what its columns are
 ///
-/// Files may be gzipped, and are read in the order given. The result does not depend on the number of threads, nor on
-/// the memory allowed.
+/// Files may be compressed with gzip or zstd, and are read in the order given. The result does not depend on the number
+/// of threads, nor on the memory allowed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A schema file names the raw columns and says what becomes of them; others are left out:
@@ -192,7 +192,7 @@ struct Common {
     out: PathBuf,
 
     /// Which rows are for evaluation: last:0.2 for the last fifth, random:0.1:SEED for a tenth drawn at random, or none
-    #[arg(long, value_name = "SPLIT", default_value = "none", conflicts_with = "eval")]
+    #[arg(long, value_name = "SPLIT", default_value = "none")]
     split: Split,
 
     /// Logs whose rows are all for evaluation; name the other logs before them

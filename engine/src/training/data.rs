@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rankine_reader::dataset::Origin;
+use rankine_reader::files::check_folder;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
@@ -223,6 +224,7 @@ pub fn prospect(job: &Job) -> Result<Prospect, TrainError> {
         format.record_bytes()?;
         return Ok(Prospect::Shape(format.schema(DenseDtype::F32)));
     }
+    check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
         return Ok(Prospect::Dataset(Box::new(with_ids(job, Dataset::open(dir)?)?)));
     }

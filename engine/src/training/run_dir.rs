@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use rankine_reader::files::check_folder;
 use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
 use rankine_reader::utc::Utc;
 use serde::Serialize;
@@ -58,11 +59,13 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Checks that no other process writes to a run's folder: whoever is refused should not make data before.
+    /// Checks that a run's folder is one and that no other process writes to it: whoever is refused should not make
+    /// data before.
     ///
     /// # Errors
-    /// [`TrainError::Data`] where one does, or may.
+    /// [`TrainError::Data`] where it is a file, or another process writes to it, or may.
     pub(super) fn refuse_locked(path: &Path) -> Result<(), TrainError> {
+        check_folder(path, "a run")?;
         if path.is_dir() {
             Lock::within(path)?;
         }

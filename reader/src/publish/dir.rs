@@ -9,6 +9,7 @@ use super::lock::Lock;
 use super::path::{parent, resolve};
 use super::sync_dir;
 use crate::error::{Error, IoContext, Result};
+use crate::files::check_folder;
 
 /// The ending of a folder in the making.
 const PARTIAL: &str = "partial";
@@ -27,7 +28,8 @@ impl ReservedDir {
     /// Locks `target`, follows it where it is a symbolic link, and makes the folders that it lies in.
     ///
     /// # Errors
-    /// [`Error::Invalid`] where another process is writing it, or where it cannot be published; [`Error::Io`].
+    /// [`Error::Invalid`] where it is a file, or another process is writing it, or it cannot be published;
+    /// [`Error::Io`].
     pub fn new(target: &Path) -> Result<Self> {
         if target.extension().is_some_and(|extension| extension == PARTIAL) {
             return Err(Error::invalid(format!(
@@ -35,6 +37,7 @@ impl ReservedDir {
                 target.display()
             )));
         }
+        check_folder(target, "the output")?;
         create_folders(parent(target))?;
         let target = resolve(target)?;
         let path = target.with_added_extension(PARTIAL);

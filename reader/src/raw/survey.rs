@@ -3,7 +3,7 @@
 use crate::dataset::{Dataset, Part};
 use crate::error::Result;
 use crate::samples::{LabelCounts, Samples};
-use crate::statistics::{TableCounter, TableStatistics};
+use crate::statistics::{self, TableCounter, TableStatistics};
 use crate::stream::{BatchStream, StreamOptions};
 
 /// What every record of a part was read for.
@@ -24,7 +24,7 @@ pub struct Survey {
 /// [`crate::Error::BadRows`] for the first record that is none; otherwise as [`BatchStream`].
 pub fn survey(dataset: &Dataset, part: Part) -> Result<Survey> {
     let schema = dataset.schema();
-    let counters: Vec<_> = schema.categorical.iter().map(|column| TableCounter::new(column.rows)).collect();
+    let counters = statistics::counters(schema)?;
     let mut labels = vec![LabelCounts::default(); schema.labels.len()];
     let mut samples = 0;
     let part = dataset.part(part)?;
