@@ -99,4 +99,19 @@ mod tests {
         UniformField::new(1, 3).fill_row(3, 0.5, &mut again);
         assert_ne!(again, values[48..64]);
     }
+
+    /// Every word of the counter and of the key, and which column gets which word.
+    #[test]
+    fn a_number_is_the_one_of_its_seed_stream_row_and_column() {
+        let (seed, stream, row) = (0x0123_4567_89ab_cdef, 77, 0xfedc_ba98_7654_3210);
+        let mut values = [0.0; 11];
+        UniformField::new(seed, stream).fill_row(row, 0.75, &mut values);
+        for (column, value) in (0..).zip(values) {
+            let counter = [0x7654_3210, 0xfedc_ba98, column / 4, stream];
+            let word = philox4x32(counter, [0x89ab_cdef, 0x0123_4567])[column as usize % 4];
+            let unit = f64::from(word >> 8) / f64::from(1 << 24);
+            // Twice the unit less 1 has 24 bits, and is exact; the product is rounded once.
+            assert_eq!(value, ((2.0 * unit - 1.0) * 0.75) as f32, "column {column}");
+        }
+    }
 }

@@ -46,3 +46,16 @@ impl TableSpec {
         (1.0 / (self.rows as f64).sqrt()) as f32
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_divide_by_the_ids_and_weights_begin_within_the_root_of_the_rows() {
+        assert_eq!((Pooling::Sum.scale(4), Pooling::Mean.scale(4)), (1.0, 0.25));
+        assert_eq!((Pooling::Mean.scale(0), Pooling::Mean.scale(1)), (1.0, 1.0));
+        let bound = |rows| TableSpec { name: "C1".into(), rows, dim: 8, dtype: Dtype::Fp32 }.initial_bound();
+        assert_eq!((bound(1), bound(64), bound(1 << 40)), (1.0, 0.125, 2f32.powi(-20)));
+    }
+}
