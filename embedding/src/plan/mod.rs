@@ -7,6 +7,10 @@
 //! gives the same plan on every machine.
 
 mod cost;
+#[cfg(test)]
+mod cost_tests;
+#[cfg(test)]
+mod counted;
 mod machine;
 mod report;
 mod search;

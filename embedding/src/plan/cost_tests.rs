@@ -1,0 +1,394 @@
+//! Costs against a count of every row by itself, and against times computed by hand.
+
+use proptest::prelude::*;
+
+use super::cost::{Choice, Context, Flow, Load, RailLists, RankLoad, Reduction, TableCosts};
+use super::counted::{
+    Known, choice_of, counted, known, machine, rest, seconds, shards_of, summed, topologies,
+};
+use super::search::Search;
+use super::*;
+use crate::dtype::Dtype;
+use crate::frequency::CountClass;
+use crate::placement::{Owner, RoundCapacity, Shard};
+use crate::traffic::{LinkTraffic, Traffic};
+
+#[track_caller]
+fn assert_equal(found: f64, expected: f64, what: &str) {
+    // A few hundred additions and powers in f64, of numbers that do not cancel.
+    assert!((found - expected).abs() <= 1e-9 * expected.abs().max(1e-9), "{what}: {found} for {expected}");
+}
+
+#[track_caller]
+fn assert_flow(found: Flow, expected: Flow, what: &str) {
+    // A rank that asks for everything but its own is counted as the difference of sums.
+    let slack = |expected: f64, all: f64| expected.max(1e-3 * all);
+    let all = expected.asked + expected.served + 1.0;
+    for (found, expected, what) in [
+        (found.rows, expected.rows, format!("{what}, rows")),
+        (found.asked, expected.asked, format!("{what}, asked")),
+        (found.served, expected.served, format!("{what}, served")),
+    ] {
+        assert!((found - expected).abs() <= 1e-9 * slack(expected, all), "{what}: {found} for {expected}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_table_costs_each_rank_what_its_rows_cost(
+        known in known(),
+        topology in topologies(),
+        (kind, pooled, number) in (0..5usize, any::<bool>(), 0..100usize),
+        share in 0.05..1.0f64,
+        gpu in any::<bool>(),
+    ) {
+        let (machine, choice) = (machine(gpu), choice_of(&known, topology, kind, pooled, number));
+        let batch = (share * known.samples as f64) as u64;
+        let context = Context::new(topology, &machine, rest(), batch.max(1));
+        let input = known.input(None, None);
+        let costs = TableCosts::new(&input, context);
+        let load = costs.load(&choice);
+        let what = format!("{choice:?} over {topology:?}");
+        for (rank, (found, expected)) in load.ranks.iter().zip(counted(&known, &choice, &context)).enumerate() {
+            let what = format!("{what}, rank {rank}");
+            assert_flow(found.within, expected.within, &format!("{what}, within"));
+            assert_flow(found.between, expected.between, &format!("{what}, between"));
+            assert_equal(found.table_bytes, expected.table_bytes, &format!("{what}, table bytes"));
+            assert_equal(found.buffer_bytes, expected.buffer_bytes, &format!("{what}, buffer bytes"));
+            assert_equal(found.memory_traffic, expected.memory_traffic, &format!("{what}, memory traffic"));
+        }
+        prop_assert_eq!(load.ranks.len(), topology.ranks());
+        assert_equal(load.reduced_elements, summed(&known, &choice, &context), &what);
+        let shards = shards_of(&known, &choice);
+        let squares = matches!(known.rule, UpdateRule::RowwiseAdagrad { .. }) && shards > 1;
+        prop_assert_eq!((load.shards, load.sharing_squares), (shards, usize::from(squares)));
+        let frequent = |row: &(Option<usize>, f64, f64)| known.is_frequent(&choice, row.0);
+        let named: f64 = known.rows().filter(frequent).map(|(_, rows, count)| rows * count).sum();
+        assert_equal(costs.frequent_share(&choice), named / known.lookups(), &what);
+
+        // The longest lists along a rail: of the owner or the node that is asked for most.
+        let of_rank = |of: &dyn Fn(f64) -> f64, owner| {
+            let mut of_owner = vec![0.0; topology.ranks()];
+            for (number, rows, count) in known.rows().filter(|row| !frequent(row)) {
+                for (rank, share) in known.owners(number, owner, topology.ranks()) {
+                    of_owner[rank] += share * rows * of(count);
+                }
+            }
+            of_owner
+        };
+        let (mut vectors, mut ids) = (0.0f64, 0.0f64);
+        let plan = choice.plan(&input);
+        for Shard { owner, .. } in &plan.shards {
+            let samples = context.of_rank;
+            if choice.exchange == Exchange::Rows {
+                let of_node = samples * topology.ranks_per_node() as f64;
+                let named = of_rank(&|count| known.named(count, of_node), *owner);
+                vectors = named.into_iter().fold(vectors, f64::max);
+            } else {
+                let lookups = of_rank(&|count| count / known.samples as f64, *owner);
+                let of_nodes = lookups.chunks(topology.ranks_per_node()).map(|node| node.iter().sum::<f64>());
+                let most = of_nodes.fold(0.0, f64::max);
+                let share = most * known.samples as f64 / known.lookups();
+                vectors = vectors.max(samples * known.hits(share));
+                ids = ids.max(samples * most);
+            }
+        }
+        let RailLists { vectors: found_vectors, ids: found_ids } = costs.rail_lists(&choice);
+        assert!((found_vectors - vectors).abs() <= 1e-9 * (1.0 + vectors), "{what}: {found_vectors} {vectors}");
+        assert!((found_ids - ids).abs() <= 1e-9 * (1.0 + ids), "{what}: {found_ids} {ids}");
+    }
+
+    /// The report of a plan that the job demands, number by number.
+    #[test]
+    fn a_report_says_what_was_counted(
+        tables in prop::collection::vec(known(), 1..3),
+        topology in topologies(),
+        (kind, pooled) in (prop::sample::select(vec![0usize, 1, 3]), any::<bool>()),
+        gpu in any::<bool>(),
+    ) {
+        prop_assume!(topology.ranks() > 1);
+        let machine = Machine { overlap: 0.5, ..machine(gpu) };
+        let exchange = if pooled { Exchange::Pooled } else { Exchange::Rows };
+        let placement = [Placement::Replicated, Placement::RowWise, Placement::Hybrid, Placement::TableWise][kind];
+        let inputs = tables.iter().map(|known| known.input(Some(placement), Some(exchange)));
+        let input = PlanInput { tables: inputs.collect(), batch_size: 18, topology, machine: &machine, rest: rest() };
+        let Planned { plan, report } = plan(&input).unwrap();
+        let context = Context::new(topology, &machine, rest(), 18);
+        let choice = |known: &Known, planned: &crate::placement::TablePlan| match planned.shards.first() {
+            None => (Choice::replicated(), known.spec.rows),
+            Some(Shard { owner: Owner::EveryRank, .. }) => (Choice::row_wise(exchange), 0),
+            Some(Shard { owner: Owner::Rank(rank), .. }) => (Choice::table_wise(exchange, *rank), 0),
+        };
+        let chosen: Vec<_> = tables.iter().zip(&plan.tables).map(|(known, planned)| choice(known, planned)).collect();
+        let of_tables: Vec<_> =
+            tables.iter().zip(&chosen).map(|(known, (choice, _))| (known, choice.clone())).collect();
+        let loads: Vec<_> = of_tables.iter().map(|(known, choice)| counted(known, choice, &context)).collect();
+        let whole = |number: f64| number.round() as u64;
+
+        let seconds_of = seconds(&of_tables, &context);
+        let slowest = seconds_of.iter().copied().fold(0.0, f64::max);
+        assert_equal(report.iteration.total_s, slowest, "total");
+        assert_equal(report.samples_per_second, 18.0 / slowest, "samples per second");
+        assert_equal(report.balance, seconds_of.iter().sum::<f64>() / topology.ranks() as f64 / slowest, "balance");
+        let parts = report.iteration;
+        let sum = parts.dense_s + parts.memory_s + parts.exchange_within_s + parts.exchange_between_s
+            + parts.all_reduce_within_s + parts.all_reduce_between_s + parts.latency_s - parts.hidden_s;
+        assert_equal(sum, slowest, "the sum of the parts");
+        let most = [
+            ("dense compute", parts.dense_s),
+            ("memory bandwidth", parts.memory_s),
+            ("link within nodes", parts.exchange_within_s + parts.all_reduce_within_s),
+            ("link between nodes", parts.exchange_between_s + parts.all_reduce_between_s),
+            ("latency", parts.latency_s),
+        ];
+        let most = most.into_iter().max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+        prop_assert_eq!(report.limit.name(), most.0);
+
+        let sum = |rank: usize, of: &dyn Fn(&RankLoad) -> f64| -> f64 {
+            loads.iter().map(|loads| of(&loads[rank])).sum()
+        };
+        let mut needed = 0;
+        prop_assert_eq!(report.per_rank.len(), topology.ranks());
+        for (rank, (found, &seconds)) in report.per_rank.iter().zip(&seconds_of).enumerate() {
+            prop_assert_eq!((found.rank, found.node), (rank, topology.node_of(rank)));
+            assert_equal(found.seconds, seconds, "seconds of a rank");
+            let memory = (1e3 + sum(rank, &|load| load.memory_traffic)) / machine.memory_bytes_per_s;
+            assert_equal(found.memory_s, memory, "memory of a rank");
+            prop_assert_eq!(found.table_bytes, whole(sum(rank, &|load| load.table_bytes)));
+            prop_assert!(found.buffer_bytes.abs_diff(whole(sum(rank, &|load| load.buffer_bytes))) <= 1);
+            prop_assert_eq!(found.rest_bytes, 1000);
+            let within = sum(rank, &|load| load.within.asked).max(sum(rank, &|load| load.within.served));
+            let between = sum(rank, &|load| load.between.asked).max(sum(rank, &|load| load.between.served));
+            prop_assert!(found.within_bytes.abs_diff(whole(within)) <= 1);
+            prop_assert!(found.between_bytes.abs_diff(whole(between)) <= 1);
+            needed = needed.max(found.table_bytes + found.buffer_bytes + 1000);
+        }
+        prop_assert!(report.memory.needed_bytes.abs_diff(needed) <= 2);
+        prop_assert_eq!((report.memory.available_bytes, report.memory.rest_bytes), (machine.memory_bytes, 1000));
+
+        // Within a byte or a row of the sum over all ranks.
+        let near = |found: Traffic, of: &dyn Fn(usize) -> Vec<RankLoad>| {
+            let (mut within, mut between) = (Flow::default(), Flow::default());
+            for load in (0..tables.len()).flat_map(of) {
+                within += load.within;
+                between += load.between;
+            }
+            for (found, expected) in [(found.within_nodes, within), (found.between_nodes, between)] {
+                let LinkTraffic { rows, bytes, .. } = found;
+                assert!(rows.abs_diff(whole(expected.rows)) <= 1, "{rows} rows for {expected:?}");
+                assert!(bytes.abs_diff(whole(expected.asked)) <= 1, "{bytes} bytes for {expected:?}");
+            }
+        };
+        near(report.traffic, &|table| loads[table].clone());
+        let frequent: f64 = of_tables.iter().map(|(known, choice)| summed(known, choice, &context)).sum();
+        let reduced = report.all_reduce;
+        prop_assert_eq!((reduced.elements, reduced.frequent_elements), (whole(frequent) + 100, whole(frequent)));
+        let (nodes, per_node) = (topology.nodes() as f64, topology.ranks_per_node() as f64);
+        let reduced_bytes = 2.0 * 4.0 * (frequent + 100.0) * nodes;
+        prop_assert_eq!(reduced.within_bytes, whole(reduced_bytes * (per_node - 1.0)));
+        prop_assert_eq!(reduced.between_bytes, whole(reduced_bytes * (nodes - 1.0) / nodes));
+
+        for (table, (known, (choice, frequent))) in tables.iter().zip(&chosen).enumerate() {
+            let found = &report.tables[table];
+            prop_assert_eq!((&found.name, found.rows, found.dim), (&known.spec.name, known.spec.rows, known.spec.dim));
+            assert_equal(found.lookups_per_sample, known.lookups() / known.samples as f64, "look-ups");
+            let distinct: f64 = known.rows().map(|(_, rows, count)| rows * known.named(count, 18.0)).sum();
+            prop_assert_eq!(found.distinct_rows, whole(distinct));
+            prop_assert_eq!((found.placement, found.frequent_rows), (placement, *frequent));
+            prop_assert_eq!(found.exchange, (kind > 0).then_some(exchange));
+            prop_assert_eq!(&found.owners, &choice.owners);
+            let bytes = || loads[table].iter().map(|load| load.table_bytes);
+            let (all, most) = (whole(bytes().sum()), whole(bytes().fold(0.0, f64::max)));
+            prop_assert_eq!((found.bytes, found.rank_bytes), (all, most));
+            near(found.traffic, &|other| if other == table { loads[table].clone() } else { Vec::new() });
+            prop_assert_eq!(found.reduced_elements, whole(summed(known, choice, &context)));
+            prop_assert_eq!(&found.reason, "the job says so");
+
+            prop_assert!(found.alternatives.is_sorted_by(|a, b| a.iteration_s <= b.iteration_s));
+            for other in &found.alternatives {
+                let choice = match (other.placement, other.exchange) {
+                    (Placement::Replicated, _) => Choice::replicated(),
+                    (Placement::RowWise, Some(exchange)) => Choice::row_wise(exchange),
+                    _ => continue,
+                };
+                let mut instead = of_tables.clone();
+                instead[table].1 = choice.clone();
+                let slowest = seconds(&instead, &context).into_iter().fold(0.0, f64::max);
+                assert_equal(other.iteration_s, slowest, "seconds of another choice");
+                let load = counted(known, &choice, &context);
+                let within: f64 = load.iter().map(|load| load.within.asked).sum();
+                let between: f64 = load.iter().map(|load| load.between.asked).sum();
+                prop_assert!(other.within_bytes.abs_diff(whole(within)) <= 1);
+                prop_assert!(other.between_bytes.abs_diff(whole(between)) <= 1);
+                prop_assert_eq!(other.rank_bytes, whole(load.iter().map(|load| load.table_bytes).fold(0.0, f64::max)));
+                let summed = 2.0 * 4.0 * summed(known, &choice, &context) * nodes;
+                let bytes = summed * (per_node - 1.0) + summed * (nodes - 1.0) / nodes;
+                prop_assert_eq!(other.all_reduce_bytes, whole(bytes));
+                prop_assert!(other.fits);
+                // The job admits another placement of a table in no case.
+                prop_assert!(!other.allowed);
+            }
+        }
+    }
+
+    /// Moving one table to any other placement makes no plan of small tables faster; so a table alone lies best.
+    #[test]
+    fn no_table_is_better_elsewhere(
+        tables in prop::collection::vec(known(), 1..4),
+        ranks in 2..5usize,
+        gpu in any::<bool>(),
+    ) {
+        let topology = Topology::new(ranks, 1).unwrap();
+        // Bytes matter, and latencies do not decide everything.
+        let latency_s = 1e-2;
+        let link =
+            LinkSpeed { bytes_per_s: 1e3, latency_s, reduction_efficiency: 0.5, reduction_latency_s: latency_s };
+        let machine =
+            Machine { within_nodes: link, memory_bytes_per_s: 1e4, shard_latency_s: latency_s, ..machine(gpu) };
+        let inputs = tables.iter().map(|known| known.input(None, None));
+        let input = PlanInput { tables: inputs.collect(), batch_size: 18, topology, machine: &machine, rest: rest() };
+        let search = Search::new(&input);
+        let (chosen, _) = search.run();
+        let context = Context::new(topology, &machine, rest(), 18);
+        let mut plan: Vec<_> = tables.iter().zip(chosen).collect();
+        let found = seconds(&plan, &context).into_iter().fold(0.0, f64::max);
+        for (table, known) in tables.iter().enumerate() {
+            let kept = plan[table].1.clone();
+            let mut choices = vec![Choice::replicated()];
+            for exchange in Exchange::ALL {
+                choices.push(Choice::row_wise(exchange));
+                choices.extend((0..ranks).map(|owner| Choice::table_wise(exchange, owner)));
+                // GPUs pool no bags of hybrid tables, nor of columns that share squares.
+                let pools = !gpu || exchange == Exchange::Rows;
+                if pools {
+                    choices.push(Choice::hybrid(exchange, search.tables[table].best_split(exchange)));
+                }
+                let rowwise = matches!(known.rule, UpdateRule::RowwiseAdagrad { .. });
+                if known.spec.dim > 4 * (ranks - 1) && (pools || !rowwise) {
+                    choices.push(Choice::column_wise(exchange, (0..ranks).collect()));
+                }
+            }
+            for choice in choices {
+                plan[table].1 = choice;
+                let slowest = seconds(&plan, &context).into_iter().fold(0.0, f64::max);
+                prop_assert!(found <= slowest * (1.0 + 1e-6), "{found} > {slowest} of table {table} in {plan:?}");
+            }
+            plan[table].1 = kept;
+        }
+    }
+
+    /// Every split, tried one by one, as if each rank owned the mean of what all own.
+    #[test]
+    fn the_best_split_takes_least_time(known in known(), ranks in 2..5usize, gpu in any::<bool>()) {
+        let topology = Topology::new(ranks, 1).unwrap();
+        let link = LinkSpeed { bytes_per_s: 1e3, latency_s: 1.0, reduction_efficiency: 0.5, reduction_latency_s: 1.0 };
+        let machine = Machine { within_nodes: link, memory_bytes_per_s: 1e4, ..machine(gpu) };
+        let context = Context::new(topology, &machine, Rest::default(), 18);
+        let input = known.input(None, None);
+        let best = TableCosts::new(&input, context).best_split(Exchange::Rows);
+        let time = |split| {
+            let choice = Choice::hybrid(Exchange::Rows, split);
+            let loads = counted(&known, &choice, &context);
+            let mean = |of: &dyn Fn(&RankLoad) -> f64| loads.iter().map(of).sum::<f64>() / ranks as f64;
+            let reduced = 2.0 * 4.0 * summed(&known, &choice, &context) * (ranks - 1) as f64 / ranks as f64;
+            mean(&|load| load.memory_traffic) / 1e4 + mean(&|load| load.within.asked) / 1e3 + reduced / 500.0
+        };
+        let least = (0..=known.counts.len()).map(time).fold(f64::INFINITY, f64::min);
+        prop_assert!(time(best) <= least * (1.0 + 1e-9), "{best}: {} for {least}", time(best));
+    }
+}
+
+/// What a round between nodes carries: the longest list that is expected, and five standard deviations.
+#[test]
+fn rounds_have_room_for_chance() {
+    // Every row is looked up once in 4000 samples of one id. A batch of 2000 has a thousand a node, half of them owned
+    // by the other node.
+    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 4, dtype: Dtype::Fp32 };
+    let others = CountClass { rows: 4000, lookups: 4000 };
+    let known = Known::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
+    let round = |batch_size, exchange, nodes| {
+        let (machine, topology) = (Machine::cpu(1 << 30), Topology::new(2, nodes).unwrap());
+        let tables = vec![known.input(Some(Placement::RowWise), Some(exchange))];
+        let input = PlanInput { tables, batch_size, topology, machine: &machine, rest: rest() };
+        plan(&input).unwrap().plan.tables[0].round
+    };
+    // 500 and five times its root is 611.8.
+    assert_eq!(round(2000, Exchange::Rows, 2), RoundCapacity { vectors: 612, ids: 16 });
+    assert_eq!(round(2000, Exchange::Pooled, 2), RoundCapacity { vectors: 612, ids: 612 });
+    assert_eq!(round(4, Exchange::Pooled, 2), RoundCapacity { vectors: 16, ids: 16 });
+    assert_eq!(round(2000, Exchange::Rows, 1), RoundCapacity::default());
+}
+
+/// The times of a load on a machine of round numbers.
+#[test]
+fn times_are_those_computed_by_hand() {
+    let link = |bytes_per_s, latency_s, reduction_efficiency, reduction_latency_s| LinkSpeed {
+        bytes_per_s,
+        latency_s,
+        reduction_efficiency,
+        reduction_latency_s,
+    };
+    let machine = Machine {
+        memory_bytes: 10,
+        memory_bytes_per_s: 1000.0,
+        flops: 10.0,
+        matmul_latency_s: 0.5,
+        shard_latency_s: 0.25,
+        within_nodes: link(100.0, 2.0, 0.5, 3.0),
+        between_nodes: link(10.0, 4.0, 0.25, 5.0),
+        overlap: 0.5,
+        ..Machine::cpu(0)
+    };
+    let memory = RestMemory {
+        parameter_bytes: 1,
+        gradient_bytes: 2,
+        state_bytes: 4,
+        activation_bytes: 8,
+        batch_bytes: 16,
+    };
+    assert_eq!(memory.bytes(), 31);
+    let memory = RestMemory { batch_bytes: 7, ..RestMemory::default() };
+    let rest = Rest { memory, flops: 20.0, matmuls: 3, memory_traffic_bytes: 2000.0, reduced_elements: 100 };
+    let context = Context::new(Topology::new(4, 2).unwrap(), &machine, rest, 8);
+    assert_eq!((context.batch, context.of_node, context.of_rank), (8.0, 4.0, 2.0));
+    let mut load = Load { reduced_elements: 60.0, shards: 2, sharing_squares: 1, ..Load::none(&context) };
+    load.ranks[1] = RankLoad {
+        table_bytes: 5.0,
+        buffer_bytes: 6.0,
+        memory_traffic: 500.0,
+        within: Flow { rows: 1.0, asked: 300.0, served: 200.0 },
+        between: Flow { rows: 1.0, asked: 10.0, served: 70.0 },
+    };
+    let common = load.common(&context);
+    // 160 elements are 640 bytes: within nodes twice half of them at 50 bytes a second; between twice a quarter at 2.5.
+    assert_eq!((common.reduce_within, common.reduce_between), (640.0 / 50.0, 320.0 / 2.5));
+    assert_eq!((common.dense, common.memory, common.matmul_latency), (2.0, 2.0, 1.5));
+    // Four exchanges and a sum on each kind of link, and two shards.
+    assert_eq!(common.link_latency, (4.0 * 2.0 + 3.0) + (4.0 * 4.0 + 5.0) + 0.5);
+    let parts = load.parts(1, &common, &machine);
+    assert_eq!((parts.memory, parts.exchange_within, parts.exchange_between), (2.5, 3.0, 7.0));
+    // Computing takes 6 and communicating 183.3; half of the shorter is hidden.
+    assert!((parts.hidden(&machine) - 3.0).abs() < 1e-9);
+    assert!((parts.total(&machine) - 186.3).abs() < 1e-9, "{}", parts.total(&machine));
+    assert_eq!((load.memory_of(1, &context), load.memory_of(0, &context)), (18.0, 7.0));
+    assert_eq!(load.excess(&context), 8.0);
+
+    let (alone, one_node) =
+        (Load::none(&context), Context::new(Topology::new(2, 1).unwrap(), &machine, rest, 8));
+    assert_eq!(alone.common(&context).link_latency, 3.0 + 5.0);
+    assert_eq!(load.common(&one_node).link_latency, 4.0 * 2.0 + 3.0 + 0.5);
+    assert_eq!(Reduction::new(Topology::ONE, &machine, 1e6).seconds(&machine), 0.0);
+
+    // Two of it are twice as much, and one of it taken off is what it was.
+    let mut twice = load.clone();
+    twice += &load;
+    let of_rank = &twice.ranks[1];
+    assert_eq!((of_rank.table_bytes, of_rank.buffer_bytes, of_rank.memory_traffic), (10.0, 12.0, 1000.0));
+    assert_eq!(of_rank.within, Flow { rows: 2.0, asked: 600.0, served: 400.0 });
+    assert_eq!(of_rank.between, Flow { rows: 2.0, asked: 20.0, served: 140.0 });
+    assert_eq!((twice.reduced_elements, twice.shards, twice.sharing_squares), (120.0, 4, 2));
+    twice -= &load;
+    assert_eq!(twice, load);
+}
