@@ -134,6 +134,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_ranks_are_runs_that_cover_everything_once() {
+        let topology = Topology::new(6, 3).unwrap();
+        let runs = |of: &dyn Fn(usize) -> Range<usize>| -> Vec<_> { (0..6).map(of).collect() };
+        // Ranks 0, 2 and 4 have place 0, ranks 1, 3 and 5 place 1.
+        assert_eq!(runs(&|rank| topology.rail_part(9, rank)), [0..4, 4..9, 0..4, 4..9, 0..4, 4..9]);
+        assert_eq!(runs(&|rank| topology.part(9, rank)), [0..1, 4..5, 1..2, 5..7, 2..4, 7..9]);
+        assert_eq!(runs(&|rank| topology.share_of_rail(7, rank)), [0..2, 0..2, 2..4, 2..4, 4..7, 4..7]);
+        assert_eq!(runs(&|rank| topology.share(9, rank)), [0..1, 1..3, 3..4, 4..6, 6..7, 7..9]);
+    }
+
+    #[test]
     fn uneven_nodes_are_refused_with_the_reason() {
         let error = Topology::new(8, 3).unwrap_err();
         assert_eq!(error, TopologyError::Uneven { ranks: 8, nodes: 3 });

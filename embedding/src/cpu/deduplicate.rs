@@ -121,6 +121,14 @@ mod tests {
         }
     }
 
+    #[test]
+    #[should_panic(expected = "row 20 is not below 20")]
+    fn a_row_behind_the_last_one_is_refused() {
+        let slot = FeatureSlot { stride: 1, offset: 0 };
+        let bags = Bags { offsets: &[0, 2], ids: &[19, 20] };
+        Route::default().build(&[Feature { bags, pooling: Pooling::Sum, slot }], 20);
+    }
+
     fn offsets_of(bags: &[Vec<u64>]) -> Vec<u32> {
         let ends = bags.iter().scan(0, |end, bag| {
             *end += bag.len() as u32;

@@ -136,15 +136,16 @@ mod tests {
             tail: vec![CountClass { rows: 2, lookups: 2 }],
         };
         let second = TableFrequencies {
-            samples: 10,
-            lookups: 10,
-            distinct_rows: 2,
+            samples: 11,
+            lookups: 15,
+            distinct_rows: 5,
             head: vec![(1, 7), (3, 3)],
-            tail: vec![],
+            tail: vec![CountClass { rows: 3, lookups: 5 }],
         };
         let merged = TableFrequencies::merged([first.clone(), second]);
-        assert_eq!((merged.samples, merged.lookups, merged.distinct_rows), (10, 22, 5));
+        assert_eq!((merged.samples, merged.lookups, merged.distinct_rows), (11, 27, 8));
         assert_eq!(merged.head, [(1, 11), (7, 6), (3, 3)]);
+        assert_eq!(merged.tail, [CountClass { rows: 2, lookups: 2 }, CountClass { rows: 3, lookups: 5 }]);
         assert_eq!(TableFrequencies::merged([first.clone()]), first);
     }
 

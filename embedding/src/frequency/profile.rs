@@ -245,6 +245,31 @@ mod tests {
         }
     }
 
+    /// Against the product that the approximation stands for, within what the midpoint rule leaves out.
+    #[test]
+    fn a_row_is_named_with_the_hypergeometric_probability() {
+        let head: Vec<(u64, u64)> = vec![(0, 100), (1, 30), (2, 7), (3, 1)];
+        let tail = vec![super::super::CountClass { rows: 431, lookups: 862 }];
+        let frequencies =
+            TableFrequencies { samples: 500, lookups: 1000, distinct_rows: 435, head: head.clone(), tail };
+        let profile = FrequencyProfile::new(1000, &frequencies);
+        let all = 1000.0;
+        for (_, count) in head {
+            for samples in [1u64, 4, 20, 60] {
+                let drawn = 2 * samples;
+                let (m, most) = (count.min(drawn), count.max(drawn) as f64);
+                let missed: f64 = (0..m).map(|i| 1.0 - most / (all - i as f64)).product();
+                // The sum of m values of f(i) = ln(1 - M / (L - i)) less m of its middle: m (m² - 1) / 24 of f''.
+                let left = all - (m - 1) as f64;
+                let bend = most * (2.0 * left - most) / (left * (left - most)).powi(2);
+                let slack = missed * (m * (m * m - 1)) as f64 / 24.0 * bend * 1.01 + 1e-12;
+                let named = profile.named(count as f64, samples as f64);
+                assert!((named - (1.0 - missed)).abs() <= slack, "{count}, {samples}: {named}, 1 - {missed}");
+            }
+            assert_eq!(profile.named(count as f64, 500.0), 1.0);
+        }
+    }
+
     #[test]
     fn splits_say_which_rows_are_frequent() {
         let frequencies = TableFrequencies {

@@ -241,3 +241,179 @@ fn listed_rows_are_copied_as_they_lie() {
     }
     assert_eq!(snapshot.parts()[0].rows, RowSet::from(positions));
 }
+
+/// Rows whose near neighbours are edited together, as on a GPU, and which are lost where an edit that is said to set
+/// everything does not.
+struct Windowed<'a> {
+    rows: HostRows<&'a mut Table>,
+    gap_words: usize,
+    edits: Vec<(Range<u64>, bool)>,
+}
+
+impl Rows for Windowed<'_> {
+    fn parts(&self) -> &[RowPart] {
+        self.rows.parts()
+    }
+
+    fn read<'a>(
+        &'a self,
+        part: usize,
+        positions: Range<u64>,
+        scratch: &'a mut Vec<f32>,
+    ) -> Result<&'a [f32], RowsError> {
+        self.rows.read(part, positions, scratch)
+    }
+
+    fn touched(&self, part: usize) -> Result<Option<Touched>, RowsError> {
+        self.rows.touched(part)
+    }
+}
+
+impl RowsMut for Windowed<'_> {
+    fn edit(
+        &mut self,
+        part: usize,
+        positions: Range<u64>,
+        whole: bool,
+        edit: &mut dyn FnMut(&mut [f32]),
+    ) -> Result<(), RowsError> {
+        self.edits.push((positions.clone(), whole));
+        self.rows.edit(part, positions, whole, &mut |words| {
+            if whole {
+                words.fill(f32::NAN);
+            }
+            edit(words);
+        })
+    }
+
+    fn gap_words(&self) -> usize {
+        self.gap_words
+    }
+
+    fn begin_tracking(&mut self) -> Result<(), RowsError> {
+        self.rows.begin_tracking()
+    }
+}
+
+#[test]
+fn near_rows_are_edited_together_and_what_lies_between_them_stays() {
+    let spec = spec(40, 4, Dtype::Fp32);
+    let rule = RULES[1];
+    let from = numbered(&spec, rule);
+    // Rows of 8 words: gaps of up to two rows are bridged.
+    let (listed, gap_words) = (vec![1, 2, 3, 6, 10, 39], 23);
+    let rows = HostRows::new([(RowPart::whole(0, &from), &from)]);
+    let chosen = [Choice { part: 0, positions: listed.clone().into() }];
+    let saved = taken(&rows, Dtype::Fp32, &chosen);
+    let mut table = Table::zeroed(spec.clone(), optimizer(rule));
+    let zeroed = table.clone();
+    let mut to = Windowed { rows: whole(&mut table), gap_words, edits: Vec::new() };
+    put(&mut to, Dtype::Fp32, &saved);
+    assert_eq!(to.edits, [(1..7, false), (10..11, true), (39..40, true)]);
+    for row in 0..40 {
+        let expected = if listed.contains(&row) { &from } else { &zeroed };
+        assert_eq!(table.row(row), expected.row(row), "row {row}");
+    }
+
+    // Weights alone, as of an export: the state that lies there stays, so no edit sets everything.
+    let mut to = Windowed { rows: whole(&mut table), gap_words: 0, edits: Vec::new() };
+    let weights: Vec<u8> = [1.0f32, 2.0, 3.0, 4.0].iter().flat_map(|value| value.to_le_bytes()).collect();
+    let piece = PlacedRows {
+        table: 0,
+        columns: 0..4,
+        rows: RowSet::from(vec![5]),
+        dtype: Dtype::Fp32,
+        weights: &weights,
+        state: Vec::new(),
+    };
+    assert_eq!(place(&mut to, &piece), Ok(4));
+    assert_eq!(to.edits, [(5..6, false)]);
+    assert_eq!(table.row(5), [1.0, 2.0, 3.0, 4.0, 0.5, 0.5, 0.5, 0.5]);
+}
+
+#[test]
+fn a_row_with_any_broken_number_is_not_finite() {
+    let adam = RULES[3];
+    // Six weights and two kinds of six numbers of state, with room between them.
+    for (dtype, weight_words) in [(Dtype::Fp32, 6), (Dtype::Bf16, 3), (Dtype::Fp16, 3)] {
+        let layout = RowLayout::new(20, (6, dtype), adam, (weight_words, 7));
+        assert_eq!((layout.state(), layout.state_words()), (&[weight_words, weight_words + 7][..], 6));
+        let counted = |word: usize| {
+            word < weight_words || layout.state().iter().any(|&begin| (begin..begin + 6).contains(&word))
+        };
+        for word in 0..20 {
+            for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut row = [0.0; 20];
+                let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut row[word..=word]);
+                let dtype = if word < weight_words { dtype } else { Dtype::Fp32 };
+                // The last number of the word.
+                dtype.put(broken, &mut bytes[4 - dtype.bytes()..]);
+                assert_eq!(layout.is_finite(&row), !counted(word), "{dtype:?}, word {word}");
+            }
+        }
+        // The largest finite numbers are finite.
+        let mut row = [0.0; 20];
+        let largest = if dtype == Dtype::Fp16 { 65_504.0 } else { dtype.nearest(f32::MAX) };
+        let weights: Vec<u8> = [largest; 6].iter().flat_map(|value| value.to_le_bytes()).collect();
+        layout.set_weights(&mut row, 0, Dtype::Fp32, &weights);
+        assert!(layout.is_finite(&row), "{dtype:?}");
+        let mut read = [0.0; 6];
+        layout.read_weights(&row, &mut read);
+        assert_eq!(read, [largest; 6]);
+    }
+}
+
+#[test]
+fn a_saved_row_has_its_weights_and_its_state() {
+    let [sgd, adagrad, rowwise, adam] = RULES;
+    assert_eq!(saved_row_bytes(&(0..6), Dtype::Fp32, &sgd), 24);
+    assert_eq!(saved_row_bytes(&(0..6), Dtype::Bf16, &adagrad), 12 + 24);
+    assert_eq!(saved_row_bytes(&(2..6), Dtype::Fp16, &adam), 8 + 32);
+    // The one number of a row is saved with its first columns.
+    assert_eq!(saved_row_bytes(&(0..6), Dtype::Fp32, &rowwise), 24 + 4);
+    assert_eq!(saved_row_bytes(&(2..6), Dtype::Fp32, &rowwise), 16);
+}
+
+#[test]
+fn the_rules_have_the_names_of_job_files_and_of_pytorch() {
+    let named = |rule: UpdateRule| (rule.name(), rule.state_names(), rule.is_rowwise());
+    let [sgd, adagrad, rowwise, adam] = RULES;
+    assert_eq!(named(sgd), ("sgd", &[][..], false));
+    let momentum = UpdateRule::Momentum { momentum: 0.5, nesterov: false };
+    assert_eq!(named(momentum), ("momentum", &["momentum_buffer"][..], false));
+    assert_eq!(named(adagrad), ("adagrad", &["sum"][..], false));
+    assert_eq!(named(rowwise), ("rowwise-adagrad", &["sum"][..], true));
+    assert_eq!(named(adam), ("adam", &["exp_avg", "exp_avg_sq"][..], false));
+    let ftrl = UpdateRule::Ftrl { beta: 1.0, l1: 0.0, l2: 0.0 };
+    assert_eq!(named(ftrl), ("ftrl", &["z", "n"][..], false));
+}
+
+#[test]
+fn a_snapshot_takes_over_the_memory_of_an_older_one() {
+    let spec = spec(9, 4, Dtype::Fp32);
+    let table = numbered(&spec, RULES[1]);
+    let rows = HostRows::new([(RowPart::whole(0, &table), &table)]);
+    let chosen =
+        |first: u64, step, count| [Choice { part: 0, positions: RowSet::Every { first, step, count } }];
+    assert_eq!(Snapshot::bytes(&rows, &chosen(2, 1, 3)), 3 * 8 * 4);
+    let of = |choice: &[Choice], older: Snapshot, room| {
+        let snapshot = Snapshot::of(&rows, choice, Some(older)).unwrap();
+        assert_eq!(snapshot.room(), room);
+        for (position, row) in choice[0].positions.iter().enumerate() {
+            let position = position as u64;
+            assert_eq!(snapshot.parts()[0].rows.row(position), row);
+            let mut scratch = Vec::new();
+            let words = snapshot.read(0, position..position + 1, &mut scratch).unwrap();
+            assert_eq!(words, table.words(row..row + 1));
+            let mut scratch = Vec::new();
+            let words = choice[0].words_of(&rows, position..position + 1, &mut scratch).unwrap();
+            assert_eq!(words, table.words(row..row + 1));
+        }
+        assert_eq!(snapshot.parts()[0].own, 0..choice[0].positions.len());
+        snapshot
+    };
+    // As many words as there is room for, then fewer, then more.
+    let snapshot = of(&chosen(2, 1, 3), Snapshot::with_room(vec![3 * 8]), 3 * 8 * 4);
+    let snapshot = of(&chosen(1, 3, 2), snapshot, 3 * 8 * 4);
+    of(&chosen(0, 2, 5), snapshot, 5 * 8 * 4);
+}
