@@ -115,3 +115,67 @@ vectorized! {
         *sum += sums.iter().sum::<f64>();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::random::UniformField;
+
+    use super::*;
+
+    /// Three tasks, the last one short.
+    const PARAMETERS: usize = 2 * PARAMETERS_PER_TASK + 77;
+
+    fn random(stream: u32) -> Vec<f32> {
+        let mut values = vec![0.0; PARAMETERS];
+        UniformField::new(3, stream).fill_row(0, 1.0, &mut values);
+        values
+    }
+
+    #[test]
+    fn gradients_are_shortened_to_the_longest_norm_and_never_lengthened() {
+        assert_eq!(clip_scale(25.0, 10.0), 1.0);
+        assert_eq!(clip_scale(25.0, 5.1), 1.0);
+        assert_eq!(clip_scale(25.0, 2.5), (2.5 / (5.0 + 1e-6)) as f32);
+        assert_eq!(clip_scale(0.0, 1.0), 1.0);
+    }
+
+    #[test]
+    fn the_norm_is_over_all_gradients() {
+        let gradients = random(1);
+        let exact: f64 = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum();
+        // Additions in f64 in another order.
+        assert!((squared_norm(&gradients) - exact).abs() <= 1e-11 * exact);
+        assert_eq!(squared_norm(&[3.0, -4.0]), 25.0);
+    }
+
+    /// Parameters of several tasks learn as if they were one, from gradients times the scale; and from the state that
+    /// another optimizer kept they go on as there.
+    #[test]
+    fn tasks_learn_as_one_and_their_state_can_be_moved() {
+        for rule in [
+            UpdateRule::Momentum { momentum: 0.5, nesterov: false },
+            UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon: 0.5 },
+            UpdateRule::Ftrl { beta: 1.0, l1: 0.1, l2: 0.1 },
+            UpdateRule::Sgd,
+        ] {
+            let optimizer = Optimizer { rule, learning_rate: 0.125, weight_decay: 0.25 };
+            let mut parameters = random(0);
+            let mut own = DenseOptimizer::new(optimizer, &parameters);
+            let mut expected = parameters.clone();
+            let mut state = vec![f32::NAN; rule.state_elements(PARAMETERS)];
+            rule.initialize(&expected, &mut state);
+            for number in 1..=3u32 {
+                let step = Step { number: u64::from(number), rate_factor: 0.5 };
+                let gradients: Vec<f32> = random(number);
+                let halves: Vec<f32> = gradients.iter().map(|gradient| 0.5 * gradient).collect();
+                optimizer.at(step).apply(&mut expected, &mut state, &halves);
+                own.update(&mut parameters, &mut gradients.clone(), 0.5, step);
+                assert!(parameters == expected, "{rule:?}, step {number}");
+                assert!(own.state().concat() == state, "{rule:?}, state of step {number}");
+                let kinds = own.state();
+                own = DenseOptimizer::new(optimizer, &random(9));
+                own.set_state(&kinds.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            }
+        }
+    }
+}

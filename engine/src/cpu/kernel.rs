@@ -22,6 +22,7 @@ pub(super) const LANES: usize = 16;
 /// Sixteen floats on a cache line of their own: one vector register, two, or four. Vectors that straddle two cache
 /// lines cost a twelfth of the kernels' speed.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(test, derive(PartialEq))]
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [f32; LANES]);
 
@@ -345,5 +346,103 @@ pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, cons
         for v in 0..LINES {
             unit.store(sums[r][v], &mut out[r][v].0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a unit makes of some lines.
+    #[derive(Debug, PartialEq)]
+    struct Results {
+        splat: Line,
+        sum: Line,
+        product: Line,
+        relu: Line,
+        masked: Line,
+        /// Of a block of two rows and a line, of a panel that is a line wide and three long.
+        block: [Line; 2],
+    }
+
+    struct Everything<'a> {
+        x: &'a Line,
+        y: &'a Line,
+        sum: &'a Line,
+    }
+
+    impl Work for Everything<'_> {
+        type Output = Results;
+
+        #[inline(always)]
+        fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) -> Results {
+            let Self { x, y, sum } = self;
+            let line = |vector: U::Vector| {
+                let mut line = Line::ZERO;
+                unit.store(vector, &mut line.0);
+                line
+            };
+            let [a, b, c] = [x, y, sum].map(|line| unit.load(&line.0));
+            let panel = [*x, *y, *sum];
+            let mut block = [[Line::ZERO]; 2];
+            let rows = |_| [&x.0[..5], &y.0[..5]];
+            sum_block::<U, 2, 1, 1>(unit, &panel, rows, (3, 2), &[], &mut block);
+            Results {
+                splat: line(unit.splat(x.0[3])),
+                sum: line(unit.add(a, b)),
+                product: line(unit.multiply_add(a, b, c)),
+                relu: line(unit.relu(a)),
+                masked: line(unit.where_positive(b, a)),
+                block: block.map(|[line]| line),
+            }
+        }
+    }
+
+    /// Every unit that this processor has, not the best one alone. The numbers are small and whole, so that it makes no
+    /// difference whether a product is rounded before it is added.
+    #[test]
+    fn every_vector_unit_computes_what_is_asked() {
+        let line = |of: &dyn Fn(i32) -> i32| {
+            let mut line = Line::ZERO;
+            (0..).zip(&mut line.0).for_each(|(lane, value)| *value = of(lane) as f32);
+            line
+        };
+        let x = line(&|lane| 3 * lane - 20);
+        let y = line(&|lane| 7 - lane * lane % 13);
+        let sum = line(&|lane| lane * 5 - 31);
+        let lanes = |of: &dyn Fn(f32, f32, f32) -> f32| {
+            let mut line = Line::ZERO;
+            (0..LANES).for_each(|lane| line.0[lane] = of(x.0[lane], y.0[lane], sum.0[lane]));
+            line
+        };
+        // Columns 0, 2 and 4 of each row, times the lines of the panel.
+        let block = |row: &Line| lanes(&|x, y, sum| row.0[0] * x + row.0[2] * y + row.0[4] * sum);
+        let expected = Results {
+            splat: lanes(&|_, _, _| x.0[3]),
+            sum: lanes(&|x, y, _| x + y),
+            product: lanes(&|x, y, sum| x * y + sum),
+            relu: lanes(&|x, _, _| x.max(0.0)),
+            masked: lanes(&|x, y, _| if y > 0.0 { x } else { 0.0 }),
+            block: [block(&x), block(&y)],
+        };
+        let work = || Everything { x: &x, y: &y, sum: &sum };
+        assert_eq!(dispatch(work()), expected);
+        assert_eq!(work().run::<Base, 2, 1, 2>(Base), expected);
+        #[cfg(target_arch = "x86_64")]
+        {
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2(work: Everything<'_>) -> Results {
+                work.run::<Avx2, 6, 1, 6>(Avx2(()))
+            }
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
+                // SAFETY: the processor was just found to have every feature that the function is compiled for.
+                assert_eq!(unsafe { avx2(work()) }, expected);
+            }
+        }
+        let broken = Line([f32::NAN; LANES]);
+        let Results { relu, masked, .. } = dispatch(Everything { x: &broken, y: &x, sum: &sum });
+        assert!(relu.0.iter().all(|value| value.is_nan()), "a ReLU hides what is no number");
+        let nans = masked.0.iter().zip(&x.0).all(|(value, mask)| value.is_nan() == (*mask > 0.0));
+        assert!(nans, "{masked:?}");
     }
 }

@@ -79,6 +79,40 @@ fn weight_of(weights: &[f32], sample: usize) -> f64 {
 mod tests {
     use super::*;
 
+    /// Two heads side by side; the second sample has no label of this one, and the third a weight of 3.
+    #[test]
+    fn a_loss_is_the_weighted_mean_over_the_labels_that_are_there() {
+        let batch = Samples {
+            len: 3,
+            labels: vec![vec![], vec![1.0, f32::NAN, 0.0]],
+            weights: vec![1.0, 5.0, 3.0],
+            ..Samples::default()
+        };
+        let head = HeadSpec { label: "buy".into(), label_number: 1, weight: 0.5 };
+        let labels = HeadLabels::new(&head, &batch);
+        assert_eq!(labels.total_weight, 4.0);
+        // Sigmoids of 0 are a half; that of ln 3 is three quarters.
+        let (logits, mut gradients) = ([0.0, 9.0, 0.0, 9.0, 3f32.ln(), 9.0], [7.0; 6]);
+        let sum = labels.gradients(0..3, 2, &logits, &mut gradients);
+        // The logarithms are of f64, of a logit that is rounded to f32.
+        let exact = 2f64.ln() + 3.0 * 4f64.ln();
+        assert!((sum - exact).abs() <= 1e-6, "{sum}");
+        assert_eq!(labels.loss(8.0), 0.5 * 8.0 / 4.0);
+        assert_eq!(gradients[0], -0.5 * 0.5 / 4.0);
+        assert_eq!(gradients[2], 0.0);
+        assert!((gradients[4] - 0.75 * 0.5 * 3.0 / 4.0).abs() <= 1e-7, "{}", gradients[4]);
+        assert_eq!([gradients[1], gradients[3], gradients[5]], [7.0; 3]);
+
+        // The third sample alone, as of a later tile; and a head without any label.
+        let mut gradient = [7.0];
+        let sum = labels.gradients(2..3, 1, &[0.0], &mut gradient);
+        assert!((sum - 3.0 * 2f64.ln()).abs() <= 1e-12);
+        assert_eq!(gradient, [0.5 * 0.5 * 3.0 / 4.0]);
+        let nothing = Samples { labels: vec![vec![], vec![f32::NAN; 3]], ..batch };
+        let labels = HeadLabels::new(&head, &nothing);
+        assert_eq!((labels.total_weight, labels.loss(0.0)), (0.0, 0.0));
+    }
+
     #[test]
     fn extreme_logits_stay_finite() {
         assert_eq!(bce(1000.0, 1.0), 0.0);

@@ -1,5 +1,7 @@
 //! The models once more, in f64 and one sample at a time, sharing nothing with what they check; and the checks.
 
+use std::cell::Cell;
+
 use proptest::prelude::*;
 use rankine_embedding::random::UniformField;
 use rankine_embedding::{Dtype, Optimizer, Pooling, Step, TableSpec, UpdateRule};
@@ -16,6 +18,8 @@ struct Oracle {
     parameters: Vec<f64>,
     /// `[table][row][element]`: the spec's tables, then those of first-order terms.
     tables: Vec<Vec<Vec<f64>>>,
+    /// The least distance of an input of a ReLU from 0, over all samples so far.
+    nearest_kink: Cell<f64>,
 }
 
 /// The weights of every row of all tables.
@@ -41,6 +45,7 @@ impl Oracle {
             spec: model.spec().clone(),
             parameters: widen(model.parameters()),
             tables,
+            nearest_kink: Cell::new(f64::INFINITY),
         }
     }
 
@@ -52,7 +57,12 @@ impl Oracle {
                 let weights = &self.parameters[layer.weight()][i * layer.inputs..][..layer.inputs];
                 let bias = self.parameters[layer.bias()].get(i).copied().unwrap_or(0.0);
                 let y = bias + weights.iter().zip(&x).map(|(w, x)| w * x).sum::<f64>();
-                if layer.relu { y.max(0.0) } else { y }
+                if layer.relu {
+                    self.nearest_kink.set(self.nearest_kink.get().min(y.abs()));
+                    y.max(0.0)
+                } else {
+                    y
+                }
             };
             (0..layer.outputs).map(output).collect()
         })
@@ -328,37 +338,39 @@ proptest! {
         model.logits(&batch, &mut logits);
         let exact: Vec<f64> = (0..batch.len).flat_map(|sample| oracle.logits(&batch, sample)).collect();
         let scale = 1.0 + exact.iter().fold(0.0, |most: f64, logit| most.max(logit.abs()));
+        let tolerance = 3e-5 * scale;
         prop_assert_eq!(logits.len(), exact.len());
         for (logit, exact) in logits.iter().zip(&exact) {
-            prop_assert!((f64::from(*logit) - exact).abs() <= 3e-5 * scale, "logit {logit} {exact}");
+            prop_assert!((f64::from(*logit) - exact).abs() <= tolerance, "logit {logit} {exact}");
         }
+        // Where rounding, or the step of a difference, can take the input of a ReLU across its kink, gradients there
+        // are anything between those of both sides. Of such a batch none is compared, of all others every one.
+        prop_assume!(oracle.nearest_kink.get() > tolerance);
         let before = Oracle::of(&model);
         let loss = model.train_step(&batch, 1.0).loss;
         let after = Oracle::of(&model);
-        prop_assert!((loss - oracle.loss(&batch)).abs() <= 3e-5 * scale, "loss {loss}");
+        prop_assert!((loss - oracle.loss(&batch)).abs() <= tolerance, "loss {loss}");
 
-        // A ReLU's kink within the step of a difference makes that difference wrong: a few may be.
+        // Gradients are rounded as often as logits; differences in f64 are exact to 1e-9.
         let (dense, tables) = oracle.slopes(&batch);
-        let mut wrong = Vec::new();
-        let mut checked = 0;
-        let mut check = |name: String, gradient: f64, slope: f64| {
-            checked += 1;
-            if (gradient - slope).abs() > 1e-4 * scale * (1.0 + slope.abs()) {
-                wrong.push(format!("{name}: {gradient} {slope}"));
-            }
-        };
+        let mut found = before.parameters.iter().zip(&after.parameters).map(|(before, after)| before - after);
         for (i, slope) in dense.into_iter().enumerate() {
-            check(format!("dense {i}"), before.parameters[i] - after.parameters[i], slope);
+            let gradient = found.next().unwrap();
+            let wrong = (gradient - slope).abs();
+            prop_assert!(wrong <= tolerance * (1.0 + slope.abs()), "dense {i}: {gradient} {slope}");
         }
         for (t, table) in tables.into_iter().enumerate() {
             for (r, row) in table.into_iter().enumerate() {
                 for (e, slope) in row.into_iter().enumerate() {
                     let gradient = before.tables[t][r][e] - after.tables[t][r][e];
-                    check(format!("table {t} row {r} element {e}"), gradient, slope);
+                    let wrong = (gradient - slope).abs();
+                    prop_assert!(
+                        wrong <= tolerance * (1.0 + slope.abs()),
+                        "table {t}, row {r}, element {e}: {gradient} {slope}"
+                    );
                 }
             }
         }
-        prop_assert!(wrong.len() <= checked / 200, "{} of {checked} gradients: {wrong:?}", wrong.len());
     }
 }
 

@@ -220,3 +220,59 @@ fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Sum, gradients: &mut
         weight_gradients(layer, &shares, sum, gradients);
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
+
+    use super::*;
+    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+
+    /// Layer by layer, row by row: uniform weights of variance `2 / (inputs + outputs)` from streams of their own.
+    #[test]
+    fn layers_begin_with_the_numbers_of_their_seed() {
+        let spec = ModelSpec {
+            dense_columns: 5,
+            bottom_mlp: vec![19],
+            interaction: Interaction::Cross { layers: 1, rank: Some(3) },
+            wide: true,
+            top_mlp: vec![6],
+            heads: vec![HeadSpec { label: "click".into(), label_number: 0, weight: 1.0 }],
+            tables: vec![TableSpec { name: "C1".into(), rows: 10, dim: 2, dtype: Dtype::Fp32 }],
+            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
+        };
+        let parameters = initial_parameters(&spec, 77);
+        // Inputs, outputs and whether there is a bias: bottom.0, cross.0.v, cross.0.u, top.0, top.1.
+        let layers = [(5, 19, true), (21, 3, false), (3, 21, true), (21, 6, true), (6, 1, true)];
+        let mut rest = &parameters[..];
+        for (number, (inputs, outputs, bias)) in (0u32..).zip(layers) {
+            // A variance of 2 / n is that of a uniform number within the root of 6 / n.
+            let bound = (6.0 / f64::from(inputs + outputs)).sqrt() as f32;
+            for row in 0..outputs {
+                let (weights, behind) = rest.split_at(inputs as usize);
+                rest = behind;
+                let mut expected = vec![0.0; inputs as usize];
+                UniformField::new(77, (1 << 31) + number).fill_row(row as u64, bound, &mut expected);
+                assert_eq!(weights, expected, "layer {number}, row {row}");
+            }
+            let (biases, behind) = rest.split_at(if bias { outputs as usize } else { 0 });
+            rest = behind;
+            assert!(biases.iter().all(|&bias| bias == 0.0), "layer {number}: {biases:?}");
+        }
+        // The first-order terms of the dense columns.
+        assert_eq!(rest, [0.0; 5]);
+    }
+
+    #[test]
+    fn tiles_have_64_to_256_samples_and_rounds_cover_a_batch() {
+        let sizes = [1, 519, 520, 1031, 1032, 2048, 1 << 20].map(tile_samples);
+        assert_eq!(sizes, [64, 64, 128, 128, 256, 256, 256]);
+        for samples in [0, 1, 1000, 100_001] {
+            let covered: Vec<_> = rounds(samples).flatten().collect();
+            assert!(covered.into_iter().eq(0..samples));
+            assert!(
+                rounds(samples).all(|round| !round.is_empty() && round.start % tile_samples(samples) == 0)
+            );
+        }
+    }
+}

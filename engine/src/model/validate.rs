@@ -100,3 +100,134 @@ fn unique<'a, T: Display + Eq + std::hash::Hash + 'a>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
+
+    use super::*;
+    use crate::model::{FeatureSpec, HeadSpec};
+
+    fn spec() -> ModelSpec {
+        let table =
+            |number: usize| TableSpec { name: format!("T{number}"), rows: 10, dim: 4, dtype: Dtype::Fp32 };
+        let feature =
+            |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+        let head =
+            |number: usize| HeadSpec { label: format!("L{number}"), label_number: number, weight: 1.0 };
+        ModelSpec {
+            dense_columns: 2,
+            bottom_mlp: vec![3, 4],
+            interaction: Interaction::Dot,
+            wide: false,
+            top_mlp: vec![5],
+            heads: (0..2).map(head).collect(),
+            tables: (0..2).map(table).collect(),
+            features: (0..2).map(feature).collect(),
+        }
+    }
+
+    #[track_caller]
+    fn assert_refused(change: impl Fn(&mut ModelSpec), words: &str) {
+        let mut spec = spec();
+        change(&mut spec);
+        let refused = spec.validate().expect_err("it is no model");
+        assert!(refused.contains(words), "{refused}");
+    }
+
+    #[track_caller]
+    fn assert_admitted(change: impl Fn(&mut ModelSpec)) {
+        let mut spec = spec();
+        change(&mut spec);
+        assert_eq!(spec.validate(), Ok(()));
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_together_are_refused() {
+        assert_admitted(|_| {});
+        assert_refused(|spec| spec.tables[1].name = "T0".into(), "two tables are named 'T0'");
+        assert_refused(|spec| spec.features[1].column = "C0".into(), "two features are named 'C0'");
+        assert_refused(|spec| spec.heads[1].label = "L0".into(), "two heads are named 'L0'");
+        assert_refused(|spec| spec.features[1].table = 2, "feature C1 looks up a table that is not there");
+        assert_refused(|spec| spec.features[1].table = 0, "a table is looked up by no feature");
+        assert_refused(|spec| spec.heads.clear(), "it has 0 heads");
+        assert_refused(|spec| spec.dense_columns = 0, "a bottom MLP and no dense columns");
+        assert_refused(|spec| spec.top_mlp[0] = 0, "has no elements");
+        for weight in [-1.0, f64::NAN, f64::INFINITY] {
+            assert_refused(|spec| spec.heads[1].weight = weight, "head L1 weighs");
+        }
+        assert_admitted(|spec| spec.heads[1].weight = 0.0);
+        let nothing = |spec: &mut ModelSpec| {
+            (spec.dense_columns, spec.interaction) = (0, Interaction::Concat);
+            spec.bottom_mlp.clear();
+            spec.tables.clear();
+            spec.features.clear();
+        };
+        assert_refused(nothing, "the vectors of a sample have 0 elements");
+    }
+
+    #[test]
+    fn sizes_have_bounds() {
+        assert_admitted(|spec| spec.top_mlp[0] = 1 << 20);
+        assert_refused(|spec| spec.top_mlp[0] = (1 << 20) + 1, "no part may have more than 1048576 elements");
+        assert_refused(|spec| spec.bottom_mlp[0] = (1 << 20) + 1, "and one has 1048577");
+        assert_refused(|spec| spec.dense_columns = (1 << 20) + 1, "and one has 1048577");
+        assert_refused(|spec| spec.top_mlp = vec![1; (1 << 20) + 1], "and one has 1048577");
+        assert_admitted(|spec| spec.tables[1].rows = 1 << 40);
+        assert_refused(|spec| spec.tables[1].rows = (1 << 40) + 1, "table T1 has 1099511627777 rows");
+        assert_refused(|spec| spec.tables[1].rows = 0, "table T1 has 0 rows, and may have 1 to");
+        // Sixteen vectors of the largest length are admitted, and one element more is not.
+        let wide = |elements: usize| {
+            move |spec: &mut ModelSpec| {
+                spec.interaction = Interaction::Concat;
+                spec.bottom_mlp = vec![elements];
+                spec.tables = (0..15)
+                    .map(|number| TableSpec {
+                        name: format!("T{number}"),
+                        rows: 1,
+                        dim: 1 << 20,
+                        dtype: Dtype::Fp32,
+                    })
+                    .collect();
+                let feature =
+                    |table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+                spec.features = (0..15).map(feature).collect();
+            }
+        };
+        assert_admitted(wide(1 << 20));
+        let one_more = |spec: &mut ModelSpec| {
+            wide(1 << 20)(spec);
+            spec.tables.push(TableSpec { name: "more".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 });
+            spec.features.push(FeatureSpec { column: "more".into(), table: 15, pooling: Pooling::Sum });
+        };
+        assert_refused(one_more, "have 16777217 elements");
+    }
+
+    #[test]
+    fn interactions_ask_for_their_vectors() {
+        for interaction in [Interaction::Dot, Interaction::FactorizationMachine] {
+            let unequal = "its vectors interact, and have different lengths";
+            assert_refused(|spec| (spec.interaction, spec.tables[1].dim) = (interaction, 5), unequal);
+            assert_refused(|spec| (spec.interaction, spec.bottom_mlp[1]) = (interaction, 5), unequal);
+        }
+        let alone = |spec: &mut ModelSpec| {
+            spec.tables.truncate(1);
+            spec.features.truncate(1);
+            spec.bottom_mlp.clear();
+            spec.dense_columns = 0;
+        };
+        assert_refused(alone, "it has one vector, and takes two to interact");
+        let cross = |layers, rank| {
+            move |spec: &mut ModelSpec| {
+                spec.interaction = Interaction::Cross { layers, rank };
+                spec.tables[1].dim = 5;
+            }
+        };
+        assert_admitted(cross(1, None));
+        assert_admitted(cross(1 << 10, Some(1 << 20)));
+        assert_refused(cross(0, None), "it has 0 cross layers");
+        assert_refused(cross((1 << 10) + 1, None), "it has 1025 cross layers");
+        assert_refused(cross(1, Some(0)), "its cross layers have rank 0");
+        assert_refused(cross(1, Some((1 << 20) + 1)), "its cross layers have rank 1048577");
+    }
+}

@@ -2,19 +2,19 @@
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use rankine_embedding::rows::RowsError;
+use rankine_embedding::rows::{Rows, RowsError, RowsMut};
 use rankine_embedding::{
-    EmbeddingPlan, Exchange, FrequentRows, Optimizer, RoundCapacity, TablePlan, TableSpec, Topology,
+    EmbeddingPlan, Exchange, FrequentRows, Optimizer, Pooling, RoundCapacity, TablePlan, TableSpec, Topology,
     UpdateRule,
 };
 use rankine_reader::Samples;
 
-use super::Sharding;
+use super::{Ranks, Sharding};
 use crate::checkpoint::DenseState;
 use crate::cpu::CpuModel;
 use crate::cpu::oracle::{BatchShape, any_spec, random_batch, rows_of};
 use crate::guard::{FoundOn, NonFinite};
-use crate::model::{ModelSpec, TrainingRules};
+use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 
 const SEED: u64 = 11;
 
@@ -219,4 +219,40 @@ proptest! {
         prop_assert_eq!(&found[0], &NonFinite { found_on: FoundOn::Rank(0), ..found[1].clone() });
         prop_assert_eq!(together.diverged_ranks(), Vec::<usize>::new());
     }
+}
+
+#[test]
+fn ranks_that_differ_in_a_bit_are_named() {
+    let table = |number: usize| TableSpec {
+        name: format!("T{number}"),
+        rows: 9,
+        dim: 2,
+        dtype: rankine_embedding::Dtype::Fp32,
+    };
+    let spec = ModelSpec {
+        dense_columns: 2,
+        bottom_mlp: vec![2],
+        interaction: Interaction::Dot,
+        wide: false,
+        top_mlp: Vec::new(),
+        heads: vec![HeadSpec { label: "L".into(), label_number: 0, weight: 1.0 }],
+        tables: (0..2).map(table).collect(),
+        features: (0..2)
+            .map(|table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum })
+            .collect(),
+    };
+    let rules = TrainingRules::sgd(&spec, 1.0);
+    let topology = Topology::new(4, 2).unwrap();
+    // One table on every rank, one at its owners.
+    let apart = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], false);
+    let mut ranks = Ranks::initialized(&spec, &rules, SEED, apart).unwrap();
+    assert_eq!(ranks.diverged(), Vec::<usize>::new());
+    let bias = ranks.ranks[2].replica.parts.parameters.last_mut().unwrap();
+    *bias = f32::from_bits(bias.to_bits() ^ 1);
+    assert_eq!(ranks.diverged(), [2]);
+    let mut rows = ranks.ranks[3].tables.rows_mut();
+    let replica = rows.parts().iter().position(|part| part.table == 0).unwrap();
+    rows.edit(replica, 8..9, false, &mut |words| words[1] += 1.0).unwrap();
+    drop(rows);
+    assert_eq!(ranks.diverged(), [2, 3]);
 }
