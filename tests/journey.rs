@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part};
 use serde_json::Value;
 use support::{
@@ -94,15 +95,61 @@ fn from_nothing_to_an_evaluated_model() {
     train(&place, &kept, "again", &[]).with(SUCCESS);
     assert!(weights(&place, "run") == weights(&place, "again"), "the kept job trains another model");
 
-    let (run_dir, evaluated) = (place.word("run"), ["auc", "log_loss", "samples", "calibration"]);
+    let run_dir = place.word("run");
     let again = run(["eval", "--run", &run_dir, "--data", &data, "--json"]).with(SUCCESS).json();
-    for key in evaluated {
-        assert_eq!(again[key], summary["eval"][key], "{key}");
+    for (key, expected) in judged_by_hand(&place, &run_dir, &data) {
+        for (found, what) in [(&again[key], "eval"), (&summary["eval"][key], "train")] {
+            let found = found.as_f64().expect("it is a number");
+            // Predictions are written with nine digits; sums of 20,000 numbers are exact to far more.
+            assert!((found - expected).abs() <= 1e-8 * expected, "{key} of {what}: {found}, not {expected}");
+        }
     }
     let text = run(["eval", "--run", &run_dir, "--data", &data]).with(SUCCESS).stdout;
     assert!(text.starts_with(&format!("AUC                 {auc:.5}   (achievable: 0.")), "{text}");
     let on_train = run(["eval", "--run", &run_dir, "--data", &data, "--part", "train", "--json"]);
     assert_eq!(on_train.with(SUCCESS).json()["samples"], SAMPLES);
+}
+
+/// The metrics of the evaluation part, computed here from predictions and labels.
+fn judged_by_hand(place: &Place, run_dir: &str, data: &str) -> [(&'static str, f64); 6] {
+    let out = place.word("predictions.csv");
+    run(["predict", "--run", run_dir, "--data", data, "--out", &out]).with(SUCCESS);
+    let text = fs::read_to_string(out).expect("predictions were written");
+    let prediction = |line: &str| -> f64 {
+        let (_, prediction) = line.split_once(',').expect("there are two columns");
+        prediction.parse().expect("it is a number")
+    };
+    let predictions = text.lines().skip(1).map(prediction);
+    let part = Dataset::open(Path::new(data)).and_then(|dataset| dataset.part(Part::Eval));
+    let batches = part.and_then(|part| BatchStream::open(part, &StreamOptions::one_epoch(1000)));
+    let batches = batches.expect("the evaluation part is there");
+    let labels = batches.flat_map(|batch| batch.expect("it is whole").samples.labels[0].clone());
+    let mut scored: Vec<_> = predictions.zip(labels.map(f64::from)).collect();
+    let samples = scored.len() as f64;
+    let positives: f64 = scored.iter().map(|(_, label)| label).sum();
+    let log_loss = scored.iter().map(|(p, label)| -(label * p.ln() + (1.0 - label) * (1.0 - p).ln()));
+    let log_loss = log_loss.sum::<f64>() / samples;
+    let rate = positives / samples;
+    let entropy = -(rate * rate.ln() + (1.0 - rate) * (1.0 - rate).ln());
+    let calibration = scored.iter().map(|(p, _)| p).sum::<f64>() / positives;
+    // The share of pairs of both labels that are in order, ties counting half: a positive is ahead of all negatives
+    // below it, and of half of those beside it.
+    scored.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (mut ordered, mut below) = (0.0, 0.0);
+    for tied in scored.chunk_by(|a, b| a.0 == b.0) {
+        let positives: f64 = tied.iter().map(|(_, label)| label).sum();
+        let negatives = tied.len() as f64 - positives;
+        ordered += positives * (below + negatives / 2.0);
+        below += negatives;
+    }
+    [
+        ("samples", samples),
+        ("auc", ordered / (positives * (samples - positives))),
+        ("log_loss", log_loss),
+        ("normalized_entropy", log_loss / entropy),
+        ("calibration", calibration),
+        ("label_rate", rate),
+    ]
 }
 
 /// The best AUC of these data has a name, and a model of this family that sees enough of them comes close.

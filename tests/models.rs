@@ -1,6 +1,7 @@
 //! Everything that a job can say of a model and of how it learns: each kind, rule and schedule trains, and does what
 //! the job says.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::Value;
@@ -118,6 +119,154 @@ fn every_rule_learns_in_mlps_and_tables() {
             assert!(kept.contains(&format!("[optimizer.{which}]\nkind = \"{kind}\"")), "{kept}");
         }
     }
+}
+
+/// The parameters of a run by the names of their tensors, row by row.
+fn parameters(place: &Place, run_dir: &str) -> BTreeMap<String, Vec<Vec<f64>>> {
+    let bytes = weights(place, run_dir);
+    let (length, rest) = bytes.split_first_chunk().expect("there is a header");
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: Value = serde_json::from_slice(header).expect("the header is JSON");
+    let tensors =
+        header.as_object().expect("it has names").iter().filter(|(name, _)| *name != "__metadata__");
+    let read = |(name, tensor): (&String, &Value)| {
+        assert_eq!(tensor["dtype"], "F32", "{name}");
+        let number = |value: &Value| value.as_u64().expect("it is a number") as usize;
+        let [begin, end] = [0, 1].map(|end| number(&tensor["data_offsets"][end]));
+        let numbers =
+            data[begin..end].as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+        let width =
+            number(tensor["shape"].as_array().and_then(|shape| shape.last()).expect("it has a shape"));
+        (name.clone(), numbers.collect::<Vec<_>>().chunks(width).map(<[f64]>::to_vec).collect())
+    };
+    tensors.map(read).collect()
+}
+
+/// What a rule subtracts in the first step from a weight with a gradient; the third number is the mean of the squared
+/// gradients of its row.
+type FirstStep = fn(f64, f64, f64) -> f64;
+
+/// Settings of rules with what they make of the first step, by the formulas of the job reference.
+const FIRST_STEPS: [(&str, FirstStep); 9] = [
+    ("kind = 'sgd', learning_rate = 0.5", |_, g, _| 0.5 * g),
+    ("kind = 'sgd', learning_rate = 0.5, weight_decay = 0.25", |w, g, _| 0.5 * (g + 0.25 * w)),
+    ("kind = 'momentum', learning_rate = 0.5, momentum = 0.5", |_, g, _| 0.5 * g),
+    ("kind = 'momentum', learning_rate = 0.5, momentum = 0.5, nesterov = true", |_, g, _| 0.5 * 1.5 * g),
+    ("kind = 'momentum', learning_rate = 0.5, nesterov = true", |_, g, _| 0.5 * 1.9 * g),
+    ("kind = 'adagrad', learning_rate = 0.5, initial_accumulator = 0.25, epsilon = 0.5", |_, g, _| {
+        0.5 * g / ((0.25 + g * g).sqrt() + 0.5)
+    }),
+    (
+        "kind = 'rowwise-adagrad', learning_rate = 0.5, initial_accumulator = 0.25, epsilon = 0.5",
+        |_, g, mean_square| 0.5 * g / ((0.25 + mean_square).sqrt() + 0.5),
+    ),
+    // The corrected means of one gradient are itself and its square.
+    ("kind = 'adam', learning_rate = 0.5, beta1 = 0.5, beta2 = 0.75, epsilon = 0.5", |_, g, _| {
+        0.5 * g / (g.abs() + 0.5)
+    }),
+    // z = -w + g - |g| w / 0.5, that is as if the weight had come from no gradient.
+    ("kind = 'ftrl', learning_rate = 0.5, beta = 1.0, l1 = 0.001, l2 = 0.25", |w, g, _| {
+        let z = -w / 0.5 + g - g.abs() / 0.5 * w;
+        let shrunk = z.signum() * (z.abs() - 0.001).max(0.0);
+        w + shrunk / ((1.0 + g.abs()) / 0.5 + 0.25)
+    }),
+];
+
+/// One step of every rule from the same weights on the same samples: the gradient is what plain descent at a rate of
+/// 2^20 subtracts, and every setting does with it what its formula says.
+#[test]
+fn every_setting_of_a_rule_acts_on_the_first_step() {
+    const RATE: f64 = (1 << 20) as f64;
+    let place = Place::new();
+    generate(&place, SHAPE, 2000, 0);
+    let job = job(&place);
+    let sgd = |rate: f64| format!("kind = 'sgd', learning_rate = {rate:?}");
+    let mut number = 0;
+    let mut trained = |dense: &str, sparse: &str, more: &[&str]| {
+        number += 1;
+        let run_dir = format!("run-{number}");
+        let [dense, sparse] = [("dense", dense), ("sparse", sparse)]
+            .map(|(which, settings)| format!("optimizer.{which}={{ {settings} }}"));
+        let sets = [&[dense.as_str(), sparse.as_str(), "train.max_steps=1"], more].concat();
+        train(&place, &job, &run_dir, &sets).with(SUCCESS);
+        parameters(&place, &run_dir)
+    };
+    let before = trained(&sgd(0.0), &sgd(0.0), &[]);
+    let after = trained(&sgd(RATE), &sgd(RATE), &[]);
+    // The rows of a tensor with their gradients.
+    let gradients = |name: &str| -> Vec<(Vec<f64>, Vec<f64>)> {
+        let rows = before[name].iter().zip(&after[name]);
+        rows.map(|(before, after)| {
+            let gradient = before.iter().zip(after).map(|(before, after)| (before - after) / RATE);
+            (before.clone(), gradient.collect())
+        })
+        .collect()
+    };
+    let is_sparse = |name: &str| name.starts_with("embedding.");
+    let norm = before
+        .keys()
+        .filter(|name| !is_sparse(name))
+        .flat_map(|name| gradients(name).into_iter().flat_map(|(_, gradient)| gradient))
+        .map(|gradient| gradient * gradient)
+        .sum::<f64>()
+        .sqrt();
+    assert!(norm > 0.05, "the dense gradients have a norm of {norm}");
+
+    let check = |found: &BTreeMap<String, Vec<Vec<f64>>>,
+                 what: &str,
+                 subtracted: &dyn Fn(&str) -> FirstStep| {
+        for (name, found) in found {
+            for (row, (found, (weights, gradient))) in found.iter().zip(gradients(name)).enumerate() {
+                // No id names the row, or the embedding has no part in any loss.
+                if is_sparse(name) && gradient.iter().all(|gradient| *gradient == 0.0) {
+                    continue;
+                }
+                let mean_square = gradient.iter().map(|g| g * g).sum::<f64>() / gradient.len() as f64;
+                for ((found, weight), gradient) in found.iter().zip(&weights).zip(&gradient) {
+                    let moved = subtracted(name)(*weight, *gradient, mean_square);
+                    // A dozen roundings of f32, and those of the gradient itself.
+                    let tolerance = 16.0 / f64::from(1 << 24) * (weight.abs() + moved.abs() + gradient.abs());
+                    let exact = weight - moved;
+                    assert!(
+                        (found - exact).abs() <= tolerance,
+                        "{what}: {name}, row {row}: {found} instead of {exact}, from {weight} and {gradient}"
+                    );
+                }
+            }
+        }
+    };
+    let still: FirstStep = |_, _, _| 0.0;
+    let plain: FirstStep = |_, g, _| 0.5 * g;
+    for (settings, subtracted) in FIRST_STEPS {
+        check(&trained(&sgd(0.0), settings, &[]), settings, &|name| {
+            if is_sparse(name) { subtracted } else { still }
+        });
+        if !settings.contains("rowwise") {
+            check(&trained(settings, &sgd(0.0), &[]), settings, &|name| {
+                if is_sparse(name) { still } else { subtracted }
+            });
+        }
+    }
+
+    // A norm that is shorter than the dense gradients' shortens those alone, a longer one none.
+    let clip = format!("optimizer.dense_clip_norm={:?}", norm / 4.0);
+    let found = trained(&sgd(0.5), &sgd(0.5), &[&clip]);
+    check(&found, &clip, &|name| if is_sparse(name) { plain } else { |_, g, _| 0.5 * g / 4.0 });
+    let clip = format!("optimizer.dense_clip_norm={:?}", norm * 1.01);
+    check(&trained(&sgd(0.5), &sgd(0.5), &[&clip]), &clip, &|_| plain);
+
+    // The first of four steps of warmup, for all rates.
+    let warmup = "optimizer.schedule={ kind = 'step', factor = 0.5, milestones = [9], warmup_steps = 4 }";
+    check(&trained(&sgd(0.5), &sgd(0.5), &[warmup]), warmup, &|_| |_, g, _| 0.125 * g);
+
+    // Tables of their own: one by another rule, one at another rate.
+    let tables = "table=[{ columns = ['C1'], optimizer = { kind = 'momentum', learning_rate = 0.25 } }, \
+                  { columns = ['C3'], learning_rate_factor = 0.125 }]";
+    check(&trained(&sgd(0.5), &sgd(0.5), &[tables]), tables, &|name| match name {
+        "embedding.C1" => |_, g, _| 0.25 * g,
+        "embedding.C3" => |_, g, _| 0.0625 * g,
+        _ => plain,
+    });
 }
 
 #[test]
