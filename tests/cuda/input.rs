@@ -324,7 +324,8 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let outcome = |model: &mut CudaModel| -> Result<_, Failed> {
         let mut losses = Vec::new();
-        model.take_outcomes(true, |outcome| losses.push(outcome.loss))?;
+        // Bits, because a loss may be NaN where a training diverges.
+        model.take_outcomes(true, |outcome| losses.push(outcome.loss.to_bits()))?;
         Ok((losses, super::training::weights(model)?))
     };
     // Where ranks share a GPU, memory is best locked and unlocked while none of them waits for another.
@@ -336,8 +337,8 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     let other = outcome(&mut fed)?;
     drop(feed);
     if one != other {
-        let losses: Vec<_> = one.0.iter().zip(&other.0).collect();
-        return Err(format!("{options:?}: trainings differ, whose losses are {losses:?}").into());
+        let step = one.0.iter().zip(&other.0).position(|(one, other)| one != other);
+        return Err(format!("{options:?}: trainings differ; losses from step {step:?}").into());
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&spec.heads);
