@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 use crate::block::{self, BlockId};
 use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
 use crate::error::{Error, IoContext, Result};
-use crate::publish::{PartialDir, sync_dir};
+use crate::publish::PartialDir;
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;
 use crate::sealed::Checksum;
@@ -131,11 +131,14 @@ pub struct DatasetWriter<'a> {
     encoder: Arc<BlockEncoder>,
     parts: BTreeMap<Part, PartWriter>,
     files: Vec<FileManifest>,
+    /// See [`FILE_BYTES`].
+    file_bytes: u64,
 }
 
 #[derive(Debug)]
 struct PartWriter {
     dir: PathBuf,
+    file_bytes: u64,
     manifest: PartManifest,
     index: Vec<u8>,
     file: Option<CheckedFile>,
@@ -161,7 +164,19 @@ impl<'a> DatasetWriter<'a> {
             schema,
             block_samples,
         };
-        Ok(Self { dir, encoder: Arc::new(encoder), parts: BTreeMap::new(), files: Vec::new() })
+        Ok(Self {
+            dir,
+            encoder: Arc::new(encoder),
+            parts: BTreeMap::new(),
+            files: Vec::new(),
+            file_bytes: FILE_BYTES,
+        })
+    }
+
+    /// The same with shorter files of blocks.
+    #[cfg(test)]
+    fn with_file_bytes(self, file_bytes: u64) -> Self {
+        Self { file_bytes, ..self }
     }
 
     /// Takes the look-ups of a categorical column's rows in the training part as they are known already, rather than
@@ -244,6 +259,7 @@ impl<'a> DatasetWriter<'a> {
                 let pending = Samples::new(&self.encoder.schema);
                 let writer = PartWriter {
                     dir,
+                    file_bytes: self.file_bytes,
                     manifest,
                     index: Vec::new(),
                     file: None,
@@ -256,8 +272,8 @@ impl<'a> DatasetWriter<'a> {
         }
     }
 
-    /// Writes what is left: last blocks, indexes, statistics, and last of all the manifest. The folder can then be
-    /// published.
+    /// Writes what is left: last blocks, indexes, statistics, and last of all the manifest. All files are synced then;
+    /// [`PartialDir::publish`] syncs the folders.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Invalid`] where there is no sample at all.
@@ -286,7 +302,7 @@ impl<'a> DatasetWriter<'a> {
 
 impl PartWriter {
     fn write(&mut self, block: &EncodedBlock) -> Result<()> {
-        if self.file.as_ref().is_some_and(|file| file.bytes >= FILE_BYTES) {
+        if self.file.as_ref().is_some_and(|file| file.bytes >= self.file_bytes) {
             self.close_file()?;
         }
         let file = match &mut self.file {
@@ -323,7 +339,107 @@ impl PartWriter {
         self.close_file()?;
         write_file(&self.dir, dataset::INDEX_NAME, &self.index)?;
         self.manifest.index_xxh3 = Checksum(xxh3_64(&self.index));
-        sync_dir(&self.dir)?;
         Ok(self.manifest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::Dataset;
+    use crate::publish::tests::file_calls::{assert_durable, observe};
+    use crate::stream::{BatchStream, StreamOptions};
+    use crate::testing;
+
+    /// How often each row of a column occurs, counted one by one: most frequent first, equal counts by row.
+    fn counts(samples: &Samples, column: usize) -> Vec<(u64, u64)> {
+        let mut counts = BTreeMap::<u64, u64>::new();
+        samples.categorical[column].ids.iter().for_each(|&id| *counts.entry(id).or_default() += 1);
+        let mut counts: Vec<_> = counts.into_iter().collect();
+        counts.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+        counts
+    }
+
+    #[test]
+    fn a_part_goes_on_in_further_files_and_is_counted_as_a_whole() {
+        let dataset = testing::dataset(1000, 64);
+        let (schema, train) = (&dataset.schema, &dataset.samples);
+        let eval = testing::samples_of(schema, 300, 2);
+        let block_bytes = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap().blocks[0].bytes;
+        let home = tempfile::tempdir().unwrap();
+        let target = home.path().join("data");
+        let (manifest, calls) = observe(|| {
+            let dir = PartialDir::create(&target).unwrap();
+            let writer = DatasetWriter::new(&dir, schema.clone(), 64).unwrap();
+            // A file is full with two blocks.
+            let mut writer = writer.with_file_bytes(2 * u64::from(block_bytes));
+            // Of both parts in turn, neither in whole blocks.
+            for (from, to) in [(0, 100), (100, 101), (101, 1000)] {
+                writer.push(Part::Train, &train.slice(from..to)).unwrap();
+                writer.push(Part::Eval, &eval.slice(from * 3 / 10..to * 3 / 10)).unwrap();
+            }
+            let manifest = writer.finish(testing::origin()).unwrap();
+            dir.publish().unwrap();
+            manifest
+        });
+        assert_durable(&calls, &target);
+
+        let opened = Dataset::open(&target).unwrap();
+        assert_eq!(opened.manifest(), Some(&manifest));
+        for (part, samples) in [(Part::Train, train), (Part::Eval, &eval)] {
+            let of = &manifest.parts[&part];
+            assert_eq!(of.samples, samples.len as u64);
+            let is = |wanted: fn(f32) -> bool| {
+                let count = |labels: &Vec<f32>| labels.iter().filter(|&&label| wanted(label)).count() as u64;
+                samples.labels.iter().map(count).collect::<Vec<_>>()
+            };
+            assert_eq!((&of.positives, &of.missing), (&is(|label| label == 1.0), &is(f32::is_nan)));
+            let blocks = samples.len.div_ceil(64);
+            assert_eq!(of.blocks.len(), blocks.div_ceil(2));
+            for (number, file) in of.blocks.iter().enumerate() {
+                assert_eq!(file.name, format!("{number:05}.blocks"));
+                assert_eq!(file.blocks, (blocks - 2 * number).min(2) as u64);
+                let path = target.join(part.name()).join(&file.name);
+                assert_eq!(file.bytes, fs::metadata(path).unwrap().len());
+            }
+            let located = opened.part(part).unwrap();
+            let sizes: Vec<_> = located.blocks.iter().map(|block| block.samples as usize).collect();
+            let expected = (0..blocks).map(|block| (samples.len - 64 * block).min(64));
+            assert!(sizes.iter().copied().eq(expected), "{sizes:?}");
+            let mut read = Samples::new(schema);
+            for batch in BatchStream::open(located, &StreamOptions::one_epoch(100)).unwrap() {
+                let batch = batch.unwrap();
+                read.append(&batch.samples, 0..batch.samples.len);
+            }
+            assert_eq!(read, *samples);
+        }
+        // Placement is planned from what is learnt from: the evaluation part is not counted.
+        for (column, table) in opened.statistics().unwrap().iter().enumerate() {
+            assert_eq!((table.bags, table.lookups), (1000, train.categorical[column].ids.len() as u64));
+            assert_eq!(table.head, counts(train, column));
+            assert_eq!(table.distinct_rows, table.head.len() as u64);
+        }
+        let threads = std::num::NonZeroUsize::MIN;
+        assert!(crate::verify::verify(&opened, threads).unwrap().is_whole());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_refused() {
+        let dataset = testing::dataset(10, 4);
+        let home = tempfile::tempdir().unwrap();
+        let dir = PartialDir::create(&home.path().join("data")).unwrap();
+        let refused = |schema, block_samples| {
+            DatasetWriter::new(&dir, schema, block_samples).map(drop).unwrap_err().to_string()
+        };
+        assert!(refused(dataset.schema.clone(), 0).contains("at least one sample"));
+        let unlabelled = Schema { labels: Vec::new(), ..dataset.schema.clone() };
+        assert!(refused(unlabelled, 4).contains("no label column"));
+        let empty = DatasetWriter::new(&dir, dataset.schema.clone(), 4).unwrap();
+        assert!(empty.finish(testing::origin()).unwrap_err().to_string().contains("at least one"));
+        let written = write_file(dir.path(), "a", b"12345").unwrap();
+        let expected = FileManifest { name: "a".into(), bytes: 5, xxh3: Checksum(xxh3_64(b"12345")) };
+        assert_eq!(written, expected);
+        write_file(dir.path(), "a", b"").unwrap_err();
+        assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"12345");
     }
 }

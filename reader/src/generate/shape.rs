@@ -162,6 +162,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shape_gives_its_columns_names_rows_and_bags() {
+        let text = "name='x'\ndense=2\nrows=[5,100,7]\nhotness=[1,4,2]\nragged=true\npooling='mean'";
+        let shape = Shape::from_toml(text).unwrap();
+        let schema = shape.schema(Some(10));
+        assert!(schema.names().eq(["label", "I1", "I2", "C1", "C2", "C3"]));
+        let columns: Vec<_> =
+            schema.categorical.iter().map(|column| (column.rows, column.hotness, column.pooling)).collect();
+        let ragged = |max| Hotness::Ragged { max };
+        let mean = Pooling::Mean;
+        assert_eq!(columns, [(5, ragged(1), mean), (10, ragged(4), mean), (7, ragged(2), mean)]);
+        let rows = |schema: Schema| schema.categorical.iter().map(|column| column.rows).collect::<Vec<_>>();
+        assert_eq!(rows(shape.schema(None)), [5, 100, 7]);
+        let fixed = Shape { ragged: false, ..shape }.schema(None);
+        assert_eq!(fixed.categorical[1].hotness, Hotness::Fixed(4));
+        assert_eq!(fixed.dense_dtype, DenseDtype::F16);
+        assert_eq!(fixed.dense[0].transform, DenseTransform::plain(DenseFunction::MlperfLog));
+        let plain = Shape::from_toml("name='x'\ndense=0\nrows=[5,6]").unwrap();
+        assert_eq!((plain.pooling, plain.ragged, plain.ids()), (Pooling::Sum, false, 2));
+    }
+
+    #[test]
     fn the_built_in_shapes_are_the_published_ones() {
         let dlrm = Shape::load("dlrm").unwrap();
         assert_eq!((dlrm.rows.len(), dlrm.rows.iter().sum::<u64>()), (26, 187_767_399));
@@ -175,8 +196,17 @@ mod tests {
             "name='x'\ndense=1\nrows=[0]",
             "name='x'\ndense=1\nrows=[1]\nhotness=[1,1]",
             "name='x'\ndense=0\nrows=[]",
+            "name='x'\ndense=1\nrows=[4294967297]",
+            "name='x'\ndense=1\nrows=[1]\nhotness=[0]",
+            "name='x'\ndense=1\nrows=[1]\nhotness=[65537]",
+            "name='x'\ndense=65537\nrows=[1]",
         ] {
             assert!(Shape::from_toml(bad).is_err(), "{bad}");
+        }
+        for good in
+            ["name='x'\ndense=65536\nrows=[]", "name='x'\ndense=0\nrows=[4294967296]\nhotness=[65536]"]
+        {
+            assert!(Shape::from_toml(good).is_ok(), "{good}");
         }
         let many = r#"{"name": "x", "dense": 18446744073709551615, "rows": [18446744073709551615]}"#;
         let error = serde_json::from_str::<Shape>(many).unwrap_err().to_string();

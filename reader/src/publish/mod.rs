@@ -14,7 +14,7 @@ mod lock;
 mod owner;
 mod path;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fs::File;
 use std::path::Path;

@@ -12,14 +12,16 @@ use std::thread;
 
 use tempfile::TempDir;
 
+use self::file_calls::{FileCall, assert_durable, observe};
 use super::owner::Owner;
 use super::path::unique_suffix;
 use super::*;
 use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
+pub(crate) mod file_calls;
 #[path = "../../../tests/support/seccomp.rs"]
 #[allow(dead_code, reason = "commands are not run here")]
-mod seccomp;
+pub(crate) mod seccomp;
 
 /// How often a race is run.
 fn repeats() -> usize {
@@ -321,6 +323,56 @@ fn a_link_to_a_folder_is_followed() {
 }
 
 #[test]
+fn a_folder_is_on_disk_before_it_gets_its_name_and_so_is_the_name() {
+    let place = Place::new();
+    let (_, calls) = observe(|| {
+        let dir = PartialDir::create(&place.target).unwrap();
+        fs::create_dir_all(dir.path().join("part/of/it")).unwrap();
+        for name in ["top", "part/of/it/bottom"] {
+            crate::write::write_file(dir.path(), name, b"text").unwrap();
+        }
+        dir.publish().unwrap();
+    });
+    assert_durable(&calls, &place.target);
+    assert_eq!(names(&place.target), BTreeSet::from(["part".into(), "top".into()]), "the marker is gone");
+}
+
+#[test]
+fn the_names_of_folders_that_are_made_on_the_way_are_synced() {
+    let place = Place::new();
+    let home = place.home.path().canonicalize().unwrap();
+    let ((), calls) = observe(|| drop(PartialDir::create(&home.join("a/b/out")).unwrap()));
+    for (folder, parent) in [("a", home.clone()), ("a/b", home.join("a"))] {
+        let made = calls.iter().position(|call| *call == FileCall::Create(home.join(folder)));
+        let behind = &calls[made.unwrap_or_else(|| panic!("{folder} was not made: {calls:#?}"))..];
+        assert!(behind.contains(&FileCall::Sync(parent)), "the name of {folder} was not synced: {calls:#?}");
+    }
+}
+
+/// Where no flock tells that a holder has ended, its record does: it must be on disk before it counts.
+#[test]
+fn the_record_of_a_lock_without_flock_is_synced_before_it_counts() {
+    let links = Refused { call: libc::SYS_linkat, errno: libc::EPERM };
+    for refused in [&[no_flock(libc::ENOSYS)][..], &[no_flock(libc::ENOSYS), links]] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap().join(".lock");
+        let ((), calls) = refusing(refused, || observe(|| drop(Lock::within(dir.path()).unwrap())));
+        let named = calls.iter().find_map(|call| match call {
+            FileCall::Name { from, to } if *to == path => Some(from.clone()),
+            _ => None,
+        });
+        // Without links the record is written where it counts at once.
+        let record = if refused.len() == 1 { named.unwrap() } else { path.clone() };
+        let synced = calls.iter().position(|call| *call == FileCall::Sync(record.clone()));
+        let written = calls.iter().rposition(|call| *call == FileCall::Write(record.clone()));
+        assert!(written.is_some() && written < synced, "{calls:#?}");
+        let name = FileCall::Name { from: record.clone(), to: path.clone() };
+        let named = calls.iter().position(|call| *call == name);
+        assert!(named.is_none_or(|named| synced < Some(named)), "{calls:#?}");
+    }
+}
+
+#[test]
 fn a_folder_whose_sync_fails_is_not_published() {
     let eio = [Refused { call: libc::SYS_fsync, errno: libc::EIO }];
     let place = Place::new();
@@ -356,6 +408,37 @@ fn a_file_is_replaced_whole_and_keeps_its_permissions() {
     file.publish().unwrap_err();
     assert_eq!(fs::read(&place.target).unwrap(), b"somebody else's");
     place.has(&["out"]);
+}
+
+#[test]
+fn a_file_is_on_disk_before_it_gets_its_name_and_so_is_the_name() {
+    let links = Refused { call: libc::SYS_linkat, errno: libc::EPERM };
+    // Fewer bytes than a writer keeps back until it is flushed, and more.
+    for bytes in [&[7; 10][..], &[7; 20_000]] {
+        let place = Place::new();
+        let lock = Lock::within(place.home.path()).unwrap();
+        let finish = |file: Result<PartialFile>| {
+            let mut file = file.unwrap();
+            file.write_all(bytes).unwrap();
+            file.publish().unwrap();
+        };
+        let ways: [(&str, &(dyn Fn() + Sync)); 5] = [
+            ("new", &|| finish(PartialFile::create_new(&place.target))),
+            ("replaced", &|| finish(PartialFile::create(&place.target))),
+            ("replaced at once", &|| replace_file(&place.target, bytes).unwrap()),
+            ("replaced under a lock", &|| replace_file_under(&lock, &place.target, bytes).unwrap()),
+            ("new without links", &|| {
+                fs::remove_file(&place.target).unwrap();
+                refusing(&[links], || finish(PartialFile::create_new(&place.target)));
+            }),
+        ];
+        for (way, write) in ways {
+            let ((), calls) = observe(write);
+            println!("a file that is {way}, of {} bytes", bytes.len());
+            assert_durable(&calls, &place.target);
+            assert_eq!(fs::read(&place.target).unwrap(), bytes);
+        }
+    }
 }
 
 #[test]
