@@ -75,6 +75,11 @@ impl VerifyReport {
         self.damages.is_empty()
     }
 
+    /// All damages, those that are only counted included.
+    fn damages_found(&self) -> u64 {
+        self.damages.len() as u64 + self.damages_more
+    }
+
     fn add(&mut self, error: &Error) {
         if self.damages.len() < DAMAGES_MAX {
             self.damages.push(error.into());
@@ -112,12 +117,12 @@ pub fn verify(dataset: &Dataset, threads: NonZeroUsize) -> Result<VerifyReport> 
                 continue;
             }
         };
-        let before = report.damages.len();
+        let before = report.damages_found();
         let found = verify_part(&part, threads, &mut report)?;
         let positives: Vec<u64> = found.iter().map(|counts| counts.positive).collect();
         let missing: Vec<u64> = found.iter().map(|counts| counts.missing).collect();
         let listed = dataset.manifest().and_then(|manifest| manifest.parts.get(&part.part));
-        if report.damages.len() == before
+        if report.damages_found() == before
             && let Some(listed) = listed
             && (&positives, &missing) != (&listed.positives, &listed.missing)
         {
@@ -225,6 +230,9 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::dataset::Manifest;
+    use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
+    use crate::sealed::Checksum;
     use crate::testing;
 
     const THREADS: NonZeroUsize = NonZeroUsize::new(3).unwrap();
@@ -303,5 +311,62 @@ mod tests {
         assert_eq!(report.damages.len(), 1);
         assert_eq!(report.damages[0].path.as_deref(), Some(path.as_path()));
         assert_eq!(report.parts.iter().map(|part| part.part).collect::<Vec<_>>(), [Part::Eval]);
+    }
+
+    #[test]
+    fn sums_and_counts_that_are_not_those_of_the_samples_are_damage() {
+        let dataset = testing::dataset(1000, 64);
+        let good = Dataset::open(&dataset.dir()).unwrap().manifest().unwrap().clone();
+        let manifest_path = dataset.dir().join(MANIFEST_NAME);
+        let damages = |manifest: &Manifest| {
+            fs::write(&manifest_path, manifest.to_json()).unwrap();
+            check(&dataset.dir()).damages
+        };
+        for part in Part::ALL {
+            for label in [0, 1] {
+                let mut changed = good.clone();
+                changed.parts.get_mut(&part).unwrap().positives[label] += 1;
+                let mut missing = good.clone();
+                missing.parts.get_mut(&part).unwrap().missing[label] += 1;
+                for changed in [changed, missing] {
+                    let [damage] = &damages(&changed)[..] else { panic!("one damage") };
+                    let says = format!("it says that the {part} part has");
+                    assert!(damage.what.contains(&says), "{}", damage.what);
+                    assert_eq!(damage.path.as_deref(), Some(manifest_path.as_path()));
+                }
+            }
+        }
+        // Statistics of another schema, whose own checksum holds.
+        let path = dataset.dir().join(statistics::FILE_NAME);
+        let mut tables = Dataset::open(&dataset.dir()).unwrap().statistics().unwrap();
+        tables.pop();
+        let bytes = statistics::to_bytes(&tables);
+        fs::write(&path, &bytes).unwrap();
+        let mut changed = good;
+        (changed.files[0].bytes, changed.files[0].xxh3) = (bytes.len() as u64, Checksum::of(&bytes));
+        let [damage] = &damages(&changed)[..] else { panic!("one damage") };
+        assert!(damage.what.contains("a table a categorical column"), "{}", damage.what);
+    }
+
+    /// A disk that fails every read: each is named, until there have been too many of them.
+    #[test]
+    fn a_part_is_left_alone_after_too_many_failed_reads() {
+        // 50 blocks of training, and five of evaluation.
+        let dataset = testing::dataset(1000, 20);
+        let report = std::thread::scope(|scope| {
+            let failing = scope.spawn(|| {
+                let no_ring = Refused { call: libc::SYS_io_uring_setup, errno: libc::ENOSYS };
+                refuse_in_this_thread(&[no_ring, Refused { call: libc::SYS_pread64, errno: libc::EIO }]);
+                check(&dataset.dir())
+            });
+            failing.join().unwrap()
+        });
+        let read: Vec<_> = report.parts.iter().map(|part| (part.part, part.blocks, part.samples)).collect();
+        assert_eq!(read, [(Part::Train, 20, 0), (Part::Eval, 5, 0)]);
+        assert_eq!((report.damages.len(), report.damages_more), (DAMAGES_MAX, 1 + 5));
+        assert!(report.damages.iter().all(|damage| damage.what.contains("Input/output error")));
+        let offsets: Vec<_> = report.damages.iter().map(|damage| damage.what.clone()).collect();
+        let distinct: std::collections::BTreeSet<_> = offsets.iter().collect();
+        assert_eq!(distinct.len(), DAMAGES_MAX, "each block is tried once");
     }
 }
