@@ -83,6 +83,36 @@ mod tests {
         assert_eq!(first, [(); 3].map(|()| rng.next_u64()));
     }
 
+    /// As another implementation computes them: a shuffle or a dataset of a seed stays what it was.
+    #[test]
+    fn draws_are_those_of_their_parts_and_of_lemires_method() {
+        let first = |parts: &[u64]| Rng::from_parts(parts).next_u64();
+        assert_eq!(
+            [first(&[]), first(&[0]), first(&[1, 2]), first(&[2, 1])],
+            [
+                12_035_550_249_420_947_055,
+                8_856_154_996_443_567_598,
+                17_327_811_439_971_751_514,
+                3_965_818_740_016_414_228
+            ]
+        );
+        let mut rng = Rng::from_parts(&[3]);
+        assert_eq!([(); 8].map(|()| rng.below(6)), [2, 4, 1, 0, 4, 2, 4, 2]);
+        // Nearly half of the numbers fall into the incomplete round and are drawn again.
+        let mut rng = Rng::new(9);
+        assert_eq!(
+            [(); 6].map(|()| rng.below((1 << 63) + 1)),
+            [
+                6_293_685_368_797_016_114,
+                6_923_938_283_921_077_553,
+                7_238_628_665_223_327_792,
+                2_421_627_889_027_662_800,
+                5_956_534_231_975_222_374,
+                2_020_246_655_926_038_708
+            ]
+        );
+    }
+
     #[test]
     fn parts_are_told_apart() {
         let firsts =

@@ -250,6 +250,96 @@ mod tests {
     }
 
     #[test]
+    fn the_checksum_is_that_of_each_64_mib() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("records");
+        let file = File::create(&path).unwrap();
+        // A hole takes no room.
+        file.set_len((64 << 20) + 3).unwrap();
+        file.write_all_at(&[1, 2, 3], 64 << 20).unwrap();
+        file.write_all_at(&[4], (64 << 20) - 1).unwrap();
+        let mut told = Vec::new();
+        let mut tell = |read, total| {
+            told.push((read, total));
+            true
+        };
+        let contents = checksums(&[path.clone(), path], 1, &mut tell).unwrap().unwrap();
+        let mut first = vec![0; 64 << 20];
+        first[(64 << 20) - 1] = 4;
+        let chunks = [xxhash_rust::xxh3::xxh3_64(&first), xxhash_rust::xxh3::xxh3_64(&[1, 2, 3])];
+        let chunks: Vec<u8> = chunks.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        for contents in contents {
+            assert_eq!(contents.xxh3, Some(Checksum::of(&chunks)));
+            assert_eq!(contents.bytes, (64 << 20) + 3);
+            assert!(contents.stamp.is_some(), "it is what was read, however short ago it was written");
+        }
+        let total = 2 * ((64 << 20) + 3);
+        assert!(told.iter().all(|&(read, of)| of == total && read <= total));
+        assert!(told.is_sorted());
+    }
+
+    #[test]
+    fn a_file_that_changes_while_it_is_read_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("records");
+        // As long as before, longer, and with nothing but another time.
+        let changes: [fn(&File); 3] = [
+            |file| file.write_all_at(b"other", 0).unwrap(),
+            |file| file.set_len(6).unwrap(),
+            |file| file.set_modified(SystemTime::UNIX_EPOCH).unwrap(),
+        ];
+        for change in changes {
+            fs::write(&path, "bytes").unwrap();
+            // The clock of a file system ticks every few milliseconds.
+            thread::sleep(Duration::from_millis(20));
+            let opened = Opened::open(&path).unwrap();
+            change(&File::options().write(true).open(&path).unwrap());
+            let error = opened.finish().unwrap_err().to_string();
+            assert!(error.contains("was written while it was read"), "{error}");
+        }
+        Opened::open(&path).unwrap().finish().unwrap();
+    }
+
+    #[test]
+    fn a_stamp_is_settled_once_neither_time_is_recent() {
+        let second = 1_000_000_000;
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(100);
+        let is_settled = |modified: i64, changed: i64| {
+            let stamp = Stamp { inode: 1, modified_ns: modified * second, changed_ns: changed * second };
+            stamp.is_settled(now)
+        };
+        assert!(is_settled(96, 96));
+        assert!(!is_settled(97, 96) && !is_settled(96, 97), "97 is no more than three seconds ago");
+        // Without stamps, and without checksums, nothing is known.
+        let unknown = RawContents { bytes: 5, stamp: None, xxh3: None };
+        assert_eq!(unknown.is_same(&unknown), None);
+        for other in [4, 6] {
+            assert_eq!(unknown.is_same(&RawContents { bytes: other, ..unknown }), Some(false));
+        }
+        let stamp = |inode, modified_ns, changed_ns| RawContents {
+            stamp: Some(Stamp { inode, modified_ns, changed_ns }),
+            ..unknown
+        };
+        let one = stamp(1, 2, 3);
+        assert_eq!(one.is_same(&stamp(1, 2, 3)), Some(true));
+        for other in [stamp(9, 2, 3), stamp(1, 9, 3), stamp(1, 2, 9)] {
+            assert_eq!(one.is_same(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_stamp_has_the_inode_and_both_times_to_the_nanosecond() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("records");
+        let file = File::create(&path).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH + Duration::new(12, 345_678_901)).unwrap();
+        let metadata = file.metadata().unwrap();
+        let changed_ns = metadata.ctime() * 1_000_000_000 + metadata.ctime_nsec();
+        let expected = Stamp { inode: metadata.ino(), modified_ns: 12_345_678_901, changed_ns };
+        assert_eq!(Stamp::of(&metadata), expected);
+    }
+
+    #[test]
     fn a_file_that_was_just_written_has_no_stamp() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("records");

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::decode::ONE;
 use super::*;
 use crate::dataset::{Dataset, Part};
+use crate::ids::OutOfRange;
 use crate::io::{IoOptions, Rung};
 use crate::samples::Samples;
 use crate::stream::{BatchStream, Order, Position, StreamOptions};
@@ -229,6 +230,137 @@ fn raw_files_stream_as_they_are() {
     assert!(batch.samples == rest);
 }
 
+/// Blocks of long records begin within pages, which reads cannot.
+#[test]
+fn blocks_of_long_records_begin_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let format = RawFormat::new(shape(&[50_000], &[1100], 0));
+    let samples = samples_of(&format.schema(DenseDtype::F32), 1300, 4);
+    let path = dir.path().join("long.bin");
+    std::fs::write(&path, records(&format, &samples)).unwrap();
+    let opened = Dataset::raw(&format, std::slice::from_ref(&path), &[]).unwrap();
+    let part = opened.part(Part::Train).unwrap();
+    let offsets: Vec<_> = part.blocks.iter().map(|block| block.offset).collect();
+    assert_eq!(offsets, [0, 512 * 1101 * 4, 1024 * 1101 * 4]);
+    assert_ne!(offsets[1] % 4096, 0);
+    for rung in working_rungs(dir.path()) {
+        assert!(read(&opened, rung, Order::File).unwrap() == samples, "{rung}");
+    }
+    assert!(crate::verify::verify(&opened, std::num::NonZeroUsize::MIN).unwrap().is_whole());
+}
+
+#[test]
+fn ids_out_of_range_are_replaced_and_counted_with_the_batch_that_has_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let format = RawFormat::new(shape(&[50, 7], &[1, 2], 1));
+    let mut samples = samples_of(&format.schema(DenseDtype::F32), 1000, 5);
+    for (number, value) in samples.dense.iter_mut().enumerate() {
+        *value = number as f32;
+    }
+    // The ids next to the tables' last rows, in samples that several batches have.
+    let (mut wild, mut expected) = (samples.clone(), samples);
+    for sample in [0, 99, 100, 555, 999] {
+        wild.categorical[0].ids[sample] = 50;
+        expected.categorical[0].ids[sample] = 3;
+    }
+    wild.categorical[1].ids[2 * 555 + 1] = 7;
+    expected.categorical[1].ids.remove(2 * 555 + 1);
+    expected.categorical[1].offsets[556..].iter_mut().for_each(|offset| *offset -= 1);
+    let path = dir.path().join("wild.bin");
+    std::fs::write(&path, records(&format, &wild)).unwrap();
+    let strict = Dataset::raw(&format, &[path], &[]).unwrap();
+    assert!(read(&strict, Rung::Pread, Order::File).unwrap_err().to_string().contains("id 50 is not below"));
+    let lenient = strict.with_ids(&[OutOfRange::Row(3), OutOfRange::Leave]).unwrap();
+    for order in [Order::File, Order::Shuffled { seed: 1, window_blocks: 1 }] {
+        let options = StreamOptions { order, ..StreamOptions::one_epoch(100) };
+        let mut counted = [0, 0];
+        for batch in BatchStream::open(lenient.part(Part::Train).unwrap(), &options).unwrap() {
+            let batch = batch.unwrap();
+            let mut wanted = Samples::new(lenient.schema());
+            let mut counts = [0, 0];
+            for &number in &batch.samples.dense {
+                let number = number as usize;
+                wanted.append(&expected, number..number + 1);
+                counts[0] += u64::from([0, 99, 100, 555, 999].contains(&number));
+                counts[1] += u64::from(number == 555);
+            }
+            assert_eq!(batch.samples, wanted);
+            assert_eq!(batch.out_of_range, counts, "{order:?}");
+            counted = [counted[0] + counts[0], counted[1] + counts[1]];
+        }
+        assert_eq!(counted, [5, 1]);
+    }
+}
+
+#[test]
+fn a_survey_counts_every_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (format, paths, samples) = dataset(dir.path());
+    let opened = Dataset::raw(&format, &paths, &paths[1..]).unwrap();
+    // More than one block, and the evaluation part is the end of the training part.
+    for (part, samples) in [(Part::Train, samples.clone()), (Part::Eval, samples.slice(40_001..50_000))] {
+        let survey = survey(&opened, part).unwrap();
+        assert_eq!(survey.samples, samples.len as u64);
+        let positives = samples.labels[0].iter().filter(|&&label| label == 1.0).count();
+        assert_eq!(survey.positives, [positives as u64]);
+        for (table, bags) in survey.tables.iter().zip(&samples.categorical) {
+            assert_eq!((table.bags, table.lookups), (samples.len as u64, bags.ids.len() as u64));
+            let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+            bags.ids.iter().for_each(|&id| *counts.entry(id).or_default() += 1);
+            let mut head = table.head.clone();
+            head.sort_unstable();
+            assert_eq!(head, counts.into_iter().collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn values_of_a_record_are_read_as_its_format_says() {
+    let bytes = |fields: &[u32]| fields.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<_>>();
+    let format = RawFormat {
+        labels: 2,
+        rows_cap: Some(4),
+        ids: RawIds::GlobalOffset,
+        ..RawFormat::new(shape(&[3, 9], &[1, 2], 2))
+    };
+    assert_eq!(format.schema(DenseDtype::F32).categorical[1].rows, 4);
+    let decoder = RecordDecoder::new(&format).unwrap();
+    let (one, minus) = (1.0f32.to_bits(), (-2.5f32).to_bits());
+    let record = bytes(&[0, one, minus, 0x8000_0000, 2, 3, 6]);
+    assert_eq!(decoder.check(&record), Ok(()));
+    assert_eq!([decoder.label(&record, 0), decoder.label(&record, 1)], [0.0, 1.0]);
+    assert_eq!([decoder.number(&record, 0), decoder.number(&record, 1)], [-2.5, 0.0]);
+    assert!(decoder.bag(&record, 0).eq([2]) && decoder.bag(&record, 1).eq([0, 3]));
+    assert_eq!(decoder.check_numbers(&record, 2.5), Ok(()));
+    let fault = decoder.check_numbers(&record, 2.4).unwrap_err();
+    assert_eq!(fault, RecordFault { kind: RecordFaultKind::Large, column: 2, bits: minus });
+    // There is one zero.
+    let mut samples = Samples::new(&format.schema(DenseDtype::F32));
+    decoder.decode_into(&record, &mut samples).unwrap();
+    assert_eq!(samples.dense.iter().map(|value| value.to_bits()).collect::<Vec<_>>(), [minus, 0]);
+    // Rows of the second table are 3 to 6.
+    let fault = decoder.check(&bytes(&[0, 0, 0, 0, 0, 3, 7])).unwrap_err();
+    assert_eq!(fault, RecordFault { kind: RecordFaultKind::Id, column: 5, bits: 7 });
+
+    let int = RecordDecoder::new(&RawFormat { dense: RawDense::Int, ..format }).unwrap();
+    let record = bytes(&[0, 1, u32::MAX, 7, 2, 3, 6]);
+    assert_eq!([int.number(&record, 0), int.number(&record, 1)], [-1.0, 7.0]);
+    int.decode_into(&record, &mut samples).unwrap();
+    assert_eq!(samples.dense[2..], [0.0, 8.0f64.ln() as f32]);
+}
+
+#[test]
+fn records_and_blocks_have_bounded_lengths() {
+    let one_bit = |hotness: &[u32]| RawFormat::new(shape(&vec![1; hotness.len()], hotness, 0));
+    // 4 MiB hold 63 records of 65,540 bytes, and blocks have a power of two.
+    assert_eq!(one_bit(&[16_384]).block_samples().unwrap(), 32);
+    // A record as long as may be: 2^18 fields.
+    let longest = one_bit(&[65_536, 65_536, 65_536, 65_535]);
+    assert_eq!(longest.record_bytes().unwrap(), RECORD_BYTES_MAX);
+    assert_eq!(longest.block_samples().unwrap(), 4);
+    assert!(RawFormat { labels: 2, ..longest }.record_bytes().is_err());
+}
+
 #[test]
 fn a_record_that_is_none_is_named_with_its_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -246,6 +378,14 @@ fn a_record_that_is_none_is_named_with_its_file() {
     let report = crate::verify::verify(&opened, std::num::NonZeroUsize::new(2).unwrap()).unwrap();
     assert_eq!(report.damages.len(), 1, "{report:?}");
     assert!(report.damages[0].what.contains("record 9001"));
+    // One in the second block of its file.
+    let mut first = std::fs::read(&paths[0]).unwrap();
+    first[20_000 * 116..][..4].copy_from_slice(&9u32.to_le_bytes());
+    assert!(opened.part(Part::Train).unwrap().block_samples < 20_000);
+    std::fs::write(&paths[0], &first).unwrap();
+    let error = read(&opened, Rung::Pread, Order::File).unwrap_err().to_string();
+    let place = format!("a.bin record 20001 (byte {}), column label: the label 0x00000009", 20_000 * 116);
+    assert!(error.contains(&place), "{error}");
 
     std::fs::write(&paths[1], &bytes[..bytes.len() - 1]).unwrap();
     let error = Dataset::raw(&format, &paths, &[]).unwrap_err().to_string();

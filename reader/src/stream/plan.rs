@@ -264,19 +264,66 @@ mod tests {
         }
     }
 
-    #[test]
-    fn epochs_and_seeds_differ() {
-        let plan = |seed| {
-            let order = Order::Shuffled { seed, window_blocks: 4 };
-            let (sizes, samples) = sizes(32, 64, &[]);
-            deliver(Plan::over(sizes, samples, order, Some(2), Position::default()).unwrap())
+    /// An epoch's windows: their blocks, and their samples in the order of delivery.
+    fn windows(seed: u64, epoch: u64) -> Vec<(Vec<u32>, Vec<u64>)> {
+        let (sizes, samples) = sizes(5, 4, &[(4, 2)]);
+        let order = Order::Shuffled { seed, window_blocks: 2 };
+        let start = Position { epoch, sample: 0 };
+        let plan = Plan::over(sizes, samples, order, Some(epoch + 1), start).unwrap();
+        let samples_of = |window: &Window| {
+            let first = |block: u32| u64::from(block) * 4;
+            let of_block = |&block: &u32| first(block)..(first(block) + 4).min(18);
+            let samples: Vec<u64> = window.blocks.iter().flat_map(of_block).collect();
+            window.shuffled_rows().unwrap().into_iter().map(|row| samples[row as usize]).collect()
         };
-        let samples =
-            |delivered: &[(u64, u64)]| delivered.iter().map(|&(_, sample)| sample).collect::<Vec<_>>();
-        let (one, two) = (plan(1), plan(2));
-        assert_ne!(samples(&one[..2048]), samples(&one[2048..]));
-        assert_ne!(samples(&one[..2048]), samples(&two[..2048]));
-        assert_eq!(one, plan(1));
+        plan.map(|window| (window.blocks.clone(), samples_of(&window))).collect()
+    }
+
+    /// What another implementation of the documented generators gives: a run that is resumed by a later version goes on
+    /// with the samples that it would have seen.
+    #[test]
+    fn the_order_of_a_seed_never_changes() {
+        let expected = |windows: [(&[u32], &[u64]); 3]| {
+            windows.map(|(blocks, samples)| (blocks.to_vec(), samples.to_vec())).to_vec()
+        };
+        assert_eq!(
+            windows(7, 0),
+            expected([
+                (&[4, 2], &[9, 11, 17, 10, 8, 16]),
+                (&[1, 3], &[12, 13, 15, 14, 5, 4, 7, 6]),
+                (&[0], &[1, 2, 3, 0]),
+            ])
+        );
+        assert_eq!(
+            windows(7, 1),
+            expected([
+                (&[1, 0], &[1, 7, 4, 0, 5, 2, 6, 3]),
+                (&[3, 2], &[14, 12, 11, 8, 13, 15, 10, 9]),
+                (&[4], &[17, 16]),
+            ])
+        );
+    }
+
+    /// Of any two of them, both the order of blocks and the order of rows differ: neither hides that the other one does
+    /// not depend on the seed, the epoch or the window.
+    #[test]
+    fn seeds_epochs_and_windows_each_have_an_order_of_blocks_and_of_rows() {
+        let mut orders_of_blocks = std::collections::BTreeSet::new();
+        let mut orders_of_rows = std::collections::BTreeSet::new();
+        for (seed, epoch) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+            let (sizes, samples) = sizes(32, 64, &[]);
+            let order = Order::Shuffled { seed, window_blocks: 4 };
+            let start = Position { epoch, sample: 0 };
+            let plan: Vec<Window> =
+                Plan::over(sizes, samples, order, Some(epoch + 1), start).unwrap().collect();
+            assert_eq!(plan.len(), 8);
+            let blocks: Vec<u32> = plan.iter().flat_map(|window| window.blocks.clone()).collect();
+            assert!(orders_of_blocks.insert(blocks), "the blocks of seed {seed}, epoch {epoch} came before");
+            for window in plan {
+                let rows = window.shuffled_rows().unwrap();
+                assert!(orders_of_rows.insert(rows), "the rows of {window:?} came before");
+            }
+        }
     }
 
     #[test]
@@ -288,7 +335,9 @@ mod tests {
         assert!(plan(1, Order::File, 10).is_ok());
         assert!(plan(1, Order::File, 11).is_err());
         assert!(plan(1, Order::Shuffled { seed: 0, window_blocks: 0 }, 0).is_err());
-        assert!(plan(u32::MAX, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_err());
+        // The most rows that a window can have are 2^32 - 1.
+        assert!(plan(1 << 31, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_err());
+        assert!(plan((1 << 31) - 1, Order::Shuffled { seed: 0, window_blocks: 2 }, 0).is_ok());
         let window_blocks = u32::MAX;
         assert!(plan(1, Order::Shuffled { seed: 0, window_blocks }, 0).is_ok(), "one window for the epoch");
     }

@@ -190,6 +190,15 @@ fn damage_is_named_and_ends_the_stream() {
         file.write_all_at(&whole, 0).unwrap();
     }
 
+    // Nothing comes behind an error, whether blocks are unpacked or not.
+    flip(hit.offset + 100);
+    let plan = Plan::new(&part, Order::File, Some(1), Position::default()).unwrap();
+    let mut blocks =
+        BlockStream::open(part.clone(), plan, &IoOptions { mode: IoMode::Pread, depth: 4 }).unwrap();
+    assert_eq!(blocks.by_ref().take_while(Result::is_ok).count(), 5);
+    assert!(blocks.next().is_none());
+    file.write_all_at(&whole, 0).unwrap();
+
     // A whole block in the wrong place.
     let other = part.blocks[6];
     assert_eq!(hit.bytes, other.bytes);
@@ -219,10 +228,19 @@ fn memory_is_used_again() {
         addresses.insert(stream.next().unwrap().unwrap().samples.dense.as_ptr().addr());
     }
     assert!(addresses.len() < 50, "{} buffers for 300 batches", addresses.len());
-    // Samples that are taken out are the taker's.
-    let taken = std::mem::take(&mut stream.next().unwrap().unwrap().samples);
-    for _ in 0..50 {
-        assert_eq!(stream.next().unwrap().unwrap().samples.categorical.len(), taken.categorical.len());
+    // Samples that are taken out are the taker's, and what is put in their place, or left of them, is not used.
+    let mut other = testing::dataset(10, 4).samples;
+    other.labels.truncate(1);
+    for number in 0..60 {
+        let mut batch = stream.next().unwrap().unwrap();
+        let rows = batch.start.sample as usize..batch.end.sample as usize;
+        assert_eq!(batch.samples, dataset.samples.slice(rows), "batch {number} after others were put in");
+        match number % 4 {
+            0 => drop(std::mem::take(&mut batch.samples)),
+            1 => batch.samples = other.clone(),
+            2 => batch.samples.dense_columns -= 1,
+            _ => drop(batch.samples.categorical.pop()),
+        }
     }
 }
 
@@ -271,6 +289,9 @@ fn collect_packed(part: &DatasetPart, options: &StreamOptions) -> Vec<(Samples, 
                 let named: Vec<_> = batch.blocks(third..half).collect();
                 assert!(rows[third..half].iter().all(|row| named.contains(&row.block)));
                 assert!(named.is_sorted() && named.iter().all(|&block| (block as usize) < blocks.len()));
+                // Of the blocks that this batch needs, the one before it named the first: nothing more is kept.
+                let first = batch.blocks(0..batch.len()).min().unwrap() as usize;
+                assert!(batches.is_empty() || kept_from == first, "{kept_from} is kept, {first} is needed");
                 for BlockRow { block, row } in rows {
                     assert!(block as usize >= kept_from);
                     samples.append(&blocks[block as usize], row as usize..row as usize + 1);
@@ -300,6 +321,65 @@ fn packed_batches_are_those_that_are_unpacked() {
             }
         }
     }
+}
+
+#[test]
+fn a_bound_on_the_blocks_kept_covers_a_batch_and_the_windows_at_its_ends() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    let kept = |batch_size, order| {
+        PackedStream::blocks_kept(&part, &options(batch_size, order, Position::default()))
+    };
+    let shuffled = |window_blocks| Order::Shuffled { seed: 1, window_blocks };
+    // Sixteen blocks of 64 samples: a batch of 100 has rows of two, and begins and ends within one.
+    assert_eq!(kept(100, Order::File), (2 + 2, 1));
+    assert_eq!(kept(64, Order::File), (1 + 2, 1));
+    assert_eq!(kept(300, shuffled(3)), (6 + 2 * 3, 3));
+    // No window is longer than the part, and no batch longer than two epochs.
+    assert_eq!(kept(100, shuffled(100)), (2 * 16, 16));
+    assert_eq!(kept(1 << 30, Order::File), (2 * 16, 1));
+}
+
+#[test]
+fn streams_that_cannot_be_are_refused() {
+    let dataset = dataset();
+    let part = part(&dataset);
+    let good = options(64, Order::File, Position::default());
+    let ring = |part: &DatasetPart| {
+        let (slabs, bytes) = BlockStream::ring_for(part, &good.io);
+        assert_eq!(slabs, good.io.depth as usize + 4, "the reads in flight, and four that are ready");
+        SlabRing::allocate(slabs, bytes).unwrap()
+    };
+    let unpacked =
+        |options: &StreamOptions| BatchStream::open(part.clone(), options).unwrap_err().to_string();
+    for bad in [StreamOptions { batch_size: 0, ..good }, StreamOptions { prefetch: 0, ..good }] {
+        assert!(unpacked(&bad).contains("at least 1"));
+    }
+    assert!(
+        unpacked(&StreamOptions { io: IoOptions { depth: 0, ..good.io }, ..good }).contains("depth of 0")
+    );
+    let packed = |part: &DatasetPart, options: &StreamOptions| {
+        PackedStream::with_ring(part.clone(), options, ring(part)).unwrap_err().to_string()
+    };
+    assert!(packed(&part, &StreamOptions { batch_size: 0, ..good }).contains("at least 1"));
+    let rules = [crate::OutOfRange::Row(0); 3];
+    let lenient = Dataset::open(&dataset.dir()).unwrap().with_ids(&rules).unwrap().part(Part::Train).unwrap();
+    assert!(packed(&lenient, &good).contains("rules for ids"));
+
+    // An index that was written wrong: its own checksum holds.
+    let blocks = |part: &DatasetPart, ring| {
+        let plan = Plan::new(part, Order::File, Some(1), Position::default()).unwrap();
+        BlockStream::with_ring(part.clone(), plan, &good.io, ring).unwrap_err()
+    };
+    for bytes in [0, 4095, 4097] {
+        let mut damaged = part.clone();
+        damaged.blocks[7].bytes = bytes;
+        let error = blocks(&damaged, ring(&part)).to_string();
+        assert!(error.contains(&format!("its index gives a block {bytes} bytes")), "{error}");
+    }
+    let longer = testing::dataset(SAMPLES, 500);
+    let error = blocks(&self::part(&longer), SlabRing::allocate(8, 4096).unwrap()).to_string();
+    assert!(error.contains("more than a buffer's 4096"), "{error}");
 }
 
 /// Memory of the caller's, as one that a GPU copies from: it tells when it is freed.

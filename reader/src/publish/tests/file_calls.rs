@@ -33,7 +33,7 @@ pub(crate) enum FileCall {
     Remove(PathBuf),
 }
 
-/// Runs `work` in a thread of its own, and returns the calls by which this thread and those that it starts change files.
+/// Runs `work` in a thread of its own; returns the calls by which this thread and those that it starts change files.
 pub(crate) fn observe<T: Send>(work: impl FnOnce() -> T + Send) -> (T, Vec<FileCall>) {
     let (send, receive) = mpsc::channel();
     let ended = AtomicBool::new(false);
