@@ -12,7 +12,15 @@ mod support;
 const FOLDERS: [&str; 9] =
     ["reader", "embedding", "engine", "cuda", "tests", "fuzz/src", "fuzz/targets", "configs", "docs"];
 /// Files of the root itself.
-const FILES: [&str; 5] = ["Cargo.toml", "README.md", "rustfmt.toml", "clippy.toml", "fuzz/Cargo.toml"];
+const FILES: [&str; 7] = [
+    "Cargo.toml",
+    "README.md",
+    "CONTRIBUTING.md",
+    "deny.toml",
+    "rustfmt.toml",
+    "clippy.toml",
+    "fuzz/Cargo.toml",
+];
 const TEXT_EXTENSIONS: [&str; 6] = ["rs", "toml", "md", "cu", "cuh", "json"];
 const LINE_CHARS_MAX: usize = 120;
 /// Beyond this a file has more than one idea. Tests may go on: they are read one by one.
