@@ -197,6 +197,14 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
         let share = number(&of_some["lookups_per_sample"]) / number(&of_all["lookups_per_sample"]);
         assert!((share - 1.0).abs() < 0.05, "{of_all}\n{of_some}");
     }
+    // The seed of the job draws them, and no sample more than asked is looked at: in one, ids a sample are whole numbers.
+    let other = plan_json(&job, &[&args[..], &["--sample", "10000", "--set", "seed=2"]].concat());
+    assert_ne!(sampled["tables"], other["tables"]);
+    let of_one = plan_json(&job, &[&args[..], &["--sample", "1"]].concat());
+    for (table, most) in of_one["tables"].as_array().unwrap().iter().zip([1.0, 1.0, 9.0, 2.0]) {
+        let ids = number(&table["lookups_per_sample"]);
+        assert!((ids - ids.round()).abs() < 1e-9 && ids <= most, "{table}");
+    }
     // What the job says is done.
     let table = "table=[{ columns = [\"C1\"], placement = \"column-wise\", exchange = \"rows\" }]";
     let wanted =
