@@ -172,6 +172,10 @@ fn processes_that_cannot_train_together_say_why() {
             // The source is told once.
             let told = stderr.contains(&format!("rank {rank} of 2 (--rank, --ranks), meeting at 127.0.0.1:"));
             assert_eq!(told, rank == 0, "{stderr}");
+            // Whatever a process of several logs begins with its rank.
+            let logged = stderr.lines().filter(|line| line.contains("INFO") || line.contains("WARN"));
+            assert!(logged.clone().all(|line| line.starts_with(&format!("rank {rank}: "))), "{stderr}");
+            assert!(rank != 0 || logged.count() > 0, "{stderr}");
         }
         assert!(!place.path("run").exists());
     }

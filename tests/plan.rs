@@ -298,10 +298,36 @@ fn machines_are_read_from_files() {
     });
     assert_eq!((times[0].0.as_str(), times[1].0.as_str()), ("slow", "h200"));
     assert!(times[0].1 > 3.0 * times[1].1, "{times:?}");
+    // The job names one too, which an argument goes before.
+    let of_job = format!("device.machine={slow:?}");
+    let named = |args: &[&str]| {
+        let report = plan_json(DLRM, &[&["--ranks", "8", "--memory", "2TiB"], args].concat());
+        assert_eq!(report["memory"]["available_bytes"], 2u64 << 40);
+        report["machine"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(named(&["--set", &of_job]), "slow");
+    assert_eq!(named(&["--set", &of_job, "--machine", "h200"]), "h200");
+    assert_eq!(
+        [named(&["--set", "device.kind=cuda"]), named(&["--set", "device.kind=cpu"])],
+        ["h200", "cpu"]
+    );
     let wrong = place.file("wrong.toml", "base = \"h200\"\ntflop = 3\n");
     let ended = plan(DLRM, &[&args[..], &[&wrong]].concat()).with(USAGE);
     ended.says(&["wrong.toml: ", "unknown field `tflop`"]);
     plan(DLRM, &[&args[..], &["h100"]].concat()).with(USAGE).says(&["`h100` is neither cpu nor h200"]);
+}
+
+#[test]
+fn a_law_has_the_exponent_of_the_data_that_will_be_made_or_of_the_argument() {
+    let alpha = |args: &[&str]| {
+        let report =
+            plan_json(DLRM, &[&["--ranks", "8", "--machine", "h200", "--batch", "700"], args].concat());
+        assert_eq!(report["batch_size"], 700);
+        number(&report["statistics"]["alpha"])
+    };
+    assert_eq!((alpha(&[]), alpha(&["--alpha", "0.5"])), (1.1, 0.5));
+    let made = "data={ dir = 'nowhere', generate = { shape = 'dlrm', samples = 10, alpha = 0.25 } }";
+    assert_eq!(alpha(&["--alpha", "0.5", "--set", made]), 0.25);
 }
 
 #[test]

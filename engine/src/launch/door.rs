@@ -355,3 +355,112 @@ impl Limited {
         self.last = Some(Instant::now());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::address::Address;
+    use super::super::handshake::Line;
+    use super::super::seat::Spread;
+    use super::super::secret::Secret;
+    use super::super::wire;
+    use super::*;
+
+    fn address() -> Address {
+        Address { host: "127.0.0.1".into(), port: 1 }
+    }
+
+    fn joining<'a>(address: &'a Address, secret: &'a Secret) -> Joining<'a> {
+        let (spread, deadline) = (Spread::Unknown, Duration::from_secs(1));
+        Joining { rank: 0, ranks: 3, address, spread, job: None, secret, deadline }
+    }
+
+    /// A connection that came some time ago from a host, and its other end.
+    fn caller(ago: Duration, host: [u8; 4], said: bool) -> (Caller, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = listener.accept().unwrap().0;
+        stream.set_nonblocking(true).unwrap();
+        let hello = Hello {
+            rank: 1,
+            ranks: 3,
+            line: Line::Values,
+            secret: false,
+            job: [0; 16],
+            process: [0; 16],
+            nonce: [0; 32],
+        };
+        let said = said.then_some((hello, Challenge { secret: false, nonce: [0; 32] }));
+        let since = Instant::now() - ago;
+        (Caller { stream, from: (host, 7).into(), since, bytes: Vec::new(), said }, other)
+    }
+
+    #[test]
+    fn whoever_says_nothing_for_five_seconds_is_a_stranger() {
+        let (address, secret) = (address(), Secret::none());
+        for (seconds, pending) in [(4, true), (6, false)] {
+            let (mut caller, mut other) = caller(Duration::from_secs(seconds), [127, 0, 0, 1], false);
+            // A part of a hello is nothing.
+            other.write_all(&[0; HELLO_BYTES - 1]).unwrap();
+            let heard = std::iter::repeat_with(|| caller.hear(&joining(&address, &secret)).unwrap());
+            let heard =
+                heard.take(100).inspect(|_| std::thread::sleep(Duration::from_millis(1))).last().unwrap();
+            match heard {
+                Heard::Pending => assert!(pending, "{seconds} s"),
+                Heard::Stranger(Some(why)) => {
+                    assert!(!pending && why == "did not say who it is within 5 s", "{seconds} s: {why}");
+                }
+                _ => panic!("a silent caller is heard"),
+            }
+        }
+    }
+
+    #[test]
+    fn of_too_many_callers_one_of_the_busiest_host_goes_first_that_said_nothing_longest() {
+        let (address, secret) = (address(), Secret::none());
+        let joining = joining(&address, &secret);
+        let mut door = Door::new(&joining);
+        let (busy, quiet) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        let callers =
+            [(9, quiet, false), (8, busy, true), (5, busy, false), (7, busy, false), (6, busy, true)];
+        let (callers, _others): (Vec<_>, Vec<_>) = callers
+            .into_iter()
+            .map(|(seconds, host, said)| caller(Duration::from_secs(seconds), host, said))
+            .unzip();
+        let since: Vec<_> = callers.iter().map(|caller| caller.since).collect();
+        door.callers = callers;
+        let mut left = Vec::new();
+        while !door.callers.is_empty() {
+            let before: Vec<_> = door.callers.iter().map(|caller| caller.since).collect();
+            door.drop_one();
+            let gone =
+                before.into_iter().find(|since| door.callers.iter().all(|caller| caller.since != *since));
+            left.push(since.iter().position(|since| Some(*since) == gone).unwrap());
+        }
+        // The quiet host's caller goes when the busy host, too, has one left: it has said nothing.
+        assert_eq!(left, [3, 2, 1, 0, 4]);
+        door.drop_one();
+    }
+
+    #[test]
+    fn a_seat_is_for_one_process_that_lives() {
+        let (address, secret) = (address(), Secret::none());
+        let joining = joining(&address, &secret);
+        let mut door = Door::new(&joining);
+        let hello = |rank, process| {
+            let (line, job) = (Line::Values, job_tag(None));
+            Hello { rank, ranks: 3, line, secret: false, job, process: [process; 16], nonce: [0; 32] }
+        };
+        assert_eq!([1, 2].map(|rank| door.judge(&hello(rank, 1))), [Answer::Welcome; 2]);
+        assert_eq!([0, 3].map(|rank| door.judge(&hello(rank, 1))), [Answer::RankTaken; 2]);
+        assert_eq!(door.judge(&Hello { ranks: 4, ..hello(1, 1) }), Answer::OtherRanks(3));
+        assert_eq!(door.judge(&Hello { job: job_tag(Some("7")), ..hello(1, 1) }), Answer::OtherJob);
+        let [first, other] = wire::pair();
+        door.seats[1] = Seat { process: [5; 16], lines: [Some(first), None], refused: None };
+        assert_eq!(
+            [4, 5].map(|process| door.judge(&hello(2, process))),
+            [Answer::RankTaken, Answer::Welcome]
+        );
+        drop(other);
+        assert_eq!(door.judge(&hello(2, 4)), Answer::Welcome);
+    }
+}

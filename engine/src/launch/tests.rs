@@ -191,6 +191,23 @@ fn a_group_hands_values_around_and_ends_in_peace() {
 }
 
 #[test]
+fn a_group_waits_longer_for_values_than_it_did_for_the_processes() {
+    let address = address();
+    let deadline = Duration::from_millis(400);
+    on_ranks(2, &address, |seat| {
+        let end = |failure: &Failure, _: &Activity| panic!("{failure}");
+        let terms = Terms { deadline, ..terms(Patience::USUAL) };
+        let group = ProcessGroup::form(&seat, Member::here(&seat, Vec::new()), &terms, end).unwrap();
+        assert_eq!((group.rank(), group.size(), group.is_first()), (seat.rank, 2, seat.rank == 0));
+        if seat.rank == 1 {
+            thread::sleep(2 * deadline);
+        }
+        assert_eq!(group.gather("values", &[seat.rank as u8]).unwrap(), [[0], [1]]);
+        group.finish();
+    });
+}
+
+#[test]
 fn an_error_is_told_to_all_before_what_follows_from_it() {
     let words = "rank 2 failed in training, at step 1203: the disk is full";
     let found = on_a_group(|seat, group| {
