@@ -322,3 +322,144 @@ impl fmt::Display for Table<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine::evaluation::{EvalMetrics, Metrics};
+    use rankine::training::DeviceMemory;
+    use rankine_reader::bench::{DeviceRate, Rate, RungBench, RungRates};
+    use rankine_reader::io::Rung;
+
+    use super::*;
+
+    fn trained() -> TrainBench {
+        let times = |first| Times {
+            ms_per_iteration: first,
+            ms_p10: first + 0.125,
+            ms_p99: first + 0.25,
+            ms_mean: first + 0.5,
+        };
+        TrainBench {
+            name: "job".into(),
+            device: "the CPU".into(),
+            batch_size: 300,
+            without: Vec::new(),
+            embedding_parameters: 7,
+            dense_parameters: 8,
+            input: Input::Read(Reading { rung: "pread".into(), samples: 1000, reader_wait_share: 0.123 }),
+            steps: 9,
+            iteration: times(1.0),
+            on_device: None,
+            samples_per_second: 12_345.6,
+            seconds: 2.5,
+            loss_at_begin: Some(0.7),
+            loss_at_end: Some(0.6),
+            memory: None,
+            ceilings: None,
+            phases: Vec::new(),
+            trace: None,
+        }
+    }
+
+    #[test]
+    fn a_benchmark_of_training_is_told_line_by_line() {
+        let text = "device              the CPU\n\
+                    input               1000 samples read with pread; waiting for them 12.3% of the time\n\
+                    ms/iteration        1.000 (10% below 1.125, 1% from 1.250; 1.500 on average), 9 steps\n\
+                    samples/s           12346, 300 a step\n\
+                    loss                0.70000 at the beginning, 0.60000 at the end\n";
+        assert_eq!(Iteration(&trained()).to_string(), text);
+        let part = |purpose: &str, bytes| MemoryPart { purpose: purpose.into(), bytes };
+        let parts = vec![part("tables", 2_000_000_000), part("routes", 1_000_000)];
+        let (gb_per_s, tflop_per_s, roofline_share) = (2000.0, 100.0, 0.5);
+        let phase =
+            Phase { name: "update", ms: 0.25, bytes: 1, flops: 2, gb_per_s, tflop_per_s, roofline_share };
+        let on_gpu = TrainBench {
+            input: Input::Resident { batches: 3 },
+            without: vec!["routes".into(), "input".into()],
+            on_device: Some(trained().iteration),
+            loss_at_begin: None,
+            memory: Some(DeviceMemory { parts, free_bytes: 3_000_000_000, total_bytes: 5_001_000_000 }),
+            ceilings: Some(Ceilings { gb_per_s: 4000.0, tflop_per_s: 700.0, fp8_tflop_per_s: Some(1300.0) }),
+            phases: vec![phase],
+            trace: Some(TraceSummary {
+                path: "t.json".into(),
+                iterations: 4,
+                kernels_per_iteration: 55.0,
+                kernel_free_share: 0.25,
+            }),
+            ..trained()
+        };
+        let times = "1.000 (10% below 1.125, 1% from 1.250; 1.500 on average)";
+        assert_eq!(
+            Iteration(&on_gpu).to_string(),
+            format!(
+                "device              the CPU\ninput               3 batches that lie ready\n\
+                 not beside the rest routes, input\nms/iteration        {times}, 9 steps\n  on the GPU        {times}\n\
+                 samples/s           12346, 300 a step\n\
+                 trace               t.json: 4 iterations of 55 kernels; none runs in 25.0% of the time\n\n\
+                 memory                             GB\ntables                          2.000\n\
+                 routes                          0.001\nfree beside it                  3.000\n\
+                 of the GPU                      5.001\n\n\
+                 phase, alone                       ms       GB/s    TFLOP/s   roofline\n\
+                 update                          0.250       2000      100.0        50%\n\
+                 at most                                     4000      700.0\n\
+                 in fp8                                               1300.0\n"
+            )
+        );
+    }
+
+    #[test]
+    fn a_benchmark_of_evaluations_is_told_line_by_line() {
+        let metrics = Metrics {
+            samples: 500,
+            auc: Some(0.75),
+            log_loss: 0.5,
+            normalized_entropy: None,
+            calibration: None,
+            label_rate: 0.25,
+        };
+        let bench = EvalBench {
+            name: "job".into(),
+            device: "the CPU".into(),
+            samples: 500,
+            batch_size: 64,
+            first_seconds: 1.5,
+            seconds: vec![0.5, 0.25, 0.125],
+            seconds_median: 0.25,
+            samples_per_second: 2000.0,
+            metrics: EvalMetrics { first: Some(metrics), ..EvalMetrics::default() },
+            memory: None,
+        };
+        let text = "device              the CPU\nsamples             500, 64 at a time\n\
+                    first evaluation    1.5000 s\nothers              0.2500 s, the median of 3\n\
+                    samples/s           2000\nauc                 0.75000\n";
+        assert_eq!(Passes(&bench).to_string(), text);
+    }
+
+    #[test]
+    fn a_benchmark_of_reading_is_told_rung_by_rung() {
+        let rate =
+            |gb_per_s, samples_per_s| Rate { bytes: 1, samples: 2, seconds: 3.0, gb_per_s, samples_per_s };
+        let rates = RungRates {
+            packed: rate(1.5, 1.0),
+            share_of_device: 0.75,
+            verified: rate(1.25, 2.0),
+            decoded: rate(0.5, 1234.0),
+            packed_batches: rate(0.25, 5678.0),
+        };
+        let device = DeviceRate { rung: Rung::Pread, depth: 8, read_bytes: 1 << 18, rate: rate(2.0, 3.0) };
+        let rungs = vec![
+            RungBench { rung: Rung::Pread, outcome: Ok(rates) },
+            RungBench { rung: Rung::Mmap, outcome: Err("no".into()) },
+        ];
+        let bench = ReadBench { part: Part::Eval, depth: 16, block_bytes: 1000.4, device, rungs };
+        let text = Table(&bench).to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "eval part, blocks of 1000 bytes, 16 reads in flight");
+        assert_eq!(lines[1], "device            2.00 GB/s  (pread, 8 reads of 256 KiB)");
+        let cells: Vec<_> = lines[4].split_whitespace().collect();
+        assert_eq!(cells, ["pread", "1.50", "75%", "1.25", "0.50", "1234", "5678"]);
+        assert_eq!(lines[5], "mmap            refused: no");
+    }
+}
