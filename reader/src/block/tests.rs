@@ -1,0 +1,191 @@
+//! Blocks that come back as they were, and bytes that are no blocks.
+
+use super::*;
+use crate::schema::{Hotness, Label, Pooling, VocabularyKind};
+use crate::testing;
+use proptest::prelude::*;
+
+const ID: BlockId = BlockId { dataset: 7, part: Part::Eval, index: 3 };
+
+/// Descriptor `number` with other bytes at `at`, and the checksum made right again.
+fn with_descriptor(bytes: &[u8], number: usize, at: usize, to: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[HEADER_BYTES + number * DESCRIPTOR_BYTES + at..][..to.len()].copy_from_slice(to);
+    let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+    bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+fn one_column(rows: u64, hotness: Hotness) -> Schema {
+    let column = Categorical {
+        name: "C1".into(),
+        rows,
+        hotness,
+        pooling: Pooling::Sum,
+        vocabulary: VocabularyKind::Identity,
+        shares: None,
+    };
+    Schema {
+        labels: vec![Label { name: "label".into() }],
+        weight: None,
+        dense: Vec::new(),
+        dense_dtype: DenseDtype::F16,
+        categorical: vec![column],
+    }
+}
+
+/// Millions of equal ids take no bytes, and once were taken for a damaged count.
+#[test]
+fn large_bags_of_one_row_come_back() {
+    let schema = one_column(1, Hotness::Fixed(64));
+    let samples = testing::samples_of(&schema, 40_000, 1);
+    let bytes = encode(&schema, ID, &samples).unwrap();
+    assert_eq!(bytes.len(), 2 * BLOCK_ALIGN);
+    let mut back = Samples::new(&schema);
+    Block::parse(&bytes, &schema).unwrap().decode_into(&schema, &mut back).unwrap();
+    assert!(back == samples);
+}
+
+/// Values of no bits take no bytes: without a limit few bytes would ask for any memory.
+#[test]
+fn values_of_no_bits_are_limited() {
+    let schema = one_column(1, Hotness::Fixed(64));
+    let bytes = encode(&schema, ID, &testing::samples_of(&schema, 100, 1)).unwrap();
+    let hostile = with_descriptor(&bytes, 3, 12, &u32::MAX.to_le_bytes());
+    let refusal = Block::parse(&hostile, &schema).unwrap_err();
+    assert!(refusal.contains("values that take no bits, over the limit of 33554432"), "{refusal}");
+    let stream = |bits, count| Stream { base: 0, offset: 0, count, bits, kind: StreamKind::Packed };
+    let half = stream(0, 1 << 24);
+    assert_eq!(too_many_free_values(&[half, half, stream(1, u32::MAX)]), None);
+    assert_eq!(too_many_free_values(&[half, half, stream(0, 1)]), Some((1 << 25) + 1));
+}
+
+#[test]
+fn what_the_format_does_not_admit_is_refused() {
+    let schema = one_column(50, Hotness::Ragged { max: 4 });
+    let samples = testing::samples_of(&schema, 600, 1);
+    let bytes = encode(&schema, ID, &samples).unwrap();
+    let offset = |by: u32| (Block::parse(&bytes, &schema).unwrap().streams()[3].offset + by).to_le_bytes();
+    for (number, at, to, what) in [
+        (0, 16, &[3][..], "not one or two bits"),
+        (0, 16, &[0], "not one or two bits"),
+        (0, 0, &[1], "not one or two bits"),
+        (2, 12, &[2], "2 starts and should have 3"),
+        (3, 12, &2401u16.to_le_bytes(), "more than the schema admits"),
+        (3, 8, &offset(4), "does not fit"),
+        (3, 8, &[0; 4], "does not fit"),
+    ] {
+        let refusal = Block::parse(&with_descriptor(&bytes, number, at, to), &schema).unwrap_err();
+        assert!(refusal.contains(what), "{refusal}");
+    }
+    // Two bits a label where one was packed: some pair is 11.
+    let block = with_descriptor(&bytes, 0, 16, &[2]);
+    let block = Block::parse(&block, &schema).unwrap();
+    let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
+    assert!(refusal.contains("neither 0 nor 1 nor missing"), "{refusal}");
+    let shifted = with_descriptor(&bytes, 2, 0, &[1]);
+    let block = Block::parse(&shifted, &schema).unwrap();
+    let refusal = block.decode_into(&schema, &mut Samples::new(&schema)).unwrap_err();
+    assert!(refusal.contains("its starts"), "{refusal}");
+}
+
+#[test]
+fn a_header_and_ids_that_are_not_of_the_schema_are_refused() {
+    let schema = one_column(50, Hotness::Ragged { max: 4 });
+    let mut samples = testing::samples_of(&schema, 600, 1);
+    samples.categorical[0].ids[7] = 49;
+    let bytes = encode(&schema, ID, &samples).unwrap();
+    let with = |at: usize, to: &[u8]| {
+        let mut bytes = bytes.clone();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+        Block::parse(&bytes, &schema).map(|_| ()).unwrap_err()
+    };
+    for version in [1u16, 3] {
+        let expected = format!("the block has layout version {version}, this program reads 2");
+        assert_eq!(with(44, &version.to_le_bytes()), expected);
+    }
+    assert_eq!(with(46, &[2]), "no part has the number 2");
+    assert_eq!(with(40, &[5]), "the block has 5 streams, the schema 4");
+    assert!(with(36, &0u32.to_le_bytes()).contains("states a length of 0 bytes"));
+    assert!(with(0, b"X").contains("no block starts here"));
+    // Among the descriptors, and so near the end that eight bytes cannot be loaded at once.
+    let ids = Block::parse(&bytes, &schema).unwrap().streams()[3];
+    let packed = bits::packed_bytes(ids.count as usize, u32::from(ids.bits));
+    let last = (bytes.len() - packed) / STREAM_ALIGN * STREAM_ALIGN;
+    for offset in [HEADER_BYTES, HEADER_BYTES + 3 * DESCRIPTOR_BYTES, last] {
+        let refused = with(HEADER_BYTES + 3 * DESCRIPTOR_BYTES + 8, &(offset as u32).to_le_bytes());
+        assert!(refused.contains("does not fit the block"), "{refused}");
+    }
+    // A table of one row less.
+    let smaller = one_column(49, Hotness::Ragged { max: 4 });
+    let block = Block::parse(&bytes, &smaller).unwrap();
+    let refused = block.decode_into(&smaller, &mut Samples::new(&smaller)).unwrap_err();
+    assert_eq!(refused, "column C1: id 49 is not below the table's 49 rows");
+    // The checksum is looked at before anything that it covers.
+    let mut flipped = bytes.clone();
+    flipped[44] ^= 1;
+    assert!(Block::parse(&flipped, &schema).unwrap_err().contains("its checksum is"));
+}
+
+proptest! {
+    #[test]
+    fn a_block_gives_back_its_samples((schema, samples) in testing::any_samples(600)) {
+        let bytes = encode(&schema, ID, &samples).unwrap();
+        prop_assert_eq!(bytes.len() % BLOCK_ALIGN, 0);
+        let block = Block::parse(&bytes, &schema).unwrap();
+        prop_assert_eq!(block.id(), ID);
+        let mut back = Samples::new(&schema);
+        block.decode_into(&schema, &mut back).unwrap();
+        prop_assert_eq!(&back, &samples);
+        block.decode_into(&schema, &mut back).unwrap();
+        let mut twice = samples.clone();
+        twice.append(&samples, 0..samples.len);
+        prop_assert_eq!(back, twice);
+    }
+
+    #[test]
+    fn starts_point_into_the_middle((schema, samples) in testing::any_samples(1200)) {
+        let bytes = encode(&schema, ID, &samples).unwrap();
+        let block = Block::parse(&bytes, &schema).unwrap();
+        let first = block.streams().len() - 3 * schema.categorical.len();
+        for (bags, streams) in samples.categorical.iter().zip(block.streams()[first..].chunks_exact(3)) {
+            let mut starts = Vec::new();
+            block.unpack(&streams[1], |start| starts.push(start as u32));
+            let ragged = streams[0].bits > 0;
+            let expected: Vec<u32> =
+                bags.offsets[..samples.len].iter().copied().step_by(START_EVERY).filter(|_| ragged).collect();
+            prop_assert_eq!(starts, expected);
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_an_error(
+        (schema, samples) in testing::any_samples(50),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = encode(&schema, ID, &samples).unwrap();
+        let bit = at.index(bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(Block::parse(&bytes, &schema).is_err());
+    }
+
+    /// Bytes that carry a right checksum and are wrong anywhere else must not panic either.
+    #[test]
+    fn arbitrary_bytes_do_not_panic(
+        (schema, samples) in testing::any_samples(50),
+        changes in prop::collection::vec((16..1000usize, any::<u8>()), 1..8),
+    ) {
+        let mut bytes = encode(&schema, ID, &samples).unwrap();
+        for (at, byte) in changes {
+            let at = at % bytes.len();
+            bytes[at.max(16)] = byte;
+        }
+        let checksum = xxh3_64(&bytes[CHECKSUMMED_FROM..]);
+        bytes[8..16].copy_from_slice(&checksum.to_le_bytes());
+        if let Ok(block) = Block::parse(&bytes, &schema) {
+            let _ = block.decode_into(&schema, &mut Samples::new(&schema));
+        }
+    }
+}
