@@ -141,6 +141,33 @@ mod tests {
         assert_eq!(outcome.unwrap_err().to_string(), "full");
     }
 
+    /// What waits for a slow item is bounded, and so is memory.
+    #[test]
+    fn three_items_a_thread_are_in_flight() {
+        let read = std::sync::atomic::AtomicUsize::new(0);
+        let source = (0..1000_u64).inspect(|_| {
+            read.fetch_add(1, Ordering::SeqCst);
+        });
+        let mut read_before_first = 0;
+        let work = |item: u64| {
+            if item == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Ok(item)
+        };
+        let threads = NonZeroUsize::new(2).unwrap();
+        ordered_map(threads, &Stop::default(), source.map(Ok), work, |item| {
+            if item == 0 {
+                read_before_first = read.load(Ordering::SeqCst);
+            }
+            Ok(())
+        })
+        .unwrap();
+        // And one that waits to be sent.
+        assert!((1..=2 * 3 + 1).contains(&read_before_first), "{read_before_first}");
+        assert_eq!(read.into_inner(), 1000);
+    }
+
     #[test]
     fn it_stops_when_asked_also_where_nothing_comes() {
         let (stop, threads) = (Stop::default(), NonZeroUsize::new(2).unwrap());

@@ -79,3 +79,25 @@ impl fmt::Display for StopCause {
         f.write_str(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_asked_is_named() {
+        let stop = Stop::default();
+        assert!(stop.asked().is_none() && stop.check().is_ok());
+        stop.signal().store(15, Ordering::SeqCst);
+        assert_eq!(stop.clone().asked(), Some(StopCause::Signal(15)), "clones ask the same work");
+        assert!(matches!(stop.check(), Err(Error::Stopped(StopCause::Signal(15)))));
+        stop.ask();
+        assert_eq!(stop.asked(), Some(StopCause::Program));
+        let names = [1, 2, 10, 15, 12].map(|signal| StopCause::Signal(signal).to_string());
+        assert_eq!(names, ["SIGHUP", "SIGINT", "SIGUSR1", "SIGTERM", "signal 12"]);
+        assert_eq!(StopCause::Program.to_string(), "the program");
+        for cause in [None, Some(StopCause::Program), Some(StopCause::Signal(2))] {
+            assert_eq!(StopCause::of_number(StopCause::to_number(cause)), cause);
+        }
+    }
+}

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::backend::{Backend, Completion, ReadOp};
 use super::*;
 use crate::error::{Error, Result};
+use crate::publish::tests::seccomp::{Refused, refuse_in_this_thread};
 use crate::rng::Rng;
 use crate::testing::{skipped, working_rungs};
 
@@ -36,6 +37,7 @@ struct FakeDisk {
     /// How often each (file, offset) was asked for, and what to do about it.
     asked: BTreeMap<(u32, u64), u32>,
     fault: Box<FaultPlan>,
+    depth: u32,
     in_flight: Arc<AtomicUsize>,
 }
 
@@ -56,6 +58,7 @@ impl Backend for FakeDisk {
         assert!(op.offset.is_multiple_of(u64::from(self.granularity)));
         assert!(self.pending.iter().all(|pending| pending.slab != op.slab), "one read a slab");
         self.pending.push(*op);
+        assert!(self.pending.len() <= self.depth as usize, "more reads in flight than asked for");
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -115,6 +118,7 @@ fn start(
         pending: Vec::new(),
         asked: BTreeMap::new(),
         fault: Box::new(fault),
+        depth,
         in_flight: Arc::clone(&in_flight),
     };
     let files: Arc<[PathBuf]> = (0..FILES).map(|file| PathBuf::from(format!("file{file}"))).collect();
@@ -210,6 +214,58 @@ fn the_end_of_a_file_is_damage() {
     }
 }
 
+/// Twenty times in a row, which takes a second where it is waited for; after a piece has come, they count anew.
+#[test]
+fn a_read_may_be_put_off_so_often_and_no_oftener() {
+    for (times, errors) in [(20, false), (21, true)] {
+        let mut started =
+            start(
+                2,
+                2,
+                2,
+                1,
+                move |_, asked| {
+                    if asked <= times { Fault::Errno(libc::EINTR) } else { Fault::Short(4096) }
+                },
+            );
+        let (count, error) = check(&mut started.reads);
+        assert_eq!(
+            (count, error.is_some()),
+            (if errors { 0 } else { 2 }, errors),
+            "{times} times: {error:?}"
+        );
+    }
+}
+
+/// A rung whose trial read fails is not taken: another one is, or it is an error that says why.
+#[test]
+fn a_rung_is_taken_once_its_trial_read_works() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    fs::write(&path, [7; 8192]).unwrap();
+    let open = |mode| {
+        let requests = (0..2).map(|page| ReadRequest { file: 0, offset: 4096 * page, bytes: 4096 });
+        let ring = SlabRing::allocate(3, 4096).unwrap();
+        Reads::open([path.clone()], requests, ring, &IoOptions { mode, depth: 2 })
+    };
+    std::thread::scope(|scope| {
+        let refusing = scope.spawn(|| {
+            refuse_in_this_thread(&[
+                Refused { call: libc::SYS_io_uring_setup, errno: libc::EPERM },
+                Refused { call: libc::SYS_pread64, errno: libc::EINVAL },
+            ]);
+            let error = open(IoMode::Pread).unwrap_err().to_string();
+            assert!(error.contains("pread is refused: its trial read failed"), "{error}");
+            let error = open(IoMode::UringBuffered).unwrap_err().to_string();
+            assert!(error.contains("uring-buffered is refused: cannot set up io_uring"), "{error}");
+            let reads = open(IoMode::Auto).unwrap();
+            assert_eq!(reads.rung(), Rung::Mmap);
+            assert!(reads.map(|slab| slab.unwrap().iter().all(|&byte| byte == 7)).eq([true; 2]));
+        });
+        refusing.join().unwrap();
+    });
+}
+
 #[test]
 fn a_read_that_is_put_off_for_ever_is_an_error() {
     let mut started = start(3, 2, 2, 1, |_, _| Fault::Errno(libc::EINTR));
@@ -266,6 +322,8 @@ fn requests_that_cannot_be_are_errors() {
         ReadRequest { bytes: 8193, ..good },
         ReadRequest { offset: 512, ..good },
         ReadRequest { offset: u64::MAX - 4095, ..good },
+        // The kernel counts bytes with a sign.
+        ReadRequest { offset: (1 << 63) - 4096, ..good },
         ReadRequest { file: 1, ..good },
     ] {
         let dir = tempfile::tempdir().unwrap();

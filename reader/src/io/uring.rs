@@ -152,3 +152,23 @@ impl Backend for UringBackend {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn direct_reads_pass_the_page_cache() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for direct in [false, true] {
+            let opened = match UringBackend::open(file.path(), direct) {
+                // Some file systems have no direct reads.
+                Err(error) if direct && error.raw_os_error() == Some(libc::EINVAL) => continue,
+                opened => opened.unwrap(),
+            };
+            // SAFETY: the descriptor is open, and the call touches no memory.
+            let flags = unsafe { libc::fcntl(opened.as_raw_fd(), libc::F_GETFL) };
+            assert_eq!(flags & libc::O_DIRECT != 0, direct);
+        }
+    }
+}

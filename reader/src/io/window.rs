@@ -131,6 +131,21 @@ mod tests {
     }
 
     #[test]
+    fn the_file_that_was_not_used_for_longest_is_closed() {
+        let mut window = window(1000);
+        let mut is_opened = |file: u32| {
+            let acquired = window.acquire(file, open).unwrap();
+            window.release(acquired.slot);
+            acquired.fresh
+        };
+        let full = OPEN_FILES_MAX as u32;
+        assert!((0..full).all(&mut is_opened));
+        assert!(!is_opened(0), "it is open, and used again");
+        assert!(is_opened(full));
+        assert!(!is_opened(0) && !is_opened(2) && is_opened(1));
+    }
+
+    #[test]
     fn a_file_that_does_not_open_takes_no_slot() {
         let mut window = window(2);
         assert!(window.acquire(0, |_| Err(io::ErrorKind::NotFound.into())).is_err());

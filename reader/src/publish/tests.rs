@@ -9,12 +9,13 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Barrier, mpsc};
 use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use tempfile::TempDir;
 
 use self::file_calls::{FileCall, assert_durable, observe};
 use super::owner::Owner;
-use super::path::unique_suffix;
+use super::path::{is_unique_suffix, unique_suffix};
 use super::*;
 use seccomp::{NO_FLOCK, Refused, refuse_in_this_thread};
 
@@ -188,6 +189,58 @@ fn locks_work_without_hard_links() {
 }
 
 #[test]
+fn waiting_for_a_lock_ends() {
+    let place = Place::new();
+    let target = place.home.path().canonicalize().unwrap().join("out");
+    let patience = Duration::from_millis(60);
+    let held = Lock::beside(&target).unwrap();
+    let began = Instant::now();
+    let refused = Lock::beside_within(&target, patience).unwrap_err().to_string();
+    assert!(refused.contains("another process is writing"), "{refused}");
+    // A second for a busy machine, where the lock of a small file is waited for ten.
+    assert!(
+        (patience..Duration::from_secs(1) + patience).contains(&began.elapsed()),
+        "{:?}",
+        began.elapsed()
+    );
+    drop(held);
+    drop(Lock::beside_within(&target, Duration::ZERO).unwrap());
+}
+
+/// What a process leaves that ends between making a file and writing its record into it.
+#[test]
+fn claims_without_a_record_are_removed_after_an_hour() {
+    let dir = tempfile::tempdir().unwrap();
+    let claim = |name: &str, minutes: u64| {
+        let file = File::create(dir.path().join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(60 * minutes)).unwrap();
+    };
+    claim(".lock.old", 61);
+    claim(".lock.young", 59);
+    claim("notes", 61);
+    drop(Lock::within(dir.path()).unwrap());
+    assert_eq!(names(dir.path()), BTreeSet::from([".lock.young".into(), "notes".into()]));
+    for (name, is_lock) in
+        [(".lock", true), (".lock.1", true), (".locks", false), ("lock", false), (".out.lock", false)]
+    {
+        assert_eq!(Lock::is_lock_name(name.as_ref()), is_lock, "{name}");
+    }
+}
+
+#[test]
+fn unique_suffixes_are_known_as_such() {
+    let suffixes = [(); 3].map(|()| unique_suffix());
+    let parts = suffixes.each_ref().map(|suffix| suffix.split('-').collect::<Vec<_>>());
+    assert!(parts.iter().all(|parts| parts[0] == std::process::id().to_string()));
+    let counts = parts.map(|parts| parts[1].parse::<u64>().unwrap());
+    assert!(counts[0] < counts[1] && counts[1] < counts[2], "{counts:?}");
+    assert!(suffixes.iter().all(|suffix| is_unique_suffix(suffix.as_bytes())));
+    for other in ["", "1-2", "1-2-0123456", "1-2-0123456g", "1-2-01234567-8", "x-2-01234567", "1--01234567"] {
+        assert!(!is_unique_suffix(other.as_bytes()), "{other}");
+    }
+}
+
+#[test]
 fn what_is_planted_as_a_lock_is_neither_followed_nor_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let (lock, precious) = (dir.path().join(".lock"), dir.path().join("precious"));
@@ -310,6 +363,24 @@ fn a_dead_process_leftover_is_removed_and_other_folders_are_not() {
 }
 
 #[test]
+fn a_folder_is_begun_only_where_it_can_be_published() {
+    let place = Place::new();
+    let refused = |path: &Path| PartialDir::create(path).unwrap_err().to_string();
+    let partial = place.home.path().join("new.partial");
+    assert!(refused(&partial).contains("names that end with .partial"), "{}", refused(&partial));
+    assert!(refused(Path::new("/proc")).contains("is a mount point"));
+    fs::create_dir(&place.target).unwrap();
+    fs::write(place.target.join("old"), "old").unwrap();
+    assert!(refused(&place.target).contains("is there already and is not empty"));
+    place.has(&["out"]);
+    // An empty folder is replaced; and one in the making that has no marker yet is a leftover.
+    fs::remove_file(place.target.join("old")).unwrap();
+    fs::create_dir(place.home.path().join("out.partial")).unwrap();
+    PartialDir::create(&place.target).unwrap().publish().unwrap();
+    place.has(&["out"]);
+}
+
+#[test]
 fn a_link_to_a_folder_is_followed() {
     let place = Place::new();
     let (store, link) = (place.home.path().join("store"), place.home.path().join("link"));
@@ -391,13 +462,14 @@ fn a_folder_whose_sync_fails_is_not_published() {
 fn a_file_is_replaced_whole_and_keeps_its_permissions() {
     let place = Place::new();
     replace_file(&place.target, b"one").unwrap();
-    fs::set_permissions(&place.target, fs::Permissions::from_mode(0o660)).unwrap();
+    fs::set_permissions(&place.target, fs::Permissions::from_mode(0o4660)).unwrap();
     let mut file = PartialFile::create(&place.target).unwrap();
     file.write_all(b"two").unwrap();
     assert_eq!(fs::read(&place.target).unwrap(), b"one");
     file.publish().unwrap();
     assert_eq!(fs::read(&place.target).unwrap(), b"two");
-    assert_eq!(fs::metadata(&place.target).unwrap().permissions().mode() & 0o777, 0o660);
+    // But for the bit that lets a program run as its owner.
+    assert_eq!(fs::metadata(&place.target).unwrap().permissions().mode() & 0o7777, 0o660);
     place.has(&["out"]);
 
     let refused = PartialFile::create_new(&place.target).unwrap_err().to_string();
@@ -517,7 +589,7 @@ fn pipes_and_devices_are_written_and_stay_what_they_are() {
     let mut full = PartialFile::create(Path::new("/dev/full")).unwrap();
     full.write_all(b"nowhere").unwrap();
     full.publish().unwrap_err();
-    replace_file(place.home.path(), b"").unwrap_err();
+    assert!(replace_file(place.home.path(), b"").unwrap_err().to_string().ends_with("it is a folder"));
 }
 
 #[test]
