@@ -383,6 +383,43 @@ mod tests {
     }
 
     #[test]
+    fn rates_are_amounts_by_the_second() {
+        let dataset = testing::dataset(1000, 64);
+        let part = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap();
+        let block_bytes = u64::from(part.blocks[0].bytes);
+        assert!(part.blocks.iter().all(|block| u64::from(block.bytes) == block_bytes));
+        // Blocks that fit whole, and one at least.
+        for (bytes_max, blocks) in [(3 * block_bytes - 1, 2), (3 * block_bytes, 3), (0, 1), (u64::MAX, 16)] {
+            let prefix = prefix(part.clone(), bytes_max);
+            assert_eq!((prefix.blocks.len(), prefix.samples), (blocks, 1000.min(64 * blocks as u64)));
+        }
+        let bench = Bench { bytes: 3_000_000_000, part: Arc::new(prefix(part, 2 * block_bytes)) };
+        let rate = |seconds| Rate {
+            bytes: 3_000_000_000,
+            samples: 128,
+            seconds,
+            gb_per_s: 3.0 / seconds,
+            samples_per_s: 128.0 / seconds,
+        };
+        let subject = Subject {
+            io: IoOptions::default(),
+            ring: None,
+            seconds: [vec![4.0, 2.0, 8.0], vec![5.0; 3], vec![16.0; 3], vec![32.0; 3]],
+        };
+        let expected = RungRates {
+            packed: rate(4.0),
+            // The middle one of 2/4, 2/2 and 2/8.
+            share_of_device: 0.5,
+            verified: rate(5.0),
+            decoded: rate(16.0),
+            packed_batches: rate(32.0),
+        };
+        assert_eq!(bench.rates(&subject, &[2.0; 3]), expected);
+        let none = ReadBenchOptions { passes: 0, ..ReadBenchOptions::default() };
+        assert!(bench_read(&dataset.dir(), &none).unwrap_err().to_string().contains("at least one pass"));
+    }
+
+    #[test]
     fn the_median_is_in_the_middle() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);

@@ -49,6 +49,9 @@ mod tests {
             ("Epochs", Some("epochs")),
             ("epcohs", Some("epochs")),
             ("max_step", Some("max_steps")),
+            // Three letters of ten may be wrong, and four may not.
+            ("bxxxh_size", Some("batch_size")),
+            ("bxxxx_size", None),
             ("momentum", None),
             ("", None),
         ];

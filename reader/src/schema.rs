@@ -392,4 +392,138 @@ mod tests {
         );
         assert_eq!([Hotness::Fixed(2), Hotness::Ragged { max: 5 }].map(|h| h.to_string()), ["2", "up to 5"]);
     }
+
+    fn column(name: &str) -> Categorical {
+        Categorical {
+            name: name.into(),
+            rows: 10,
+            hotness: Hotness::Fixed(1),
+            pooling: Pooling::Sum,
+            vocabulary: VocabularyKind::Hash,
+            shares: None,
+        }
+    }
+
+    /// A label, a weight, a dense column, and two categorical ones of which the second shares with the first.
+    fn schema() -> Schema {
+        let transform = DenseTransform { function: DenseFunction::None, mean: 2.0, deviation: 4.0 };
+        Schema {
+            labels: vec![Label { name: "label".into() }],
+            weight: Some("weight".into()),
+            dense: vec![Dense { name: "age".into(), transform }],
+            dense_dtype: DenseDtype::F16,
+            categorical: vec![column("film"), Categorical { shares: Some("film".into()), ..column("last") }],
+        }
+    }
+
+    #[test]
+    fn what_types_cannot_say_is_checked() {
+        schema().validate().unwrap();
+        type Change = fn(&mut Schema);
+        let cases: [(Change, &str); 19] = [
+            (|schema| schema.labels.clear(), "no label column"),
+            (|schema| schema.labels[0].name = "last".into(), "two columns named 'last'"),
+            (|schema| schema.weight = Some("age".into()), "two columns named 'age'"),
+            (|schema| schema.dense[0].name = "film".into(), "two columns named 'film'"),
+            (|schema| schema.dense[0].name = String::new(), "cannot name a file"),
+            (|schema| schema.dense[0].name = ".age".into(), "cannot name a file"),
+            (|schema| schema.dense[0].name = "a/ge".into(), "cannot name a file"),
+            (|schema| schema.dense[0].name = "a\nge".into(), "cannot name a file"),
+            (|schema| schema.categorical[1].rows = 9, "its rows or kind differ"),
+            (|schema| schema.categorical[1].vocabulary = VocabularyKind::Identity, "its rows or kind differ"),
+            (
+                |schema| schema.categorical[1].shares = Some("films".into()),
+                "no categorical column of that name",
+            ),
+            (
+                |schema| schema.categorical[1].shares = Some("last".into()),
+                "no categorical column of that name",
+            ),
+            (|schema| schema.categorical.swap(0, 1), "no categorical column of that name"),
+            (
+                |schema| {
+                    let shares = Some("last".into());
+                    schema.categorical.push(Categorical { shares, ..column("third") });
+                },
+                "that column shares another one's",
+            ),
+            (
+                |schema| {
+                    schema.categorical.truncate(1);
+                    schema.categorical[0].rows = 0;
+                },
+                "a table without rows",
+            ),
+            (|schema| schema.categorical[0].hotness = Hotness::Fixed(0), "a fixed hotness of 0"),
+            (|schema| schema.categorical[0].hotness = Hotness::Ragged { max: 65_537 }, "may have 65536"),
+            (|schema| schema.dense[0].transform.deviation = 0.0, "cannot be standardized"),
+            (|schema| schema.dense[0].transform.mean = f64::INFINITY, "cannot be standardized"),
+        ];
+        for (change, what) in cases {
+            let mut changed = schema();
+            change(&mut changed);
+            let error = changed.validate().unwrap_err().to_string();
+            assert!(error.contains(what), "{error} does not say: {what}");
+        }
+        let mut most = schema();
+        most.categorical[0].hotness = Hotness::Ragged { max: 65_536 };
+        most.categorical[1].hotness = Hotness::Ragged { max: 0 };
+        most.validate().unwrap();
+        assert_eq!([0, 1].map(|number| most.vocabulary_owner(number).unwrap()), [0, 0]);
+        assert!(most.names().eq(["label", "weight", "age", "film", "last"]));
+    }
+
+    #[test]
+    fn numbers_are_transformed_as_documented() {
+        // Each side is within a few roundings of the exact logarithm.
+        let close =
+            |value: f64, expected: f64| (value - expected).abs() <= 4.0 * f64::EPSILON * expected.abs();
+        for x in [-3.0, -0.5, 0.0, 0.5, 1e6] {
+            assert_eq!(DenseFunction::None.apply(x), x);
+            let signed = if x < 0.0 { -(1.0 - x).ln() } else { (1.0 + x).ln() };
+            assert!(close(DenseFunction::SignedLog1p.apply(x), signed), "{x}");
+            let floored = if x < 0.0 { 0.0 } else { (1.0 + x).ln() };
+            assert!(close(DenseFunction::MlperfLog.apply(x), floored), "{x}");
+        }
+        let standardized = DenseTransform { function: DenseFunction::None, mean: 2.0, deviation: 4.0 };
+        assert_eq!([Some(10.0), Some(2.0), None].map(|raw| standardized.apply(raw)), [2.0, 0.0, 0.0]);
+        assert_eq!((DenseDtype::F16.bytes(), DenseDtype::F32.bytes()), (2, 4));
+        assert_eq!((DenseDtype::F16.largest(), DenseDtype::F32.largest()), (65504.0, f32::MAX));
+        let mut values = [1.0 / 3.0];
+        DenseDtype::F32.round(&mut values);
+        assert_eq!(values, [1.0 / 3.0]);
+        // Eleven bits of 1/3: 1365 / 4096.
+        DenseDtype::F16.round(&mut values);
+        assert_eq!(values, [1365.0 / 4096.0]);
+    }
+
+    #[test]
+    fn a_hotness_admits_its_sizes() {
+        let admitted = |hotness: Hotness| (0..5).filter(|&count| hotness.admits(count)).collect::<Vec<_>>();
+        assert_eq!(admitted(Hotness::Fixed(3)), [3]);
+        assert_eq!(admitted(Hotness::Ragged { max: 3 }), [0, 1, 2, 3]);
+        assert_eq!([Hotness::Fixed(3), Hotness::Ragged { max: 7 }].map(Hotness::max), [3, 7]);
+        assert_eq!([Hotness::Fixed(3), Hotness::Ragged { max: 3 }].map(Hotness::varies), [false, true]);
+    }
+
+    /// 2 MiB are 2^24 bits.
+    #[test]
+    fn default_blocks_have_a_power_of_two_of_samples_in_2_mib() {
+        let samples = |labels: usize, weight: bool, dense: usize, dtype, (rows, max): (u64, u32)| {
+            let schema = Schema {
+                labels: vec![Label { name: "label".into() }; labels],
+                weight: weight.then(|| "weight".into()),
+                dense: vec![schema().dense[0].clone(); dense],
+                dense_dtype: dtype,
+                categorical: vec![Categorical { rows, hotness: Hotness::Ragged { max }, ..column("c") }],
+            };
+            schema.default_block_samples()
+        };
+        // 1 + 4 x 16 + 3 x 21 = 128 bits: 2^17 samples, of which 65536 are taken.
+        assert_eq!(samples(1, false, 4, DenseDtype::F16, (1 << 20, 3)), 65_536);
+        // 2 + 32 + 14 x 32 + 2 x 15 = 512 bits, and one bit more.
+        assert_eq!(samples(2, true, 14, DenseDtype::F32, ((1 << 15) - 1, 2)), 32_768);
+        assert_eq!(samples(3, true, 14, DenseDtype::F32, ((1 << 15) - 1, 2)), 16_384);
+        assert_eq!(samples(1, false, 0, DenseDtype::F16, (u64::MAX, 65_536)), 256);
+    }
 }

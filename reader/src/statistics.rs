@@ -246,6 +246,58 @@ mod tests {
         assert!(from_bytes(&[&bytes[..], &[0]].concat()).is_err());
     }
 
+    #[test]
+    fn coverage_takes_the_most_frequent_rows_first() {
+        let mut table = TableStatistics {
+            bags: 9,
+            lookups: 100,
+            distinct_rows: 8,
+            head: vec![(5, 40), (2, 20)],
+            tail: [TailBucket::default(); TAIL_BUCKETS],
+        };
+        // Two rows of 8 to 15 look-ups, four of 4 to 7.
+        table.tail[3] = TailBucket { rows: 2, lookups: 20 };
+        table.tail[2] = TailBucket { rows: 4, lookups: 20 };
+        let shares: Vec<_> = (0..10).map(|rows| table.coverage(rows)).collect();
+        assert_eq!(shares, [0.0, 0.4, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.0]);
+        let none = TableCounter::new(3).unwrap().statistics();
+        assert_eq!(none.coverage(3), 0.0);
+    }
+
+    #[test]
+    fn counts_that_are_known_are_not_counted_again() {
+        let counter = TableCounter::known(&[5, 0, 7, 5]);
+        let mut bags = Bags::default();
+        bags.push([0, 2]);
+        bags.push([]);
+        counter.add(&bags);
+        counter.add(&bags);
+        let statistics = counter.statistics();
+        assert_eq!((statistics.bags, statistics.lookups, statistics.distinct_rows), (4, 17, 3));
+        assert_eq!(statistics.head, [(2, 7), (0, 5), (3, 5)], "equal counts by row");
+    }
+
+    #[test]
+    fn statistics_of_another_version_or_with_too_long_a_head_are_refused() {
+        let bytes = to_bytes(&[TableCounter::new(3).unwrap().statistics()]);
+        let with = |at: usize, value: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            from_bytes(&bytes).map(drop)
+        };
+        assert_eq!(with(8, 1), Ok(()));
+        for version in [0, 2] {
+            assert_eq!(with(8, version), Err(format!("it has version {version}, this program reads 1")));
+        }
+        // Behind magic, version and number of tables: bags, look-ups, distinct rows, rows of the head.
+        assert_eq!(
+            with(48, (1 << 20) + 1),
+            Err("a head of 1048577 rows is over the limit of 1048576".into())
+        );
+        assert_eq!(with(48, 1 << 20), Err("it ends too early".into()));
+        assert_eq!(from_bytes(&bytes[1..]), Err("it does not begin with RKNSTATS".into()));
+    }
+
     /// Sums of what a file says would otherwise be taken later, where nobody looks whether they overflow.
     #[test]
     fn counts_that_do_not_add_up_are_refused() {
@@ -285,6 +337,15 @@ mod tests {
         assert_eq!(statistics.head.last(), Some(&(3, 1)));
         assert_eq!(statistics.tail[0], TailBucket { rows: 6, lookups: 6 });
         assert_eq!(statistics.coverage(rows), 1.0);
+
+        // Every row three times: of equal rows the first are listed, and the others have two or three look-ups.
+        let mut bags = Bags::default();
+        bags.push((0..10).chain(0..10));
+        counter.add(&bags);
+        let statistics = counter.statistics();
+        assert_eq!(statistics.head.last(), Some(&(HEAD_ROWS_MAX as u64 - 1, 3)));
+        assert_eq!(statistics.tail[0], TailBucket::default());
+        assert_eq!(statistics.tail[1], TailBucket { rows: 6, lookups: 18 });
     }
 
     #[test]

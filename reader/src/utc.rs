@@ -56,6 +56,12 @@ mod tests {
     #[test]
     fn dates_are_right() {
         assert_eq!(Utc::at(0).compact(), "19700101-000000");
+        assert_eq!(Utc::at(3600 + 2 * 60 + 3).compact(), "19700101-010203");
+        // After 31 days of January and 28 of February, and around the end of a year of 366.
+        assert_eq!(Utc::at(31 * 86_400).compact(), "19700201-000000");
+        assert_eq!(Utc::at(59 * 86_400).compact(), "19700301-000000");
+        assert_eq!(Utc::at(1_735_603_200).to_string(), "2024-12-31 00:00:00 UTC");
+        assert_eq!(Utc::at(1_735_689_600).to_string(), "2025-01-01 00:00:00 UTC");
         assert_eq!(Utc::at(951_782_399).compact(), "20000228-235959");
         assert_eq!(Utc::at(951_782_400).compact(), "20000229-000000");
         assert_eq!(Utc::at(4_107_542_399).compact(), "21000228-235959");
