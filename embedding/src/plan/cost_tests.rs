@@ -19,6 +19,12 @@ fn assert_equal(found: f64, expected: f64, what: &str) {
     assert!((found - expected).abs() <= 1e-9 * expected.abs().max(1e-9), "{what}: {found} for {expected}");
 }
 
+/// A count of the report is the number rounded, either way where it lies halfway but for the last bits.
+#[track_caller]
+fn assert_rounded(found: u64, expected: f64, what: &str) {
+    assert!((found as f64 - expected).abs() <= 0.5 + 1e-6, "{what}: {found} for {expected}");
+}
+
 #[track_caller]
 fn assert_flow(found: Flow, expected: Flow, what: &str) {
     // A rank that asks for everything but its own is counted as the difference of sums.
@@ -125,7 +131,6 @@ proptest! {
         let of_tables: Vec<_> =
             tables.iter().zip(&chosen).map(|(known, (choice, _))| (known, choice.clone())).collect();
         let loads: Vec<_> = of_tables.iter().map(|(known, choice)| counted(known, choice, &context)).collect();
-        let whole = |number: f64| number.round() as u64;
 
         let seconds_of = seconds(&of_tables, &context);
         let slowest = seconds_of.iter().copied().fold(0.0, f64::max);
@@ -133,6 +138,23 @@ proptest! {
         assert_equal(report.samples_per_second, 18.0 / slowest, "samples per second");
         assert_equal(report.balance, seconds_of.iter().sum::<f64>() / topology.ranks() as f64 / slowest, "balance");
         let parts = report.iteration;
+        // Of the ranks that are as slow as each other, the first one.
+        let slowest_rank = report.per_rank.iter().position(|rank| rank.seconds == parts.total_s).unwrap();
+        let of_slowest = report.per_rank[slowest_rank];
+        assert_equal(parts.dense_s, 1e4 / machine.flops, "dense");
+        assert_equal(parts.memory_s, of_slowest.memory_s, "memory");
+        let within = of_slowest.within_bytes as f64 / machine.within_nodes.bytes_per_s;
+        let between = of_slowest.between_bytes as f64 / machine.between_nodes.bytes_per_s;
+        // Bytes are told as whole numbers.
+        prop_assert!((parts.exchange_within_s - within).abs() <= 1.0 / machine.within_nodes.bytes_per_s);
+        prop_assert!((parts.exchange_between_s - between).abs() <= 1.0 / machine.between_nodes.bytes_per_s);
+        let all_reduced = report.all_reduce;
+        let of_rank = |bytes: u64| bytes as f64 / topology.ranks() as f64;
+        let within = of_rank(all_reduced.within_bytes) / machine.within_nodes.bytes_per_s;
+        let speed = machine.between_nodes.bytes_per_s * machine.between_nodes.reduction_efficiency;
+        let between = of_rank(all_reduced.between_bytes) / speed;
+        prop_assert!((parts.all_reduce_within_s - within).abs() <= 1.0 / machine.within_nodes.bytes_per_s);
+        prop_assert!((parts.all_reduce_between_s - between).abs() <= 1.0 / speed);
         let sum = parts.dense_s + parts.memory_s + parts.exchange_within_s + parts.exchange_between_s
             + parts.all_reduce_within_s + parts.all_reduce_between_s + parts.latency_s - parts.hidden_s;
         assert_equal(sum, slowest, "the sum of the parts");
@@ -156,13 +178,13 @@ proptest! {
             assert_equal(found.seconds, seconds, "seconds of a rank");
             let memory = (1e3 + sum(rank, &|load| load.memory_traffic)) / machine.memory_bytes_per_s;
             assert_equal(found.memory_s, memory, "memory of a rank");
-            prop_assert_eq!(found.table_bytes, whole(sum(rank, &|load| load.table_bytes)));
-            prop_assert!(found.buffer_bytes.abs_diff(whole(sum(rank, &|load| load.buffer_bytes))) <= 1);
+            assert_rounded(found.table_bytes, sum(rank, &|load| load.table_bytes), "table bytes");
+            assert_rounded(found.buffer_bytes, sum(rank, &|load| load.buffer_bytes), "found.buffer_bytes");
             prop_assert_eq!(found.rest_bytes, 1000);
             let within = sum(rank, &|load| load.within.asked).max(sum(rank, &|load| load.within.served));
             let between = sum(rank, &|load| load.between.asked).max(sum(rank, &|load| load.between.served));
-            prop_assert!(found.within_bytes.abs_diff(whole(within)) <= 1);
-            prop_assert!(found.between_bytes.abs_diff(whole(between)) <= 1);
+            assert_rounded(found.within_bytes, within, "found.within_bytes");
+            assert_rounded(found.between_bytes, between, "found.between_bytes");
             needed = needed.max(found.table_bytes + found.buffer_bytes + 1000);
         }
         prop_assert!(report.memory.needed_bytes.abs_diff(needed) <= 2);
@@ -177,33 +199,34 @@ proptest! {
             }
             for (found, expected) in [(found.within_nodes, within), (found.between_nodes, between)] {
                 let LinkTraffic { rows, bytes, .. } = found;
-                assert!(rows.abs_diff(whole(expected.rows)) <= 1, "{rows} rows for {expected:?}");
-                assert!(bytes.abs_diff(whole(expected.asked)) <= 1, "{bytes} bytes for {expected:?}");
+                assert_rounded(rows, expected.rows, "rows");
+                assert_rounded(bytes, expected.asked, "bytes");
             }
         };
         near(report.traffic, &|table| loads[table].clone());
         let frequent: f64 = of_tables.iter().map(|(known, choice)| summed(known, choice, &context)).sum();
         let reduced = report.all_reduce;
-        prop_assert_eq!((reduced.elements, reduced.frequent_elements), (whole(frequent) + 100, whole(frequent)));
+        assert_rounded(reduced.elements, frequent + 100.0, "elements");
+        assert_rounded(reduced.frequent_elements, frequent, "frequent elements");
         let (nodes, per_node) = (topology.nodes() as f64, topology.ranks_per_node() as f64);
         let reduced_bytes = 2.0 * 4.0 * (frequent + 100.0) * nodes;
-        prop_assert_eq!(reduced.within_bytes, whole(reduced_bytes * (per_node - 1.0)));
-        prop_assert_eq!(reduced.between_bytes, whole(reduced_bytes * (nodes - 1.0) / nodes));
+        assert_rounded(reduced.within_bytes, reduced_bytes * (per_node - 1.0), "bytes within");
+        assert_rounded(reduced.between_bytes, reduced_bytes * (nodes - 1.0) / nodes, "bytes between");
 
         for (table, (known, (choice, frequent))) in tables.iter().zip(&chosen).enumerate() {
             let found = &report.tables[table];
             prop_assert_eq!((&found.name, found.rows, found.dim), (&known.spec.name, known.spec.rows, known.spec.dim));
             assert_equal(found.lookups_per_sample, known.lookups() / known.samples as f64, "look-ups");
             let distinct: f64 = known.rows().map(|(_, rows, count)| rows * known.named(count, 18.0)).sum();
-            prop_assert_eq!(found.distinct_rows, whole(distinct));
+            assert_rounded(found.distinct_rows, distinct, "distinct rows");
             prop_assert_eq!((found.placement, found.frequent_rows), (placement, *frequent));
             prop_assert_eq!(found.exchange, (kind > 0).then_some(exchange));
             prop_assert_eq!(&found.owners, &choice.owners);
             let bytes = || loads[table].iter().map(|load| load.table_bytes);
-            let (all, most) = (whole(bytes().sum()), whole(bytes().fold(0.0, f64::max)));
-            prop_assert_eq!((found.bytes, found.rank_bytes), (all, most));
+            assert_rounded(found.bytes, bytes().sum(), "bytes");
+            assert_rounded(found.rank_bytes, bytes().fold(0.0, f64::max), "bytes of a rank");
             near(found.traffic, &|other| if other == table { loads[table].clone() } else { Vec::new() });
-            prop_assert_eq!(found.reduced_elements, whole(summed(known, choice, &context)));
+            assert_rounded(found.reduced_elements, summed(known, choice, &context), "elements");
             prop_assert_eq!(&found.reason, "the job says so");
 
             prop_assert!(found.alternatives.is_sorted_by(|a, b| a.iteration_s <= b.iteration_s));
@@ -220,12 +243,13 @@ proptest! {
                 let load = counted(known, &choice, &context);
                 let within: f64 = load.iter().map(|load| load.within.asked).sum();
                 let between: f64 = load.iter().map(|load| load.between.asked).sum();
-                prop_assert!(other.within_bytes.abs_diff(whole(within)) <= 1);
-                prop_assert!(other.between_bytes.abs_diff(whole(between)) <= 1);
-                prop_assert_eq!(other.rank_bytes, whole(load.iter().map(|load| load.table_bytes).fold(0.0, f64::max)));
+                assert_rounded(other.within_bytes, within, "other.within_bytes");
+                assert_rounded(other.between_bytes, between, "other.between_bytes");
+                let most = load.iter().map(|load| load.table_bytes).fold(0.0, f64::max);
+                assert_rounded(other.rank_bytes, most, "bytes of a rank");
                 let summed = 2.0 * 4.0 * summed(known, &choice, &context) * nodes;
                 let bytes = summed * (per_node - 1.0) + summed * (nodes - 1.0) / nodes;
-                prop_assert_eq!(other.all_reduce_bytes, whole(bytes));
+                assert_rounded(other.all_reduce_bytes, bytes, "all-reduce bytes");
                 prop_assert!(other.fits);
                 // The job admits another placement of a table in no case.
                 prop_assert!(!other.allowed);
@@ -298,6 +322,55 @@ proptest! {
         let least = (0..=known.counts.len()).map(time).fold(f64::INFINITY, f64::min);
         prop_assert!(time(best) <= least * (1.0 + 1e-9), "{best}: {} for {least}", time(best));
     }
+}
+
+#[test]
+fn alternatives_say_what_the_job_admits_and_what_fits() {
+    let spec = TableSpec { name: "t".into(), rows: 4000, dim: 16, dtype: Dtype::Fp32 };
+    let others = CountClass { rows: 4000, lookups: 4000 };
+    let known = Known::new(spec, UpdateRule::Sgd, 4000, Vec::new(), others, vec![vec![(1, 1)]]);
+    let topology = Topology::new(4, 1).unwrap();
+    let kinds = |memory_bytes, placement, exchange| {
+        let machine = Machine { memory_bytes, ..Machine::cpu(0) };
+        let tables = vec![known.input(placement, exchange)];
+        let input = PlanInput { tables, batch_size: 100, topology, machine: &machine, rest: rest() };
+        let report = plan(&input).unwrap().report;
+        let table = &report.tables[0];
+        let other = |other: &Alternative| (other.placement, other.exchange, other.allowed, other.fits);
+        let mut others: Vec<_> = table.alternatives.iter().map(other).collect();
+        others.push((table.placement, table.exchange, true, true));
+        (others, table.reason.clone())
+    };
+    let (roomy, tight) = (1 << 30, 150_000);
+    let (all, reason) = kinds(roomy, None, None);
+    // Nothing is known to be frequent, so nothing is hybrid.
+    assert_eq!(all.len(), 7);
+    assert!(all.iter().all(|(_, _, allowed, fits)| *allowed && *fits), "{all:?}");
+    assert!(reason.starts_with("next is ") || reason.starts_with("it does not matter"), "{reason}");
+    // A table of 256,000 bytes fits where its rows or columns are spread.
+    let (all, reason) = kinds(tight, None, None);
+    for (placement, _, allowed, fits) in all {
+        assert!(allowed);
+        assert_eq!(fits, !matches!(placement, Placement::Replicated | Placement::TableWise), "{placement:?}");
+    }
+    assert!(!reason.is_empty());
+    // Of what is replicated nothing crosses: any exchange admits it.
+    let (all, _) = kinds(roomy, None, Some(Exchange::Rows));
+    for (placement, exchange, allowed, _) in all {
+        assert_eq!(allowed, exchange != Some(Exchange::Pooled), "{placement:?}, {exchange:?}");
+    }
+    let (all, reason) = kinds(roomy, Some(Placement::TableWise), None);
+    for (placement, _, allowed, _) in all {
+        assert_eq!(allowed, placement == Placement::TableWise, "{placement:?}");
+    }
+    assert_eq!(reason, "the job says so");
+}
+
+#[test]
+fn long_lists_of_names_are_cut() {
+    let names: Vec<_> = (0..7).map(|number| format!("C{number}")).collect();
+    assert_eq!(list(&names[..5]), "C0, C1, C2, C3, C4");
+    assert_eq!(list(&names), "C0, C1, C2, C3, C4 and 2 more");
 }
 
 /// What a round between nodes carries: the longest list that is expected, and five standard deviations.
