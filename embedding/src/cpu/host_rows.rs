@@ -45,6 +45,14 @@ impl<T: Borrow<Table>> HostRows<T> {
     }
 }
 
+#[cfg(test)]
+impl HostRows<&mut Table> {
+    /// The tables of all parts.
+    pub(crate) fn tables_mut(&mut self) -> impl Iterator<Item = &mut Table> {
+        self.tables.iter_mut().map(|table| &mut **table)
+    }
+}
+
 /// By as many threads as there are: one alone does not use what memory there is to use.
 fn copy(words: &[f32], to: &mut [f32]) {
     let pieces = to.par_chunks_mut(COPY_WORDS).zip(words.par_chunks(COPY_WORDS));

@@ -288,6 +288,11 @@ mod tests {
         assert_eq!(profile.distinct_after(1, 10.0), [3.0, 2.0, 1.0, 0.0]);
         // Twice as many samples as were counted: the two rows that were seen once stand for two new ones.
         assert_eq!(profile.distinct(20.0), 6.0);
+        // A thousand times as many name no more rows than there are, and rows that were seen twice stand for none.
+        assert_eq!(profile.distinct(10_000.0), 20.0);
+        let head = vec![(9, 6), (2, 2), (4, 2)];
+        let twice = TableFrequencies { distinct_rows: 3, head, tail: Vec::new(), ..frequencies };
+        assert_eq!(FrequencyProfile::new(20, &twice).distinct(20.0), 3.0);
     }
 
     proptest! {

@@ -117,6 +117,47 @@ fn ranks(spec: &TableSpec, rule: UpdateRule, plan: &TablePlan, ranks: usize) -> 
     (0..ranks).map(rank).collect()
 }
 
+/// Each rank speaks for a share of what all have: every row is saved once, and what was touched of it.
+#[test]
+fn every_row_has_one_rank_that_speaks_for_it() {
+    let spec = spec(23, 8, Dtype::Fp32);
+    for plan in plans(&spec, 3) {
+        let mut ranks = ranks(&spec, RULES[1], &plan, 3);
+        let mut spoken_for = vec![0; 23];
+        // What a shard has of frequent rows means nothing.
+        let counts = |part: &RowPart, row| {
+            plan.shards.is_empty()
+                || matches!(part.rows, RowSet::Listed(_))
+                || plan.frequent.index(row).is_none()
+        };
+        for rank in &ranks {
+            for part in rank.rows().parts().iter().filter(|part| part.columns.start == 0) {
+                for row in part.own.clone().map(|position| part.rows.row(position)) {
+                    spoken_for[row as usize] += u32::from(counts(part, row));
+                }
+            }
+        }
+        assert_eq!(spoken_for, [1; 23], "{:?}", plan.placement);
+
+        // Whoever has a row touches it; only who speaks for it saves it.
+        for rank in &mut ranks {
+            rank.rows_mut().begin_tracking().unwrap();
+            let mut rows = rank.rows_mut();
+            for table in rows.tables_mut() {
+                let all: Vec<_> = (0..table.spec().rows).collect();
+                let step = crate::Step { number: 1, rate_factor: 1.0 };
+                table.update_summed(&all, &vec![1.0; all.len() * table.spec().dim], None, step);
+            }
+            drop(rows);
+            let rows = rank.rows();
+            let touched = Choice::touched(&rows).unwrap().expect("somebody keeps book");
+            for (chosen, part) in touched.iter().zip(rows.parts()) {
+                assert!(chosen.positions.iter().eq(part.own.clone()), "{:?}", plan.placement);
+            }
+        }
+    }
+}
+
 fn whole(table: &mut Table) -> HostRows<&mut Table> {
     HostRows::new([(RowPart::whole(0, table), table)])
 }
