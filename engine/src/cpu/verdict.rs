@@ -113,8 +113,14 @@ mod tests {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
+    use rankine_embedding::cpu::Table;
+    use rankine_embedding::{Dtype, Pooling, TableSpec};
+    use rankine_reader::{Bags, Samples};
+
     use super::*;
+    use crate::cpu::CpuModel;
     use crate::cpu::oracle::any_spec;
+    use crate::model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
 
     #[test]
     fn a_gradient_by_a_vector_is_found_with_its_table_and_rank() {
@@ -151,6 +157,58 @@ mod tests {
             Ok(())
         };
         TestRunner::default().run(&inputs, check).unwrap();
+    }
+
+    /// A batch of several tiles, of which one has a gradient by a vector that cannot be squared, while its loss and the
+    /// dense gradients are small.
+    #[test]
+    fn one_tile_of_a_batch_decides_for_all() {
+        let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 };
+        let spec = ModelSpec {
+            dense_columns: 1,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: vec![1],
+            heads: vec![HeadSpec { label: "L1".into(), label_number: 0, weight: 1.0 }],
+            tables: vec![table.clone()],
+            features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
+        };
+        let rules = TrainingRules::sgd(&spec, 1.0);
+        // A hidden unit of the dense column and of 2^60 times the embedding, which is 0; then the logit.
+        let parameters = vec![1.0, 2f32.powi(60), 0.0, 1.0, 0.0];
+        let of_batch = |active: Option<usize>| {
+            let mut bags = Bags::default();
+            (0..200).for_each(|_| bags.push([0]));
+            let mut dense = vec![-1.0; 200];
+            if let Some(sample) = active {
+                dense[sample] = 1.0;
+            }
+            Samples {
+                len: 200,
+                labels: vec![vec![0.0; 200]],
+                weights: Vec::new(),
+                dense,
+                dense_columns: 1,
+                categorical: vec![bags],
+            }
+        };
+        let step = |active| {
+            let tables = vec![Table::zeroed(table.clone(), rules.tables[0])];
+            let mut model = CpuModel::new(spec.clone(), &rules, parameters.clone(), tables);
+            model.train_step(&of_batch(active), 1.0)
+        };
+        assert_eq!(step(None).left_out, None);
+        for sample in [0, 70, 199] {
+            let outcome = step(Some(sample));
+            let expected = NonFinite {
+                vector_gradients: true,
+                tables: vec!["C1".into()],
+                found_on: FoundOn::Rank(0),
+                ..NonFinite::default()
+            };
+            assert_eq!(outcome.non_finite(), Some(&expected), "sample {sample}");
+        }
     }
 
     #[test]

@@ -38,3 +38,48 @@ impl TrainingRules {
         self.all_tables(spec).iter().map(|(table, optimizer)| Table::bytes(table, optimizer.rule)).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rankine_embedding::{Dtype, Pooling, UpdateRule};
+
+    use super::*;
+    use crate::model::{FeatureSpec, HeadSpec, Interaction};
+
+    #[test]
+    fn tables_have_their_rules_and_those_of_first_order_terms_come_last() {
+        let table = |name: &str, rows, dim| TableSpec { name: name.into(), rows, dim, dtype: Dtype::Bf16 };
+        let feature =
+            |column: &str, table| FeatureSpec { column: column.into(), table, pooling: Pooling::Mean };
+        let head =
+            |number: usize| HeadSpec { label: format!("L{number}"), label_number: number, weight: 1.0 };
+        let spec = ModelSpec {
+            dense_columns: 0,
+            bottom_mlp: Vec::new(),
+            interaction: Interaction::Concat,
+            wide: true,
+            top_mlp: Vec::new(),
+            heads: (0..2).map(head).collect(),
+            tables: vec![table("A", 10, 4), table("B", 7, 6)],
+            features: vec![feature("C1", 1), feature("C2", 0), feature("C3", 1)],
+        };
+        let [a, b, wide] = [1.0, 2.0, 3.0].map(Optimizer::sgd);
+        let adagrad = UpdateRule::Adagrad { initial_accumulator: 0.0, epsilon: 1e-8 };
+        let wide = Optimizer { rule: adagrad, ..wide };
+        let rules = TrainingRules { tables: vec![a, b], wide, ..TrainingRules::sgd(&spec, 9.0) };
+        let first_order =
+            |column: &str, rows| (TableSpec { dtype: Dtype::Fp32, ..table(column, rows, 2) }, wide);
+        let expected = [
+            (table("A", 10, 4), a),
+            (table("B", 7, 6), b),
+            first_order("C1", 7),
+            first_order("C2", 10),
+            first_order("C3", 7),
+        ];
+        assert_eq!(rules.all_tables(&spec), expected);
+        // Rows of 4 elements, of 6 in 8, and of 2 with their state.
+        assert_eq!(rules.table_bytes(&spec), 4 * (10 * 4 + 7 * 8 + (7 + 10 + 7) * 4));
+        assert_eq!(spec.embedding_parameters(), 10 * 4 + 7 * 6 + (7 + 10 + 7) * 2);
+        assert_eq!((rules.dense, rules.dense_clip_norm), (Optimizer::sgd(9.0), None));
+    }
+}

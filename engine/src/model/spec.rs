@@ -147,6 +147,7 @@ impl ModelSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Layer;
 
     fn reference(interaction: Interaction) -> ModelSpec {
         let table = |i: usize| TableSpec { name: format!("C{i}"), rows: 10, dim: 128, dtype: Dtype::Fp32 };
@@ -176,12 +177,35 @@ mod tests {
         assert_eq!(dcn.dense_parameters() - dlrm.dense_parameters(), cross + (3456 - 479) * 1024);
     }
 
+    /// Names, inputs, outputs, biases and ReLUs of all layers.
     #[test]
-    fn tables_are_not_endless() {
-        let mut spec = reference(Interaction::Dot);
-        assert_eq!(spec.validate(), Ok(()));
-        spec.tables[3].rows = u64::MAX;
-        assert!(spec.validate().unwrap_err().contains("table C3 has 18446744073709551615 rows"));
+    fn layers_are_those_of_the_kind() {
+        let layers = |interaction| {
+            let spec = ModelSpec {
+                bottom_mlp: vec![8, 128],
+                top_mlp: vec![7],
+                wide: true,
+                ..reference(interaction)
+            };
+            let layers = spec.dense_layout().named_layers();
+            let layer = |(name, layer): (String, Layer)| {
+                assert_eq!(layer.end() - layer.weight().end, if layer.bias { layer.outputs } else { 0 });
+                (name, layer.inputs, layer.outputs, layer.bias, layer.relu)
+            };
+            layers.into_iter().map(layer).collect::<Vec<_>>()
+        };
+        let layer = |name: &str, inputs, outputs, bias, relu| (name.to_owned(), inputs, outputs, bias, relu);
+        let bottom = [layer("bottom.0", 13, 8, true, true), layer("bottom.1", 8, 128, true, true)];
+        let top = |inputs| [layer("top.0", inputs, 7, true, true), layer("top.1", 7, 1, true, false)];
+        let linear = [layer("linear", 13, 1, false, false)];
+        assert_eq!(layers(Interaction::Dot), [&bottom[..], &top(128 + 27 * 26 / 2), &linear].concat());
+        assert_eq!(layers(Interaction::Concat), [&bottom[..], &top(27 * 128), &linear].concat());
+        let cross = [layer("cross.0", 3456, 3456, true, false), layer("cross.1", 3456, 3456, true, false)];
+        let full = layers(Interaction::Cross { layers: 2, rank: None });
+        assert_eq!(full, [&bottom[..], &cross, &top(3456), &linear].concat());
+        let cross = [layer("cross.0.v", 3456, 5, false, false), layer("cross.0.u", 5, 3456, true, false)];
+        let low_rank = layers(Interaction::Cross { layers: 1, rank: Some(5) });
+        assert_eq!(low_rank, [&bottom[..], &cross, &top(3456), &linear].concat());
     }
 
     #[test]

@@ -221,15 +221,16 @@ proptest! {
     }
 }
 
-#[test]
-fn ranks_that_differ_in_a_bit_are_named() {
+/// A model of two tables of nine rows: the first one is to lie on every rank, the second one at its owners.
+fn pair() -> ModelSpec {
     let table = |number: usize| TableSpec {
         name: format!("T{number}"),
         rows: 9,
         dim: 2,
         dtype: rankine_embedding::Dtype::Fp32,
     };
-    let spec = ModelSpec {
+    let feature = |table: usize| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum };
+    ModelSpec {
         dense_columns: 2,
         bottom_mlp: vec![2],
         interaction: Interaction::Dot,
@@ -237,13 +238,46 @@ fn ranks_that_differ_in_a_bit_are_named() {
         top_mlp: Vec::new(),
         heads: vec![HeadSpec { label: "L".into(), label_number: 0, weight: 1.0 }],
         tables: (0..2).map(table).collect(),
-        features: (0..2)
-            .map(|table| FeatureSpec { column: format!("C{table}"), table, pooling: Pooling::Sum })
-            .collect(),
-    };
+        features: (0..2).map(feature).collect(),
+    }
+}
+
+#[test]
+fn what_ranks_send_adds_up_over_steps() {
+    let spec = pair();
+    let rules = TrainingRules::sgd(&spec, 1.0);
+    // A bottom layer of 2 x 2 weights and 2 biases, a top one of 2 + 3 weights and a bias.
+    assert_eq!(spec.dense_parameters(), 12);
+    // Nine rows of two elements and a mark each are summed with them.
+    let (ranks, nodes, dense, frequent) = (4, 2, 12, 9 * 3);
+    let topology = Topology::new(ranks, nodes).unwrap();
+    let shape = BatchShape { samples: 40, one_hot: true, weighted: false, missing: false };
+    let batch = random_batch(&spec, shape, 3);
+    for shard_dense in [false, true] {
+        let apart = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
+        let mut model = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+        assert_eq!(model.traffic(), super::RankTraffic::default());
+        model.train_step(&batch, 1.0);
+        let once = model.traffic();
+        // Each element crosses once for each other rank of a node, and once for each other node, to its sum and back.
+        let elements = 2 * (dense + frequent);
+        let reduction = once.reduction;
+        assert_eq!(reduction.within_nodes.bytes, 4 * (elements * (ranks - nodes)) as u64);
+        assert_eq!(reduction.between_nodes.bytes, 4 * (elements * (nodes - 1)) as u64);
+        assert!(once.exchange.within_nodes.rows > 0 && once.exchange.between_nodes.rows > 0);
+        model.train_step(&batch, 1.0);
+        let mut twice = once;
+        twice.exchange += once.exchange;
+        twice.reduction += once.reduction;
+        assert_eq!(model.traffic(), twice);
+    }
+}
+
+#[test]
+fn ranks_that_differ_in_a_bit_are_named() {
+    let spec = pair();
     let rules = TrainingRules::sgd(&spec, 1.0);
     let topology = Topology::new(4, 2).unwrap();
-    // One table on every rank, one at its owners.
     let apart = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], false);
     let mut ranks = Ranks::initialized(&spec, &rules, SEED, apart).unwrap();
     assert_eq!(ranks.diverged(), Vec::<usize>::new());
