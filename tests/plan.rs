@@ -197,7 +197,7 @@ fn a_dataset_is_planned_by_its_own_frequencies_or_a_sample() {
         let share = number(&of_some["lookups_per_sample"]) / number(&of_all["lookups_per_sample"]);
         assert!((share - 1.0).abs() < 0.05, "{of_all}\n{of_some}");
     }
-    // The seed of the job draws them, and no sample more than asked is looked at: in one, ids a sample are whole numbers.
+    // The job's seed draws them, and none more than asked: of a single sample, a whole number of ids is counted.
     let other = plan_json(&job, &[&args[..], &["--sample", "10000", "--set", "seed=2"]].concat());
     assert_ne!(sampled["tables"], other["tables"]);
     let of_one = plan_json(&job, &[&args[..], &["--sample", "1"]].concat());

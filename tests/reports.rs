@@ -1,6 +1,8 @@
 //! What commands print for people is what they print as JSON and leave in files; and metrics are what anybody computes
 //! from the predictions.
 
+#![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -116,7 +118,8 @@ fn metrics_are_what_follows_from_the_predictions() {
     assert_eq!(
         printed,
         format!(
-            "rows read        600\nrows predicted   600\nrows bad         0\nrows left out    0\npredictions      {out}\n\
+            "rows read        600\nrows predicted   600\nrows bad         0\nrows left out    0\n\
+             predictions      {out}\n\
              unknown categories: {} distinct values, {} look-ups\n",
             sum("distinct_values"),
             sum("lookups")
@@ -245,8 +248,8 @@ fn checkpoints_are_told_of_as_they_lie_on_disk() {
         let addition = format!("  an addition to step 8: {rows_added} rows that were updated since\n");
         let position = &train["position"];
         let mut expected = format!(
-            "{}: {:.3} GB, by Rankine {}\n  step {at}, {samples} samples; goes on in epoch {} at sample {}; loss {:.5}, \
-             seed 5\n{}  saved on 2 ranks in 1 nodes\n  581 dense parameters, by adagrad, keeps sum\n",
+            "{}: {:.3} GB, by Rankine {}\n  step {at}, {samples} samples; goes on in epoch {} at sample {}; \
+             loss {:.5}, seed 5\n{}  saved on 2 ranks in 1 nodes\n  581 dense parameters, by adagrad, keeps sum\n",
             step(at).display(),
             of_shards as f64 / 1e9,
             env!("CARGO_PKG_VERSION"),
@@ -397,7 +400,8 @@ fn a_plan_is_told_in_full() {
     let (needed, available) = (whole(&json, "/memory/needed_bytes"), whole(&json, "/memory/available_bytes"));
     expected += &format!(
         "\nmemory of a rank\n  tables and their state         {}\n  messages and frequent rows     {}\n  \
-         dense parameters               {}\n  their gradients and state      {}\n  activations                    {}\n  \
+         dense parameters               {}\n  their gradients and state      {}\n  \
+         activations                    {}\n  \
          batches                        {}\n  the fullest                    {} of {} ({:.1}%)\n",
         spread("/table_bytes"),
         spread("/buffer_bytes"),
@@ -457,7 +461,8 @@ fn a_plan_is_told_in_full() {
 fn a_sweep_and_an_explanation_are_told_in_full() {
     let sweep = ["--ranks", "8", "--sweep-nodes", "1,2,4", "--memory", "20GiB"];
     let (text, json) = plan(&sweep);
-    let mut expected = "job          mlperf-dlrm-dcnv2, the same batch for each rank\nmachine      h200, 8 ranks a node\n\
+    let mut expected = "job          mlperf-dlrm-dcnv2, the same batch for each rank\n\
+                        machine      h200, 8 ranks a node\n\
                         frequencies  of a power law with exponent 1.1: no sample was looked at\n\n\
                         nodes  ranks     batch     iteration    samples/s efficiency  on a rank     within    between  \
                         limited by\n"
