@@ -483,6 +483,9 @@ fn each_argument_takes_effect_and_has_its_documented_default() {
         &inspected,
         &serde_json::json!({ "samples": 300, "eval_samples": 20, "alpha": 0.5, "seed": 9, "rows_cap": 11 }),
     );
+    // Five rows of a table are named, or all where there are fewer.
+    let named = |table: usize| inspected["tables"][table]["most_frequent"].as_array().map(Vec::len);
+    assert_eq!((named(0), named(5)), (Some(5), Some(3)));
     let rows: Vec<_> = (0..6).filter_map(|table| inspected["tables"][table]["rows"].as_u64()).collect();
     assert_eq!(rows, [11, 11, 11, 11, 8, 3]);
 }

@@ -367,6 +367,11 @@ mod tests {
         };
         let made = counters(&schema).unwrap();
         assert_eq!(made.iter().map(|counter| counter.counts.len()).collect::<Vec<_>>(), [10, 3]);
+        // Each has its memory, since no page of it is touched; all together have not.
+        let system = rustix::system::sysinfo();
+        let half = system.totalram as u64 * u64::from(system.mem_unit) / 16;
+        schema.categorical = vec![column(half); 3];
+        assert!(counters(&schema).is_err_and(|error| error.to_string().contains("fewer rows")));
         // 2^50 rows of 8 bytes are 2^23 GiB, which no machine has; 2^64 bytes have no length.
         for (rows, gib) in [(1_u64 << 50, "8388608 GiB"), (u64::MAX, "137438953472 GiB")] {
             schema.categorical = vec![column(rows)];

@@ -311,6 +311,8 @@ fn files_need_their_columns() {
     assert!(twice.contains("has two columns named \"site\"; the second is field 4"), "{twice}");
     assert!(refusal("empty.csv", "", schema).contains("empty.csv is empty"));
     assert!(refusal("header.csv", "click,site\n", schema).contains("no row is left"));
+    let long = format!("click,site,{}\n1,a,b\n", "x".repeat(SMALL.line_bytes_max));
+    assert!(refusal("long.csv", &long, schema).contains("the first line of"));
     assert!(refusal("quote.csv", "click,\"site\n1,a\n", schema).contains("a quote that is not closed"));
     let no_header = format!("{schema}\n[format]\nheader = false\ncolumns = [\"click\", \"page\"]");
     assert!(refusal("c.csv", "1,a\n", &no_header).contains("s.toml:4:10"));

@@ -314,4 +314,30 @@ mod tests {
         let kept: Vec<u8> = bad.iter().flat_map(|&row| record(row)).collect();
         assert!(fs::read(options.out.join("quarantine.bin")).unwrap() == kept);
     }
+
+    #[test]
+    fn numbers_must_fit_what_stores_them() {
+        let place = Place::new();
+        let shape =
+            Shape::load(place.file("s.toml", "name = \"x\"\ndense = 1\nrows = [2]\n").to_str().unwrap());
+        let format = RawFormat::new(shape.unwrap());
+        for (name, number, dense_dtype, fits) in [
+            ("largest", 65504.0_f32, DenseDtype::F16, true),
+            ("half", -65505.0, DenseDtype::F16, false),
+            ("single", 65505.0, DenseDtype::F32, true),
+        ] {
+            let bytes: Vec<u8> = [1, number.to_bits(), 0].into_iter().flat_map(u32::to_le_bytes).collect();
+            let options = ConvertOptions {
+                dense_dtype,
+                ..ConvertOptions::new(vec![place.file(name, bytes)], place.path(&format!("{name}.out")))
+            };
+            let outcome = convert_hugectr_raw(&options, &format, &|_: &'static str, _: u64, _: u64| ());
+            match fits {
+                true => assert_eq!(outcome.unwrap().conversion.rows.train, 1),
+                false => {
+                    assert!(outcome.unwrap_err().to_string().contains("record 1, column I1: "), "{name}")
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What comes out of a conversion, value by value: which rows evaluate, how numbers are standardized, how large bags
 //! and blocks are, what each pass reads. Expectations are computed here, from the rows alone.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -444,6 +445,36 @@ fn unknown_categories_are_counted_by_column_part_and_look_up() {
     ];
     for (found, (kept_categories, unknown_train, unknown_eval)) in exact.into_iter().zip(expected) {
         assert_eq!(found, ExactReport { kept_categories, unknown_train, unknown_eval });
+    }
+}
+
+/// Statistics of exact columns come from their vocabularies, others are counted: both are those of the samples.
+#[test]
+fn statistics_are_those_of_the_training_samples() {
+    let place = Place::new();
+    let schema = "label = { column = \"l\" }\n\
+        [[categorical]]\ncolumn = \"a\"\nvocabulary = { kind = \"exact\", min_count = 3 }\n\
+        [[categorical]]\ncolumn = \"b\"\nseparator = \"|\"\nvocabulary = { kind = \"shared\", with = \"a\" }\n\
+        [[categorical]]\ncolumn = \"b\"\nname = \"own\"\nseparator = \"|\"\n\
+        vocabulary = { kind = \"exact\", min_count = 9 }\n\
+        [[categorical]]\ncolumn = \"a\"\nname = \"hashed\"\nvocabulary = { kind = \"hash\", rows = 7 }\n";
+    let row = |n: u64| format!("{},x{},x{}|x{}|\n", n % 2, n * n % 31, n % 17, n * 5 % 23);
+    let text = format!("l,a,b\n{}", (0..900).map(row).collect::<String>());
+    let options = ConvertOptions {
+        split: Split::Random { share: 0.25, seed: 4 },
+        ..f32_options(vec![place.file("rows", text)], place.path("out"))
+    };
+    convert_small(&options, schema).unwrap();
+    let train = samples_of(&options.out, Part::Train);
+    let statistics = Dataset::open(&options.out).unwrap().statistics().unwrap();
+    assert_eq!(statistics.len(), 4);
+    for (number, (found, bags)) in statistics.iter().zip(&train.categorical).enumerate() {
+        let mut counts = BTreeMap::new();
+        bags.ids.iter().for_each(|&id| *counts.entry(id).or_insert(0_u64) += 1);
+        let mut head: Vec<_> = counts.into_iter().collect();
+        head.sort_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+        assert_eq!((found.bags, found.lookups), (train.len as u64, bags.ids.len() as u64), "{number}");
+        assert_eq!((found.distinct_rows, &found.head), (head.len() as u64, &head), "{number}");
     }
 }
 
