@@ -189,6 +189,28 @@ fn resuming_where_there_is_nothing_to_do() {
     runs.train("other", &["--resume"]).with(USAGE).says(&["is no run's folder"]);
 }
 
+/// Where the memory has no room for a copy of the state, training waits until each checkpoint is written.
+#[test]
+fn checkpoints_without_a_copy_hold_the_same() {
+    for sets in [&[][..], &["checkpoint.incremental=true", "device.ranks=2", "embedding.placement=row-wise"]]
+    {
+        let runs = Runs::new(sets);
+        let sets = runs.sets.iter().map(String::as_str).chain(["train.max_steps=60"]);
+        let mut command = rankine();
+        command.args(["train", &runs.job, "--run-dir", &runs.place.word("run")]);
+        command.args(sets.flat_map(|set| ["--set", set])).env("RANKINE_TEST_COPY_BYTES", "0");
+        let told = Ended::of(command).with(SUCCESS);
+        told.says(&[
+            "step 25: memory holds no copy",
+            "step 50: memory holds no copy",
+            "step 50: checkpoint saved",
+        ]);
+        assert_eq!(runs.steps("run"), [25, 50]);
+        run(["ckpt", "verify", &runs.place.word("run")]).with(SUCCESS);
+        runs.comes_to_the_same("run");
+    }
+}
+
 #[test]
 fn damaged_checkpoints_are_passed_over() {
     let runs = Runs::new(&[]);
