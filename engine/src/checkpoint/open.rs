@@ -410,3 +410,35 @@ impl Manifest {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows that are in both must be read; where rows take turns, or end before others begin, none need be.
+    #[test]
+    fn pieces_with_a_row_in_common_may_meet() {
+        let each = |first| (1..4).flat_map(move |step| (0..4).map(move |count| (first, step, count)));
+        let all: Vec<(u64, u64, u64)> = (0..5).flat_map(each).collect();
+        let rows = |(first, step, count)| (0..count).map(move |number| first + step * number);
+        for &one in &all {
+            for &other in &all {
+                let (first, step, count) = other;
+                let set = RowSet::Every { first, step, count };
+                let common = rows(one).any(|row| rows(other).any(|own| own == row));
+                let (first, step, count) = one;
+                let saved = SavedRows::Every { first, step, count };
+                assert!(may_meet((saved, None), &set) || !common, "{one:?} and {other:?}");
+                let ends = rows(one).next().zip(rows(one).next_back());
+                let listed = SavedRows::Listed { count };
+                assert!(may_meet((listed, ends), &set) || !common, "{one:?} and {other:?}");
+            }
+        }
+        let every = |first, step, count| SavedRows::Every { first, step, count };
+        let own = RowSet::Every { first: 1, step: 2, count: 3 };
+        for apart in [every(0, 2, 9), every(6, 1, 5), every(0, 1, 1), every(1, 2, 0)] {
+            assert!(!may_meet((apart, None), &own), "{apart:?}");
+        }
+        assert!(!may_meet((SavedRows::Listed { count: 2 }, Some((6, 9))), &own));
+    }
+}

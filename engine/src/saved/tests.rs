@@ -4,6 +4,7 @@ use std::num::NonZero;
 
 use rankine_embedding::{Dtype, Optimizer, Pooling};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::schema::{DenseFunction, DenseTransform};
 use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, Part, Samples, Stop};
@@ -114,6 +115,90 @@ fn every_kind_comes_back_and_predicts_the_same() {
             assert!(tensors.tensor(name).is_ok(), "{interaction:?} has no {name}");
         }
     }
+}
+
+/// Weights that are written and read in several runs come back, whatever the runs they were told in.
+#[test]
+fn what_takes_several_runs_comes_back() {
+    let place = TempDir::new().unwrap();
+    let (dataset, _) = dataset(&place);
+    let mut spec = spec(Interaction::Concat, true);
+    // 4.8, 2.4 and 2.4 MB in runs of 1 MiB, none of which ends with a table.
+    spec.tables.iter_mut().for_each(|table| table.rows = 300_001);
+    let model = CpuModel::initialized(spec.clone(), &TrainingRules::sgd(&spec, 0.5), 3);
+    let dir = place.path().join("model");
+    save_of(&dataset, &dir, &model).unwrap();
+    let told = |model: &CpuModel| {
+        let mut all = Vec::new();
+        let told = model.try_for_each_run(&mut |run| {
+            all.extend(run.iter().map(|weight| weight.to_bits()));
+            Ok(())
+        });
+        told.unwrap();
+        all
+    };
+    let expected = told(&model);
+    assert_eq!(expected.len() as u64, spec.dense_parameters() as u64 + spec.embedding_parameters());
+    let read = SavedModel::verify(&dir).unwrap().load(&dir).unwrap();
+    assert!(told(&read) == expected, "what was read is not what was saved");
+    assert!(told(&scoring_model(&model).unwrap()) == expected, "a copy has other weights");
+}
+
+/// Of rows of 16 MiB, four make 64.
+#[test]
+fn rows_are_visited_once_and_in_order() {
+    let table = |rows| TableSpec { name: "T".into(), rows, dim: 1 << 22, dtype: Dtype::Fp32 };
+    for (rows, expected) in [(10, vec![(0, 4), (4, 8), (8, 10)]), (4, vec![(0, 4)]), (1, vec![(0, 1)])] {
+        let mut found = Vec::new();
+        let visited = for_each_run(&table(rows), |rows, weights| {
+            assert_eq!(weights.len() as u64, (rows.end - rows.start) << 22);
+            found.push((rows.start, rows.end));
+            Ok(())
+        });
+        visited.unwrap();
+        assert_eq!(found, expected);
+    }
+}
+
+/// A model is one of columns: of a dataset with others it says nothing.
+#[test]
+fn columns_that_differ_in_anything_are_refused() {
+    let place = TempDir::new().unwrap();
+    let (dataset, _) = dataset(&place);
+    let own = Columns::of(&dataset);
+    own.check(&dataset).unwrap();
+    type Change = fn(&mut Columns);
+    let cases: [(&str, Change); 7] = [
+        ("it has the columns", |columns| columns.schema.labels[0].name = "other".into()),
+        ("it has the columns", |columns| columns.schema.dense[1].name = "other".into()),
+        ("it has the columns", |columns| columns.schema.categorical[2].name = "other".into()),
+        ("column I3 holds", |columns| {
+            columns.schema.dense[2].transform = DenseTransform::plain(DenseFunction::SignedLog1p)
+        }),
+        ("column C2 has 7 rows", |columns| columns.schema.categorical[1].rows += 1),
+        ("column C3 has 11 rows", |columns| columns.schema.categorical[2].shares = Some("C1".into())),
+        ("is not the one that the model was trained with", |columns| {
+            let (name, bytes, xxh3) = ("vocabulary/C1.tsv".into(), 1, Checksum(1));
+            columns.vocabularies.push(FileManifest { name, bytes, xxh3 });
+        }),
+    ];
+    for (words, change) in cases {
+        let mut other = own.clone();
+        change(&mut other);
+        let error = other.check(&dataset).unwrap_err().to_string();
+        assert!(error.contains("does not fit the model") && error.contains(words), "{error}");
+    }
+}
+
+#[test]
+fn features_of_other_columns_are_refused() {
+    let place = TempDir::new().unwrap();
+    let (dir, ..) = saved(spec(Interaction::Concat, true), &place);
+    let mut content = content_of(&dir);
+    content["spec"]["features"][1]["column"] = "other".into();
+    reseal(&dir, &content);
+    let error = SavedModel::open(&dir).unwrap_err().to_string();
+    assert!(error.contains("its features are not the categorical columns"), "{error}");
 }
 
 #[test]

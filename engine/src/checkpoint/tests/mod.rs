@@ -20,6 +20,7 @@ use super::*;
 use crate::cpu::CpuModel;
 use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 
+mod parts;
 mod simulated;
 
 const ROWS: [u64; 3] = [50, 7, 400];
@@ -261,6 +262,10 @@ impl Course {
     fn check(&self, files: &Arc<dyn Files>, published: &[u64], what: &str) {
         let (found, skipped) = latest(files, Path::new(DIR)).unwrap();
         assert!(skipped.is_empty(), "{what}: {skipped:?}");
+        for (step, path) in list(&**files, Path::new(DIR)).unwrap() {
+            let verified = Checkpoint::open(files, &path).and_then(|checkpoint| checkpoint.verify());
+            verified.unwrap_or_else(|error| panic!("{what}: step {step}: {error}"));
+        }
         let last = published.last().copied().unwrap_or(0);
         let Some(checkpoint) = found else {
             assert_eq!(last, 0, "{what}: step {last} was told to be there, and is gone");
