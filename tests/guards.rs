@@ -140,6 +140,25 @@ fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
     assert!(weights(&place, "run") == weights(&place, "whole"));
 }
 
+/// Of many skipped steps the first ten are reported, and then each that doubles their number.
+#[test]
+fn many_skipped_steps_are_reported_ever_more_rarely() {
+    let place = Place::new();
+    let job = raw_job(&place);
+    let mut bytes = records(20 * BATCH, 1);
+    spoil(&mut bytes, 2..=19);
+    place.file("train.bin", bytes);
+    let sets = ["guard.non_finite=skip", "guard.skipped_in_a_row_max=18"];
+    let told = train(&place, &job, "run", &sets).with(SUCCESS).stderr;
+    let reported = told.lines().filter_map(|line| {
+        let (_, step) = line.split_once("step ")?;
+        step.split_once(" is skipped: ")?.0.parse::<u64>().ok()
+    });
+    // The sixteenth is of step 17.
+    assert_eq!(reported.collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 17], "{told}");
+    assert_eq!(summary(&place, "run")["train"]["non_finite_steps"], 18);
+}
+
 #[test]
 fn a_training_in_which_nothing_was_learnt_fails() {
     let place = Place::new();

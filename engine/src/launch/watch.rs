@@ -531,4 +531,86 @@ mod tests {
         assert!((1079.0..1080.0).contains(&seconds), "{seconds}");
         assert!(words.contains("has not been heard of for 40 s"), "{words}");
     }
+
+    fn send(other: &mut Wire, kind: Kind, value: &impl Serialize) {
+        let bytes = serde_json::to_vec(value).unwrap();
+        other.send(&Message { kind, round: 0, bytes }).unwrap();
+    }
+
+    fn failed(rank: usize, follows: bool) -> Failure {
+        Failure { rank, words: format!("rank {rank} failed"), follows }
+    }
+
+    /// A rank that only misses another one gets no verdict while that one may still report.
+    #[test]
+    fn the_cause_goes_before_what_follows_from_it() {
+        let (mut watcher, mut others, start) = watcher(3);
+        send(&mut others[0], Kind::Failed, &failed(1, true));
+        assert_eq!(looks(&mut watcher, start, 0.0, 2.0), None);
+        send(&mut others[1], Kind::Failed, &failed(2, false));
+        let (_, words) = looks(&mut watcher, start, 2.0, 2.5).expect("all is known");
+        assert_eq!(words, "rank 2 failed");
+    }
+
+    #[test]
+    fn what_follows_from_nothing_known_is_told_after_the_grace() {
+        let (mut watcher, mut others, start) = watcher(3);
+        send(&mut others[0], Kind::Failed, &failed(1, true));
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("it is told");
+        assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
+        // A rank is told at once of a failure that is known.
+        let [first, mut other] = pair();
+        let lines = vec![Line::new(0, first).unwrap()];
+        let mut watcher = Watcher::new(1, PATIENCE, Arc::default(), lines);
+        let start = watcher.now;
+        send(&mut other, Kind::Failed, &failed(2, false));
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("it is told");
+        assert!(seconds < 0.2 && words == "rank 2 failed", "{seconds}: {words}");
+    }
+
+    /// Only a rank that goes by small steps and waits for nobody can stand still; of several, the longest one counts.
+    #[test]
+    fn whoever_waits_or_prepares_is_not_at_a_standstill() {
+        let (mut alone, _, start) = watcher(1);
+        alone.shared.state().activity.phase = Phase::Preparing;
+        assert_eq!(looks(&mut alone, start, 0.0, 400.0), None);
+        alone.shared.state().activity.phase = Phase::Training;
+        alone.shared.state().activity.waits_for = Some("the dataset".to_owned());
+        assert_eq!(looks(&mut alone, start, 400.0, 800.0), None);
+        alone.shared.state().activity.waits_for = None;
+        assert!(looks(&mut alone, start, 800.0, 800.1).is_some());
+
+        let (mut watcher, mut others, start) = watcher(2);
+        let mut activity = Activity { phase: Phase::Training, signs: 1, ..Activity::default() };
+        for seconds in (0..300).step_by(10).map(f64::from) {
+            // Rank 1 lives, and does something for 100 s; rank 0 for 200 s.
+            activity.signs += u64::from(seconds < 100.0);
+            watcher.shared.state().activity.signs += u64::from(seconds < 200.0);
+            send(&mut others[0], Kind::Alive, &activity);
+            assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+        }
+        for seconds in (300..390).step_by(10).map(f64::from) {
+            send(&mut others[0], Kind::Alive, &activity);
+            assert_eq!(looks(&mut watcher, start, seconds, seconds + 9.9), None);
+        }
+        send(&mut others[0], Kind::Alive, &activity);
+        let (seconds, words) = looks(&mut watcher, start, 390.0, 400.0).expect("it stands still");
+        assert!(
+            (390.0..391.0).contains(&seconds) && words.starts_with("rank 1 has made no progress"),
+            "{words}"
+        );
+    }
+
+    /// Who is done need not be heard of; who ends without a word is lost at once.
+    #[test]
+    fn the_end_of_a_rank_is_told_from_its_loss() {
+        let (mut watcher, mut others, start) = watcher(2);
+        watcher.shared.state().activity.phase = Phase::Preparing;
+        send(&mut others[0], Kind::Done, &());
+        assert_eq!(looks(&mut watcher, start, 0.0, 100.0), None);
+        let (mut watcher, others, start) = self::watcher(2);
+        drop(others);
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("the loss is found");
+        assert!(seconds < 0.2 && words.starts_with("rank 1 ended without a word"), "{words}");
+    }
 }
