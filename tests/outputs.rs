@@ -435,7 +435,12 @@ fn a_training_makes_its_files_durable_in_time() {
             Call::Sync(path) if path == log => synced = fs::read_to_string(&log).unwrap(),
             Call::Rename { to } if to == summary => {
                 assert!(run.join("model/model.json").exists(), "the summary comes before the model");
+                assert!(run.join("trained.json").exists(), "the summary comes before what it is of");
                 assert_eq!(synced, fs::read_to_string(&log).unwrap(), "the log was not synced");
+            }
+            Call::Rename { to } if to.ends_with("finished-step-6/summary.json") => {
+                // Without a summary the model would be taken for one that was not completed, and removed.
+                assert!(to.with_file_name("model").exists(), "the summary is moved before the model");
             }
             Call::Rename { to } => {
                 let name = to.file_name().unwrap().to_str().unwrap();

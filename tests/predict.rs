@@ -3,8 +3,10 @@
 use std::cmp::Ordering;
 use std::fs;
 
+use rankine::saved::SavedModel;
 use rankine_reader::convert::RowFormat;
 use rankine_reader::sealed;
+use safetensors::SafeTensors;
 use support::films::{CSV_SCHEMA, csv_rows};
 use support::{
     BAD_DATA, Ended, Place, SHAPE, SUCCESS, USAGE, criteo_rows, generate, job, json_file, json_lines,
@@ -283,6 +285,20 @@ fn bad_rows_end_a_prediction_or_leave_their_number_free() {
     }
 }
 
+/// The first ten bad rows are named, and all are counted.
+#[test]
+fn many_bad_rows_are_counted_and_ten_of_them_named() {
+    let trained = Trained::new(&[]);
+    let mut rows = trained.rows[TRAIN..].to_vec();
+    (0..12).for_each(|bad| rows[100 * bad] = "1\ttoo few".into());
+    let ended =
+        trained.predict("out.csv", &[&trained.raw("bad.tsv", &rows), "--on-bad", "skip"]).with(SUCCESS);
+    let named: Vec<_> = ended.stderr.lines().filter(|line| line.contains("left out: ")).collect();
+    assert!(named.len() == 10 && named[9].contains("bad.tsv line 901: 2 fields"), "{named:#?}");
+    let told = ended.json();
+    assert_eq!((&told["bad"], &told["predicted"]), (&12.into(), &(EVAL - 12).into()));
+}
+
 #[test]
 fn unknown_categories_are_scored_refused_or_left_out() {
     let trained = Trained::new(&["--min-count", "1"]);
@@ -392,6 +408,31 @@ categorical = [
     predict(&[&new, "--unknown", "fail"]).with(BAD_DATA).says(&words);
 }
 
+/// Weights that are no numbers, sealed as if they had been saved so: nothing is published, and nothing judged.
+#[test]
+fn predictions_that_are_no_numbers_are_refused() {
+    let trained = Trained::new(&[]);
+    let path = trained.place.path("run/model/model.safetensors");
+    let mut weights = fs::read(&path).unwrap();
+    let at = {
+        let tensors = SafeTensors::deserialize(&weights).unwrap();
+        tensors.tensor("top.1.bias").unwrap().data().as_ptr().addr() - weights.as_ptr().addr()
+    };
+    weights[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    fs::write(&path, &weights).unwrap();
+    let path = trained.place.path("run/model/model.json");
+    let envelope = json_file(&path);
+    let mut content = envelope["content"].clone();
+    content["weights"]["xxh3"] = serde_json::to_value(sealed::Checksum::of(&weights)).unwrap();
+    let version = envelope["format"].as_u64().unwrap() as u32;
+    fs::write(&path, sealed::to_json("rankine model", version, &content)).unwrap();
+    let ended = trained.predict("out.csv", &["--data", &trained.data]).with(support::FAILED);
+    ended.says(&["the prediction of row 1 is not a number"]);
+    assert!(!trained.place.path("out.csv").exists());
+    let judged = run(["eval", "--run", &trained.run_dir, "--data", &trained.data]).with(support::FAILED);
+    judged.says(&["predictions on", "are not numbers"]);
+}
+
 #[test]
 fn rows_of_which_none_is_good_are_refused() {
     let trained = Trained::new(&[]);
@@ -466,6 +507,8 @@ fn what_cannot_be_scored_is_explained() {
     text.truncate(text.len() - 1);
     fs::write(&path, text).unwrap();
     trained.predict("out.csv", &[&log]).with(BAD_DATA).says(&["C5.tsv is damaged", "checksum"]);
+    let error = SavedModel::verify(&trained.place.path("run/model")).unwrap_err().to_string();
+    assert!(error.contains("C5.tsv is damaged"), "{error}");
 
     let place = Place::new();
     let data = generate(&place, SHAPE, 1000, 300);

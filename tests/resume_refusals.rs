@@ -396,9 +396,14 @@ fn a_finished_run_is_compared_with_the_job() {
     // What changes neither the model nor what it scores may differ, and the data may lie elsewhere.
     fs::rename(runs.place.path("data"), runs.place.path("moved")).unwrap();
     let moved = data("moved");
-    for set in
-        [&moved, "train.log_every_steps=7", "reader.mode='pread'", "device.threads=1", "checkpoint.keep=9"]
-    {
+    for set in [
+        &moved,
+        "train.log_every_steps=7",
+        "eval.every_steps=20",
+        "reader.mode='pread'",
+        "device.threads=1",
+        "checkpoint.keep=9",
+    ] {
         let before = listing(&runs.place.path("whole"));
         let sets = ["--set", &moved, "--set", set];
         let told = runs.train("whole", &[&sets[..], &["--resume"]].concat()).with(SUCCESS);

@@ -2,15 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "what prepares a test may end it")]
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rankine::checkpoint::{Checkpoint, Disk, Files, list};
+use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
-use rankine::launch::{Patience, ProcessGroup};
+use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
+use rankine::saved::open_checkpoint;
 use rankine::training::{
     Event, Observer, Progress, RunDir, Start, Stop, Stopped, Summary, TrainError, TrainOptions, train,
 };
@@ -38,8 +40,8 @@ struct Seen {
     steps: Vec<Progress>,
     reports: Vec<Progress>,
     evaluations: Vec<(u64, f64)>,
-    /// With the time when each was there.
-    checkpoints: Vec<(u64, Instant)>,
+    /// With their bytes, and the time when each was there.
+    checkpoints: Vec<(u64, u64, Instant)>,
 }
 
 /// Sees what happens, and does something at each event.
@@ -57,7 +59,7 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Watcher<F> {
                 let auc = EvalMetrics::from(heads).first.unwrap().auc.unwrap();
                 seen.evaluations.push((step, auc));
             }
-            Event::Checkpointed { step, .. } => seen.checkpoints.push((step, Instant::now())),
+            Event::Checkpointed { step, bytes, .. } => seen.checkpoints.push((step, bytes, Instant::now())),
             _ => {}
         }
     }
@@ -65,8 +67,12 @@ impl<F: FnMut(&Event<'_>) + Send> Observer for Watcher<F> {
 
 impl Runs {
     fn new() -> Self {
+        Self::of(SHAPE)
+    }
+
+    fn of(shape: &str) -> Self {
         let place = Place::new();
-        generate(&place, SHAPE, SAMPLES, EVAL_SAMPLES);
+        generate(&place, shape, SAMPLES, EVAL_SAMPLES);
         let text = format!(
             "\
 name = \"small\"
@@ -319,7 +325,7 @@ fn checkpoints_are_taken_by_the_clock() {
         }
     });
     assert!(matches!(ended, Err(TrainError::Interrupted { .. })));
-    let times: Vec<_> = seen.checkpoints.iter().map(|(_, time)| *time - began).collect();
+    let times: Vec<_> = seen.checkpoints.iter().map(|(_, _, time)| *time - began).collect();
     assert!(times.len() >= 2 && times[0] >= PERIOD && times[1] >= 2 * PERIOD, "{times:?}");
     assert!(times[1] < 20 * PERIOD, "{times:?}");
     assert!(seen.checkpoints[0].0 < seen.checkpoints[1].0);
@@ -331,7 +337,7 @@ fn some_checkpoints_are_whole_and_the_last_ones_stay() {
     let every = ["train.epochs=2", "train.max_steps=18", "checkpoint.every_steps=2"];
     let saved = |name: &str, sets: &[&str]| {
         let (seen, _) = runs.train(name, &[&every[..], sets].concat());
-        let steps: Vec<_> = seen.checkpoints.iter().map(|(step, _)| *step).collect();
+        let steps: Vec<_> = seen.checkpoints.iter().map(|(step, ..)| *step).collect();
         assert_eq!(steps, [2, 4, 6, 8, 10, 12, 14, 16, 18], "{name}");
         runs.checkpoints(name)
     };
@@ -353,6 +359,171 @@ fn some_checkpoints_are_whole_and_the_last_ones_stay() {
     let sets = [&every[..], &[all, incremental, "checkpoint.full_every=3", "train.max_steps=22"]].concat();
     runs.resume("thirds", &sets);
     assert_eq!(runs.checkpoints("thirds")[9..], [(20, None), (22, Some(20))]);
+    // What an earlier process saved is known, too: step 2 stays for step 6.
+    let sets = ["checkpoint.every_steps=2", incremental, "checkpoint.keep=2"];
+    runs.train("earlier", &[&sets[..], &["train.max_steps=6"]].concat());
+    assert_eq!(runs.checkpoints("earlier"), [(2, None), (4, Some(2)), (6, Some(2))]);
+    runs.resume("earlier", &[&sets[..], &["train.max_steps=8"]].concat());
+    assert_eq!(runs.checkpoints("earlier"), [(2, None), (6, Some(2)), (8, None)]);
+}
+
+/// An addition holds all rows that were updated since the whole one, those of the additions between them too. Few steps
+/// leave most rows of a large table alone.
+#[test]
+fn additions_hold_the_rows_of_those_before_them() {
+    let runs = Runs::of("name = \"large\"\ndense = 4\nrows = [3000, 40]\n");
+    runs.train("whole", &["train.max_steps=9"]);
+    let sets = ["checkpoint.every_steps=2", "checkpoint.incremental=true"];
+    runs.train("parts", &[&sets[..], &["train.max_steps=6"]].concat());
+    assert_eq!(runs.checkpoints("parts"), [(2, None), (4, Some(2)), (6, Some(2))]);
+    let (seen, _) = runs.resume("parts", &[&sets[..], &["train.max_steps=9"]].concat());
+    assert_eq!(seen.steps[0].step, 7);
+    assert!(weights(&runs.place, "parts") == weights(&runs.place, "whole"));
+}
+
+/// A training that is asked to stop saves what was not saved, and says where it goes on.
+#[test]
+fn a_stop_leaves_one_checkpoint_of_its_step() {
+    let runs = Runs::new();
+    runs.train("whole", &["train.epochs=2"]);
+    for (every, expected) in [(5, &[5][..]), (3, &[3, 5]), (100, &[5])] {
+        let (name, every) = (format!("every-{every}"), format!("checkpoint.every_steps={every}"));
+        let (sets, stop) = (["train.epochs=2", &every], Stop::default());
+        let options = TrainOptions { stop: Some(&stop), ..TrainOptions::default() };
+        let (seen, ended) = runs.try_train(&name, &sets, options, |event| {
+            if matches!(event, Event::Step(Progress { step: 5, .. })) {
+                stop.ask();
+            }
+        });
+        let Err(TrainError::Interrupted { step: 5, run, .. }) = ended else { panic!("{ended:?}") };
+        assert_eq!(run, runs.path(&name));
+        assert_eq!(seen.checkpoints.iter().map(|(step, ..)| *step).collect::<Vec<_>>(), expected);
+        for (step, bytes, _) in seen.checkpoints {
+            let files = support::files_below(&RunDir::checkpoints_path(&run).join(format!("step-{step}")));
+            let lengths = files.iter().map(|path| std::fs::metadata(path).unwrap().len());
+            assert_eq!(bytes, lengths.sum::<u64>());
+        }
+        let saved = RunDir::checkpoints_path(&run).join("step-5");
+        let saved = open_checkpoint(&saved).unwrap().manifest().train.clone();
+        let (seen, summary) = runs.resume(&name, &sets);
+        assert_eq!(seen.steps[0].step, 6);
+        // Times go on from those of the checkpoint.
+        let waited = summary.train.reader_wait_share * summary.train.seconds;
+        assert!(0.0 < saved.waited_seconds && saved.waited_seconds < waited, "{saved:?}, then {waited} s");
+        assert!(saved.waited_seconds < saved.seconds && saved.seconds < summary.train.seconds, "{saved:?}");
+        assert!(weights(&runs.place, &name) == weights(&runs.place, "whole"));
+    }
+}
+
+/// A disk on which it takes long until a checkpoint has its name.
+#[derive(Debug)]
+struct Slow(Duration);
+
+impl Files for Slow {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.create_dir(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Box<dyn Output>> {
+        Disk.create(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.sync_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        thread::sleep(self.0);
+        Disk.rename(from, to)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.remove_dir(path)
+    }
+
+    fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        Disk.names(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Box<dyn Input>> {
+        Disk.open(path)
+    }
+
+    fn tree_bytes(&self, path: &Path) -> io::Result<u64> {
+        Disk.tree_bytes(path)
+    }
+}
+
+/// The watch hears that a slow checkpoint is being written, and what training waits for it counts as training.
+#[test]
+fn waiting_for_a_checkpoint_is_no_standstill_and_takes_time() {
+    const RENAME: Duration = Duration::from_secs(2);
+    let patience = Patience {
+        silence: Duration::from_secs(60),
+        standstill: Duration::from_millis(1300),
+        grace: Duration::from_millis(50),
+    };
+    let runs = Runs::new();
+    let said = Arc::<Mutex<Option<String>>>::default();
+    let end = {
+        let said = Arc::clone(&said);
+        move |failure: &Failure, _: &Activity| *said.lock().unwrap() = Some(failure.words.clone())
+    };
+    let processes = ProcessGroup::watched_alone(patience, end).unwrap();
+    let files: Arc<dyn Files> = Arc::new(Slow(RENAME));
+    let options =
+        TrainOptions { processes: Some(&processes), files: Some(&files), ..TrainOptions::default() };
+    // The second one waits for the first.
+    let sets = ["train.max_steps=2", "checkpoint.every_steps=1"];
+    let (seen, summary) = runs.try_train("run", &sets, options, |_| ());
+    let train = summary.unwrap().train;
+    processes.finish();
+    assert_eq!(*said.lock().unwrap(), None);
+    assert_eq!(seen.checkpoints.len(), 2);
+    assert!(train.seconds > 0.95 * RENAME.as_secs_f64(), "{train:?}");
+}
+
+#[test]
+fn the_summary_says_what_was_trained() {
+    let runs = Runs::new();
+    let sets = ["device.threads=3", "seed=5", "train.epochs=2", "train.max_steps=12", "reader.mode=pread"];
+    let (_, summary) = runs.train("run", &sets);
+    let Summary { name, seed, version, data, model, device, exchange, train, eval } = summary;
+    assert_eq!((&*name, seed, &*version), ("small", 5, env!("CARGO_PKG_VERSION")));
+    assert_eq!((data.dir, data.raw), (Some(runs.place.word("data")), vec![]));
+    assert_eq!((data.train_samples, data.eval_samples, &*data.reader), (SAMPLES, EVAL_SAMPLES, "pread"));
+    // 4-16-4, 25-16-1 with biases; 113 rows of 4.
+    assert_eq!((&*model.kind, model.dense_parameters, model.embedding_parameters), ("dlrm", 581, 452));
+    assert_eq!((&*device.kind, device.precision, device.threads), ("cpu", None, 3));
+    assert_eq!((device.ranks, device.nodes, exchange), (1, 1, None));
+    assert_eq!((train.skipped_steps, train.non_finite_steps, train.ids_out_of_range.len()), (None, 0, 0));
+    // Each is two or three rounded operations away from the other.
+    let is = |found: f64, expected: f64| (found - expected).abs() <= 4.0 * f64::EPSILON * expected;
+    assert!(train.seconds > 0.0 && is(train.ms_per_iteration, train.seconds * 1e3 / 12.0), "{train:?}");
+    assert!(is(train.samples_per_second, 1101.0 / train.seconds), "{train:?}");
+    // Computing takes longer than a hundredth of waiting for the reader.
+    assert!(train.reader_wait_share > 0.0 && train.reader_wait_share < 0.99, "{train:?}");
+    let eval = eval.unwrap();
+    assert_eq!(eval.metrics.first.unwrap().samples, EVAL_SAMPLES);
+    assert!(eval.seconds > 0.0 && eval.auc_achievable.is_some());
+}
+
+/// Sums over ranks are as many bytes in each iteration, before a resume and behind it.
+#[test]
+fn exchanged_bytes_are_those_of_an_iteration() {
+    let runs = Runs::new();
+    for (nodes, within) in [("device.nodes=1", true), ("device.nodes=2", false)] {
+        let sets = ["device.ranks=2", nodes, "embedding.placement=row-wise", "checkpoint.every_steps=4"];
+        let (whole, resumed) = (format!("whole-{within}"), format!("resumed-{within}"));
+        let (_, summary) = runs.train(&whole, &[&sets[..], &["train.max_steps=10"]].concat());
+        let expected = summary.exchange.unwrap().reduced_bytes;
+        let (used, unused) = (expected.within_nodes, expected.between_nodes);
+        let (used, unused) = if within { (used, unused) } else { (unused, used) };
+        assert!(used > 0.0 && unused == 0.0, "{expected:?}");
+        runs.train(&resumed, &[&sets[..], &["train.max_steps=4"]].concat());
+        let (_, summary) = runs.resume(&resumed, &[&sets[..], &["train.max_steps=10"]].concat());
+        assert_eq!(summary.exchange.unwrap().reduced_bytes, expected);
+    }
 }
 
 /// What the watch over a training says of an evaluation that hangs, where it begins and in the middle.
@@ -360,7 +531,7 @@ fn some_checkpoints_are_whole_and_the_last_ones_stay() {
 fn an_evaluation_that_hangs_is_called_one() {
     let patience = Patience {
         silence: Duration::from_secs(60),
-        standstill: Duration::from_millis(300),
+        standstill: Duration::from_millis(800),
         grace: Duration::from_millis(50),
     };
     let runs = Runs::new();
@@ -369,7 +540,7 @@ fn an_evaluation_that_hangs_is_called_one() {
         let (stalled, said) = (Arc::<Mutex<Option<Stalled>>>::default(), Arc::<Mutex<String>>::default());
         let end = {
             let (stalled, said) = (Arc::clone(&stalled), Arc::clone(&said));
-            move |failure: &rankine::launch::Failure, _: &rankine::launch::Activity| {
+            move |failure: &Failure, _: &Activity| {
                 said.lock().unwrap().clone_from(&failure.words);
                 *stalled.lock().unwrap() = None;
             }
@@ -382,7 +553,7 @@ fn an_evaluation_that_hangs_is_called_one() {
                 *stalled.lock().unwrap() = Stalled::new(&eval);
                 has_leases = stalled.lock().unwrap().is_some();
             }
-            Event::Evaluating { samples: 200, .. } if !begins => thread::sleep(Duration::from_millis(900)),
+            Event::Evaluating { samples: 200, .. } if !begins => thread::sleep(Duration::from_secs(2)),
             _ => {}
         });
         trained.unwrap();
@@ -391,7 +562,7 @@ fn an_evaluation_that_hangs_is_called_one() {
             continue;
         }
         let said = said.lock().unwrap();
-        let expected = "rank 0 has made no progress for 0 s in an evaluation, at step 11: it hangs";
+        let expected = "rank 0 has made no progress for 1 s in an evaluation, at step 11: it hangs";
         assert!(said.starts_with(expected), "{said}");
     }
 }

@@ -190,9 +190,11 @@ pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option
 
 #[cfg(test)]
 mod tests {
-    use rankine_embedding::{Dtype, TableSpec};
+    use rankine_embedding::{Dtype, Optimizer, Pooling, TableSpec, UpdateRule};
+    use rankine_reader::dataset::FileManifest;
 
     use super::*;
+    use crate::model::{FeatureSpec, HeadSpec, Interaction};
 
     fn table(name: &str, rows: u64) -> TableSpec {
         TableSpec { name: name.into(), rows, dim: 4, dtype: Dtype::Fp32 }
@@ -206,5 +208,78 @@ mod tests {
         assert_eq!(told, "tables.1.rows is 5, and was 4");
         let (one, other) = (serde_json::json!({ "a": [1] }), serde_json::json!({ "a": [1, 2] }));
         assert_eq!(first_difference("", &one, &other).unwrap(), "a is [1,2], and was [1]");
+    }
+
+    fn trained() -> Trained {
+        let spec = ModelSpec {
+            dense_columns: 3,
+            bottom_mlp: vec![4],
+            interaction: Interaction::Concat,
+            wide: false,
+            top_mlp: vec![8],
+            heads: vec![HeadSpec { label: "label".into(), label_number: 0, weight: 1.0 }],
+            tables: vec![table("a", 3)],
+            features: vec![FeatureSpec { column: "a".into(), table: 0, pooling: Pooling::Sum }],
+        };
+        let rules = TrainingRules::sgd(&spec, 0.5);
+        Trained {
+            version: "1".into(),
+            seed: 1,
+            order: OrderState { shuffle: true, window_blocks: 4 },
+            data: DataIdentity {
+                samples: 10,
+                block_samples: 5,
+                schema: Checksum(1),
+                blocks: Checksum(2),
+                vocabularies: Vec::new(),
+                raw: Vec::new(),
+            },
+            eval: None,
+            dense: RuleState::of(&rules.dense),
+            tables: TableState::all(&spec, &rules),
+            spec,
+        }
+    }
+
+    #[test]
+    fn whatever_may_not_change_is_compared() {
+        fn momentum() -> RuleState {
+            let rule = UpdateRule::Momentum { momentum: 0.5, nesterov: false };
+            RuleState::of(&Optimizer { rule, ..Optimizer::sgd(0.5) })
+        }
+        type Change = fn(&mut Trained);
+        let cases: [(&str, Change); 12] = [
+            ("part has other columns", |own| own.data.schema = Checksum(9)),
+            ("part has other vocabularies", |own| {
+                let (name, bytes, xxh3) = ("vocabulary/a.tsv".into(), 1, Checksum(1));
+                own.data.vocabularies.push(FileManifest { name, bytes, xxh3 });
+            }),
+            ("part has 11 samples, and had 10", |own| own.data.samples = 11),
+            ("part has other samples", |own| own.data.block_samples = 4),
+            ("part has other samples", |own| own.data.blocks = Checksum(9)),
+            ("seed is 2, and was 1", |own| own.seed = 2),
+            ("train.shuffle was true and train.shuffle_window_blocks 4", |own| own.order.shuffle = false),
+            ("train.shuffle was true and train.shuffle_window_blocks 4", |own| own.order.window_blocks = 5),
+            ("top_mlp.0 is 9, and was 8", |own| own.spec.top_mlp = vec![9]),
+            ("tables.0.rows is 4, and was 3", |own| own.spec.tables[0].rows = 4),
+            ("optimizer.dense.kind is \"momentum\", and was \"sgd\"", |own| own.dense = momentum()),
+            ("embedding.a learns by \"momentum\", and did by \"sgd\"", |own| {
+                own.tables[0].learns = momentum()
+            }),
+        ];
+        let saved = trained();
+        assert_eq!(saved.difference(&trained()), None);
+        for (words, change) in cases {
+            let mut own = trained();
+            change(&mut own);
+            let what = saved.difference(&own).unwrap_or_else(|| panic!("no difference: {words}"));
+            assert!(what.contains(words), "{what}");
+        }
+        // In file order, windows say nothing; and another version may go on.
+        let in_order = |window_blocks| {
+            let order = OrderState { shuffle: false, window_blocks };
+            Trained { order, version: window_blocks.to_string(), ..trained() }
+        };
+        assert_eq!(in_order(1).difference(&in_order(2)), None);
     }
 }

@@ -365,6 +365,20 @@ mod tests {
         assert_eq!(of(40_000_000), (8192, Some(16)));
         assert_eq!(of(4_195_197_692), (65_536, Some(128)));
         assert_eq!(Starter::new(&schema, data, None, 1, 0).name(), "clicks");
+        // The factorization machine takes half, and memory may take smaller ones.
+        let dims = |kind| Starter::new(&schema, data, kind, 12_000, 0).dims().collect::<Vec<_>>();
+        assert_eq!((dims(None), dims(Some("deepfm"))), (vec![16, 8, 4], vec![8, 4]));
+        // 12,000 samples are 94 steps of 128, of which a twentieth is 4.7 and a tenth 9.4.
+        let text = Starter::new(&schema, data, None, 12_000, 500).text(16);
+        let lines = [
+            "batch_size = 128                # 94 steps an epoch\n",
+            "# warmup_steps = 5\n# decay_steps = 89\n",
+            "every_steps = 9 ",
+            "12000 samples to train on and 500 to evaluate with, 3 dense columns,\n# 4 categorical ones with 4000 rows",
+        ];
+        lines.iter().for_each(|line| assert!(text.contains(line), "{line}: {text}"));
+        let none = Starter::new(&schema, data, None, 12_000, 0).text(16);
+        assert!(none.contains("nothing to evaluate with") && !none.contains("[eval]"), "{none}");
     }
 
     #[test]

@@ -435,6 +435,38 @@ mod tests {
         assert_eq!(rules.table_bytes(&spec), expected);
     }
 
+    /// Each number of an optimizer is a different one here, and all are exact in single precision.
+    #[test]
+    fn optimizers_keep_their_settings() {
+        let rule = |text: &str| {
+            let set = format!("optimizer.sparse={{ learning_rate = 0.5, weight_decay = 0.25, {text} }}");
+            let (_, rules) = translate(&job("", &[&set]), &schema()).unwrap();
+            let Optimizer { rule, learning_rate, weight_decay } = rules.tables[0];
+            assert_eq!((learning_rate, weight_decay), (0.5, 0.25));
+            rule
+        };
+        let (initial_accumulator, epsilon) = (0.75, 0.125);
+        let settings = "initial_accumulator = 0.75, epsilon = 0.125";
+        assert_eq!(rule("kind = 'sgd'"), UpdateRule::Sgd);
+        for nesterov in [false, true] {
+            let momentum = UpdateRule::Momentum { momentum: 0.875, nesterov };
+            assert_eq!(
+                rule(&format!("kind = 'momentum', momentum = 0.875, nesterov = {nesterov}")),
+                momentum
+            );
+        }
+        let adagrad = UpdateRule::Adagrad { initial_accumulator, epsilon };
+        assert_eq!(rule(&format!("kind = 'adagrad', {settings}")), adagrad);
+        let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator, epsilon };
+        assert_eq!(rule(&format!("kind = 'rowwise-adagrad', {settings}")), rowwise);
+        let adam = UpdateRule::Adam { beta1: 0.5, beta2: 0.75, epsilon };
+        assert_eq!(rule("kind = 'adam', beta1 = 0.5, beta2 = 0.75, epsilon = 0.125"), adam);
+        let ftrl = UpdateRule::Ftrl { beta: 2.0, l1: 0.5, l2: 0.75 };
+        assert_eq!(rule("kind = 'ftrl', beta = 2, l1 = 0.5, l2 = 0.75"), ftrl);
+        let (_, rules) = translate(&job("", &["optimizer.dense_clip_norm=0.75"]), &schema()).unwrap();
+        assert_eq!(rules.dense_clip_norm, Some(0.75));
+    }
+
     #[test]
     fn columns_of_one_vocabulary_share_a_table() {
         let mut schema = schema();
