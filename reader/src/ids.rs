@@ -187,6 +187,7 @@ mod tests {
         };
         let refused = |rules: &[OutOfRange]| IdRules::new(&schema, rules).unwrap_err().to_string();
         assert!(refused(&[]).contains("0 rules for ids, and 1 categorical"));
+        assert!(refused(&[OutOfRange::Leave; 2]).contains("2 rules for ids, and 1 categorical"));
         assert!(refused(&[OutOfRange::Row(7)]).contains("which is not below its table's"));
         assert!(IdRules::new(&schema, &[OutOfRange::Fail]).unwrap().all_fail());
     }

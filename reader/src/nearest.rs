@@ -59,6 +59,8 @@ mod tests {
             assert_eq!(nearest(word, keys), expected, "{word}");
         }
         assert_eq!(nearest("sdg", ["sgd", "adagrad"]), Some("sgd"));
+        // Of two that are near, the nearer.
+        assert_eq!(nearest("batch_siz", ["batch_sizes", "batch_size", "batch_sizing"]), Some("batch_size"));
         assert_eq!(nearest(&"x".repeat(100_000), keys), None);
     }
 }

@@ -364,7 +364,8 @@ mod tests {
     fn a_part_goes_on_in_further_files_and_is_counted_as_a_whole() {
         let dataset = testing::dataset(1000, 64);
         let (schema, train) = (&dataset.schema, &dataset.samples);
-        let eval = testing::samples_of(schema, 300, 2);
+        // The last block has a single sample.
+        let eval = testing::samples_of(schema, 257, 2);
         let block_bytes = Dataset::open(&dataset.dir()).unwrap().part(Part::Train).unwrap().blocks[0].bytes;
         let home = tempfile::tempdir().unwrap();
         let target = home.path().join("data");
@@ -376,7 +377,7 @@ mod tests {
             // Of both parts in turn, neither in whole blocks.
             for (from, to) in [(0, 100), (100, 101), (101, 1000)] {
                 writer.push(Part::Train, &train.slice(from..to)).unwrap();
-                writer.push(Part::Eval, &eval.slice(from * 3 / 10..to * 3 / 10)).unwrap();
+                writer.push(Part::Eval, &eval.slice(from * 257 / 1000..to * 257 / 1000)).unwrap();
             }
             let manifest = writer.finish(testing::origin()).unwrap();
             dir.publish().unwrap();
@@ -439,6 +440,9 @@ mod tests {
         let written = write_file(dir.path(), "a", b"12345").unwrap();
         let expected = FileManifest { name: "a".into(), bytes: 5, xxh3: Checksum(xxh3_64(b"12345")) };
         assert_eq!(written, expected);
+        let long: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
+        let written = write_file(dir.path(), "long", &long).unwrap();
+        assert_eq!((written.bytes, written.xxh3), (200_000, Checksum(xxh3_64(&long))));
         write_file(dir.path(), "a", b"").unwrap_err();
         assert_eq!(fs::read(dir.path().join("a")).unwrap(), b"12345");
     }

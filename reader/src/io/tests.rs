@@ -430,7 +430,8 @@ fn depths_out_of_bounds_are_refused() {
     for depth in [0, DEPTH_MAX + 1] {
         let ring = SlabRing::allocate(1, 4096).unwrap();
         let options = IoOptions { depth, ..IoOptions::default() };
-        assert!(Reads::open([PathBuf::from("/")], std::iter::empty(), ring, &options).is_err());
+        let error = Reads::open([PathBuf::from("/")], std::iter::empty(), ring, &options).unwrap_err();
+        assert!(error.to_string().contains(&format!("a depth of {depth} reads in flight")), "{error}");
     }
 }
 
@@ -441,7 +442,8 @@ fn what_lies_in_memory_is_copied_by_several_threads() {
     };
     let path = dir.path().join("file");
     fs::write(&path, [7; 5 * SLAB_ALIGN]).unwrap();
-    if !ladder::lies_in_memory(&fs::File::open(&path).unwrap()) {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    if !mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
         return skipped("/dev/shm is not a tmpfs");
     }
     let open = |mode| {

@@ -167,6 +167,9 @@ mod tests {
         ] {
             assert_eq!(elsewhere.life(&here), Life::Unknown, "{elsewhere:?}");
         }
+        // Seen from a container, the machine's own processes are elsewhere, too.
+        let contained = Owner { pid_namespace: "pid:[1]".into(), ..here.clone() };
+        assert_eq!(rebooted.life(&contained), Life::Unknown);
         let unnamed = Owner { machine_id: String::new(), ..rebooted };
         assert_eq!(unnamed.life(&Owner { machine_id: String::new(), ..here }), Life::Unknown);
     }

@@ -346,6 +346,10 @@ mod tests {
         fs::write(&path, [1; 100]).unwrap();
         let now = SystemTime::now();
         assert_eq!(RawContents::at(&path, now).unwrap().stamp, None);
+        let written_later = File::options().write(true).open(&path).unwrap();
+        written_later.set_modified(now + 2 * SETTLED).unwrap();
+        assert_eq!(RawContents::at(&path, now + 2 * SETTLED).unwrap().stamp, None, "written just now");
+        written_later.set_modified(now).unwrap();
         let settled = RawContents::at(&path, now + 2 * SETTLED).unwrap();
         assert!(settled.stamp.is_some());
         assert_eq!(settled.is_same(&RawContents::at(&path, now + 3 * SETTLED).unwrap()), Some(true));

@@ -165,7 +165,9 @@ fn lengths_that_do_not_suit_name_what_would() {
         "{refusal}"
     );
     assert!(refusal.contains("would suit records of the shape dlrm-dcnv2"), "{refusal}");
-    assert!(!dlrm.records_of(161).unwrap_err().contains("would suit"));
+    for bytes in [161, 912 * 7 + 1] {
+        assert!(!dlrm.records_of(bytes).unwrap_err().contains("would suit"));
+    }
     let ragged = RawFormat::new(Shape { ragged: true, ..Shape::load("dlrm").unwrap() });
     assert!(ragged.record_bytes().unwrap_err().to_string().contains("ragged"));
     let endless = RawFormat { labels: u32::MAX, ..RawFormat::new(Shape::load("dlrm").unwrap()) };

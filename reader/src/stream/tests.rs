@@ -204,6 +204,14 @@ fn damage_is_named_and_ends_the_stream() {
     assert_eq!(hit.bytes, other.bytes);
     file.write_all_at(&whole[other.offset as usize..][..other.bytes as usize], hit.offset).unwrap();
     assert!(outcome().1.contains("index lists"));
+    // The index lists it there, but the block itself says that it is another one.
+    file.write_all_at(&whole, 0).unwrap();
+    let mut swapped = part.clone();
+    swapped.blocks.swap(5, 6);
+    let stream = BatchStream::open(swapped, &options(64, Order::File, Position::default())).unwrap();
+    let outcomes: Vec<_> = stream.collect();
+    assert_eq!(outcomes.len(), 6);
+    assert!(outcomes[5].as_ref().unwrap_err().to_string().contains("of another place"));
     file.write_all_at(&whole, 0).unwrap();
 
     // Cut short after the part was opened.
