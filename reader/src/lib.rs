@@ -28,6 +28,7 @@ pub mod write;
 mod background;
 mod bits;
 mod escape;
+mod excerpt;
 mod key;
 mod nearest;
 mod ordered;
@@ -38,6 +39,7 @@ mod testing;
 
 pub use dataset::{Dataset, Part};
 pub use error::{Error, Result};
+pub use excerpt::Excerpt;
 pub use ids::{IdRules, OutOfRange};
 pub use nearest::nearest;
 pub use samples::{Bags, Samples};

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::path::PathBuf;
 
-use unicode_width::UnicodeWidthStr;
+use rankine_reader::Excerpt;
 
 use super::tree::Origin;
 
@@ -90,10 +90,12 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(source: &Source, origin: &Origin, message: String, help: Vec<String>) -> Self {
-        let excerpt = Excerpt::of(&source.text, origin);
+        // A syntax error at the very end has an empty span, too, but not the beginning's.
+        let whole = origin.span == (0..0);
+        let excerpt = (!whole).then(|| Excerpt::of(&source.text, origin.span.clone()));
         let place = match (&source.name, &excerpt) {
             (SourceName::Set, _) => format!("--set {}", source.text),
-            (SourceName::File(name), Some(at)) => format!("{name}:{}:{}", at.line_number, at.column),
+            (SourceName::File(name), Some(at)) => format!("{name}:{}:{}", at.line, at.column),
             (SourceName::File(name), None) => name.clone(),
         };
         let in_file = matches!(source.name, SourceName::File(_));
@@ -122,10 +124,9 @@ impl Display for Problem {
         let mut margin = 1;
         if let Some(excerpt) = &self.excerpt {
             // The only line of an argument has no number worth telling.
-            let number = if self.in_file { excerpt.line_number.to_string() } else { " ".into() };
+            let number = if self.in_file { excerpt.line.to_string() } else { " ".into() };
             margin = number.len();
-            write!(f, "\n{:margin$} |\n{number} | {}\n", "", excerpt.line)?;
-            write!(f, "{:margin$} | {}{}", "", excerpt.indent, "^".repeat(excerpt.carets))?;
+            write!(f, "\n{}", excerpt.with_margin(&number))?;
         }
         for help in &self.help {
             write!(f, "\n{:margin$} = {help}", "")?;
@@ -147,63 +148,4 @@ pub(super) enum SourceName {
     File(String),
     /// The argument of a `--set`.
     Set,
-}
-
-/// The line that a place is on, made fit for a terminal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Excerpt {
-    line_number: usize,
-    /// In characters; the first is 1.
-    column: usize,
-    line: String,
-    /// What stands before the carets: as wide as what stands before the place.
-    indent: String,
-    /// Columns of a terminal.
-    carets: usize,
-}
-
-/// What is shown of a line, before and behind the place.
-const BYTES_BEFORE: usize = 120;
-const BYTES_BEHIND: usize = 240;
-
-impl Excerpt {
-    /// The excerpt, unless the place is the text as a whole.
-    fn of(text: &str, origin: &Origin) -> Option<Self> {
-        let (start, end) = (origin.span.start, origin.span.end);
-        // A syntax error at the very end has an empty span that is not the whole text's.
-        if end == 0 && start == 0 {
-            return None;
-        }
-        let start = floor_char_boundary(text, start);
-        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let line_end = line_start + text[line_start..line_end].trim_end_matches('\r').len();
-        // Of a long line what is around the place.
-        let from = floor_char_boundary(text, start.saturating_sub(BYTES_BEFORE)).max(line_start);
-        let to = floor_char_boundary(text, start + BYTES_BEHIND).min(line_end).max(start);
-        let (cut_before, cut_behind) =
-            (if from > line_start { "..." } else { "" }, if to < line_end { "..." } else { "" });
-        let end = floor_char_boundary(text, end).clamp(start, to);
-        Some(Self {
-            line_number: text[..start].matches('\n').count() + 1,
-            column: text[line_start..start].chars().count() + 1,
-            line: format!("{cut_before}{}{cut_behind}", printable(&text[from..to])),
-            indent: blank(&format!("{cut_before}{}", printable(&text[from..start]))),
-            carets: printable(&text[start..end]).width().max(1),
-        })
-    }
-}
-
-/// White space that takes as many columns of a terminal as `text` does. Tabs stay, whose width depends on the place.
-fn blank(text: &str) -> String {
-    text.split('\t').map(|piece| " ".repeat(piece.width())).collect::<Vec<_>>().join("\t")
-}
-
-/// A job file may come from anywhere, and its control characters shall not reach the terminal.
-fn printable(line: &str) -> String {
-    line.chars().map(|c| if c.is_control() && c != '\t' { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-fn floor_char_boundary(text: &str, at: usize) -> usize {
-    (0..=at.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }

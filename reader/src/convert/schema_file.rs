@@ -15,6 +15,7 @@ use crate::convert::format::{CategorySource, ColumnSources, CsvFormat, LabelRule
 use crate::convert::plan::Plan;
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
 use crate::error::{Error, Result};
+use crate::excerpt::Excerpt;
 use crate::files::read_text;
 use crate::nearest;
 use crate::schema::{
@@ -187,22 +188,13 @@ impl<'de> Deserialize<'de> for Words {
 impl Text {
     /// What is wrong, the place, and the line with carets below it.
     fn problem(&self, span: Range<usize>, message: impl fmt::Display) -> Error {
-        let (text, start) = (&self.text, span.start.min(self.text.len()));
-        let line_start = text[..start].rfind('\n').map_or(0, |at| at + 1);
-        let line_end = text[start..].find('\n').map_or(text.len(), |at| start + at);
-        let number = text[..start].matches('\n').count() + 1;
-        let before = &text[line_start..start];
-        let carets = text[start..span.end.clamp(start, line_end)].chars().count().max(1);
-        let blank: String = before.chars().map(|char| if char == '\t' { '\t' } else { ' ' }).collect();
-        let margin = number.to_string().len();
+        let excerpt = Excerpt::of(&self.text, span);
         Error::Invalid(format!(
-            "{}:{number}:{}: {message}\n{:margin$} |\n{number} | {}\n{:margin$} | {blank}{}",
+            "{}:{}:{}: {message}\n{}",
             self.name,
-            before.chars().count() + 1,
-            "",
-            text[line_start..line_end].trim_end_matches('\r'),
-            "",
-            "^".repeat(carets)
+            excerpt.line,
+            excerpt.column,
+            excerpt.numbered()
         ))
     }
 }

@@ -315,7 +315,7 @@ fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
         return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
     };
     let unusable = |why: String| TrainError::Device(format!("device.tuning: {}: {why}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| unusable(error.to_string()))?;
+    let text = rankine_reader::files::read_text(path).map_err(|error| unusable(error.to_string()))?;
     let record = serde_json::from_str(&text);
     record.map(Algorithms::Recorded).map_err(|error| {
         unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
