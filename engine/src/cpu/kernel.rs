@@ -407,7 +407,7 @@ mod tests {
             (0..).zip(&mut line.0).for_each(|(lane, value)| *value = of(lane) as f32);
             line
         };
-        let x = line(&|lane| 3 * lane - 20);
+        let x = line(&|lane| 2 * lane - 17);
         let y = line(&|lane| 7 - lane * lane % 13);
         let sum = line(&|lane| lane * 5 - 31);
         let lanes = |of: &dyn Fn(f32, f32, f32) -> f32| {

@@ -242,6 +242,27 @@ fn pair() -> ModelSpec {
     }
 }
 
+/// The last batch of an epoch may leave ranks without a sample, after others that did not.
+#[test]
+fn ranks_without_samples_add_nothing() {
+    let spec = pair();
+    let rules = rules_of(&spec, UpdateRule::Sgd, UpdateRule::Sgd, false);
+    let apart = sharding(&spec, &rules, Topology::new(4, 2).unwrap(), &[(0, false, 0), (2, false, 0)], false);
+    let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
+    let mut together = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+    for (number, samples) in [40, 1, 2, 40].into_iter().enumerate() {
+        let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
+        let batch = random_batch(&spec, shape, number as u64);
+        let (expected, loss) = (alone.train_step(&batch, 1.0).loss, together.train_step(&batch, 1.0).loss);
+        assert!((loss - expected).abs() <= 1e-6 * expected, "{samples} samples: {loss} {expected}");
+        for (found, expected) in tensors(&together).iter().zip(&tensors(&alone)) {
+            let (difference, size) = distance(found, expected);
+            // A few roundings of numbers below 1, in another order.
+            assert!(difference <= 1e-6 * size.max(0.1), "{samples} samples: {difference} of {size}");
+        }
+    }
+}
+
 #[test]
 fn what_ranks_send_adds_up_over_steps() {
     let spec = pair();
