@@ -419,3 +419,31 @@ pub(super) fn shortage(input: &PlanInput<'_>, search: &Search<'_>, totals: &Load
         forced: forced.into_iter().map(|(_, name, placement)| (name, placement)).collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_counts_before_the_slowest_rank_and_that_before_the_mean() {
+        let score = |excess, slowest, mean| Score { excess, slowest, mean };
+        let worse_and_worse = [
+            score(0.0, 1.0, 1.0),
+            score(0.0, 1.0, 2.0),
+            score(0.0, 2.0, 1.0),
+            score(2.0, 1.0, 1.0),
+            score(4.0, 0.5, 0.5),
+        ];
+        for (at, one) in worse_and_worse.iter().enumerate() {
+            for (other_at, other) in worse_and_worse.iter().enumerate() {
+                assert_eq!(one.is_less(other), at < other_at, "{one:?} and {other:?}");
+            }
+        }
+        // A byte of memory and a relative difference within the tolerance are rounding: what comes after decides.
+        let rounded = 1.0 + TOLERANCE / 2.0;
+        assert!(score(1.0, 1.0, 1.0).is_less(&score(0.0, 2.0, 1.0)));
+        assert!(score(0.0, rounded, 1.0).is_less(&score(0.0, 1.0, 2.0)));
+        assert!(!score(0.0, 1.0, 1.0).is_less(&score(0.0, 1.0, rounded)));
+        assert!(score(0.0, 1.0, 1.0).fits() && !score(1.0, 1.0, 1.0).fits());
+    }
+}
