@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use fuzz::{CSV_SCHEMAS, Reader as _, lenient, read_checkpoint, read_dataset, said, stream_dataset};
+use fuzz::{CSV_SCHEMAS, lenient, read_checkpoint, read_dataset, said, stream_dataset};
 use hostile::{alone, read, read_variants, read_within, variants};
 use rankine::job::Job;
 use rankine::saved::SavedModel;
@@ -430,24 +430,25 @@ fn many_small_things() {
         numbered(1 << 15, |number| format!("[a.b{number}]\n")),
         format!("a = {{{}}}", numbered(1 << 16, |number| format!("b{number}=0,"))),
         format!("a{} = 0", ".b".repeat(1 << 12)),
+        // The most that TOML takes: keys of nothing but dots, as deep as keys may be.
+        format!("a = [{}]", format!("{{{}}},", ".".repeat(70)).repeat(1 << 9)),
         format!("head = [{}]\n{quickstart}", "{label=\"a\"},".repeat(1 << 13)),
         format!("{quickstart}\n{}", "[[head]]\nlabel=\"a\"\n".repeat(1 << 13)),
         format!("label={{column=\"a\"}}\n{}", numbered(1 << 15, |n| format!("[[dense]]\ncolumn=\"b{n}\"\n"))),
         format!("\\*\t0\n{}", numbered(1 << 17, |number| format!("{number}\t1\n"))),
     ];
     for text in &texts {
-        let limit = fuzz::TEXT_BASE_BYTES + fuzz::TEXT_FACTOR * text.len();
-        let judge = |name: &str, work: &dyn Fn(&[u8]) -> Result<(), String>| {
-            let case = format!("many of {:?}", &text[..20]);
-            read_within(name, &case, (limit, text.len()), || work(text.as_bytes()));
-        };
-        let place = fuzz::Place::new;
-        judge("schema", &|text| fuzz::Schema::new(place()).read(text));
-        judge("job", &|text| fuzz::Job::new(place()).read(text));
-        judge("machine", &|text| fuzz::Machine::new(place()).read(text));
-        judge("shape", &|text| fuzz::Shape::new(place()).read(text));
-        judge("vocabulary", &|text| fuzz::Vocabulary::new(place()).read(text));
+        read_many::<fuzz::Schema>(text);
+        read_many::<fuzz::Job>(text);
+        read_many::<fuzz::Machine>(text);
+        read_many::<fuzz::Shape>(text);
+        read_many::<fuzz::Vocabulary>(text);
     }
+}
+
+fn read_many<R: fuzz::Reader>(text: &str) {
+    let (case, limit) = (format!("many of {:?}", &text[..20]), R::BASE_BYTES + R::FACTOR * text.len());
+    read_within(R::NAME, &case, (limit, text.len()), || R::new(fuzz::Place::new()).read(text.as_bytes()));
 }
 
 /// The same in manifests, at places where readers have to look at all of a value before they know what it is.

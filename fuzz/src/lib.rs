@@ -36,6 +36,9 @@ pub use vocabulary::Vocabulary;
 pub const TEXT_BASE_BYTES: usize = 1 << 20;
 /// The multiple: values of two bytes, such as `0,`, become trees and lists with places in the text.
 pub const TEXT_FACTOR: usize = 128;
+/// The multiple in TOML: every dot of a key may begin a table, whose first entry takes a node of 1072 bytes, beside the
+/// tokens and the lists of them, which double as they grow.
+pub const TOML_FACTOR: usize = 2048;
 
 /// A reader of outside bytes, with the place where it keeps files.
 pub trait Reader: Sized {

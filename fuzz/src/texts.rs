@@ -6,7 +6,7 @@ use rankine_reader::convert::SchemaFile;
 use rankine_reader::generate;
 use rankine_reader::raw::RawFormat;
 
-use super::{CSV_SCHEMAS, Place, Reader, TEXT_BASE_BYTES, TEXT_FACTOR, said};
+use super::{CSV_SCHEMAS, Place, Reader, TEXT_BASE_BYTES, TOML_FACTOR, said};
 
 /// A text in UTF-8, as files must be.
 fn text(bytes: &[u8]) -> Result<&str, String> {
@@ -20,7 +20,7 @@ pub struct Schema;
 impl Reader for Schema {
     const NAME: &'static str = "schema";
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
-    const FACTOR: usize = TEXT_FACTOR;
+    const FACTOR: usize = TOML_FACTOR;
 
     fn new(_: Place) -> Self {
         Self
@@ -45,7 +45,7 @@ const SETS: &str = "\n--set\n";
 impl Reader for Job {
     const NAME: &'static str = "job";
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
-    const FACTOR: usize = TEXT_FACTOR;
+    const FACTOR: usize = TOML_FACTOR;
 
     fn new(_: Place) -> Self {
         Self
@@ -81,7 +81,7 @@ pub struct Shape {
 impl Reader for Shape {
     const NAME: &'static str = "shape";
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
-    const FACTOR: usize = TEXT_FACTOR;
+    const FACTOR: usize = TOML_FACTOR;
 
     fn new(place: Place) -> Self {
         Self { place }
@@ -108,7 +108,7 @@ pub struct Machine;
 impl Reader for Machine {
     const NAME: &'static str = "machine";
     const BASE_BYTES: usize = TEXT_BASE_BYTES;
-    const FACTOR: usize = TEXT_FACTOR;
+    const FACTOR: usize = TOML_FACTOR;
 
     fn new(_: Place) -> Self {
         Self
