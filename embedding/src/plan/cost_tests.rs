@@ -145,7 +145,7 @@ proptest! {
         assert_equal(parts.memory_s, of_slowest.memory_s, "memory");
         let within = of_slowest.within_bytes as f64 / machine.within_nodes.bytes_per_s;
         let between = of_slowest.between_bytes as f64 / machine.between_nodes.bytes_per_s;
-        // Bytes are told as whole numbers.
+        // Reports round bytes to whole numbers.
         prop_assert!((parts.exchange_within_s - within).abs() <= 1.0 / machine.within_nodes.bytes_per_s);
         prop_assert!((parts.exchange_between_s - between).abs() <= 1.0 / machine.between_nodes.bytes_per_s);
         let all_reduced = report.all_reduce;

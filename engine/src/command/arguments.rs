@@ -67,7 +67,7 @@ fn parse_bytes(text: &str) -> Option<u64> {
         Some(_) => return None,
         None => (number, "0"),
     };
-    // So many digits tell single bytes of a TiB, and their product with it fits.
+    // 18 digits resolve single bytes of a TiB, and their product with the unit fits in 128 bits.
     if fraction.is_empty() || fraction.len() > 18 || !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
         return None;
     }

@@ -441,7 +441,7 @@ mod tests {
         }
         let broken = Line([f32::NAN; LANES]);
         let Results { relu, masked, .. } = dispatch(Everything { x: &broken, y: &x, sum: &sum });
-        assert!(relu.0.iter().all(|value| value.is_nan()), "a ReLU hides what is no number");
+        assert!(relu.0.iter().all(|value| value.is_nan()), "a ReLU hides NaN");
         let nans = masked.0.iter().zip(&x.0).all(|(value, mask)| value.is_nan() == (*mask > 0.0));
         assert!(nans, "{masked:?}");
     }

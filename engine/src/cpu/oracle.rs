@@ -344,7 +344,7 @@ proptest! {
             prop_assert!((f64::from(*logit) - exact).abs() <= tolerance, "logit {logit} {exact}");
         }
         // Where rounding, or the step of a difference, can take the input of a ReLU across its kink, gradients there
-        // are anything between those of both sides. Of such a batch none is compared, of all others every one.
+        // are anything between those of both sides. Such a batch is skipped; all gradients of any other are compared.
         prop_assume!(oracle.nearest_kink.get() > tolerance);
         let before = Oracle::of(&model);
         let loss = model.train_step(&batch, 1.0).loss;

@@ -159,8 +159,8 @@ mod tests {
         TestRunner::default().run(&inputs, check).unwrap();
     }
 
-    /// A batch of several tiles, of which one has a gradient by a vector that cannot be squared, while its loss and the
-    /// dense gradients are small.
+    /// A batch of several tiles. In one of them the square of a gradient with respect to a vector overflows, while its
+    /// loss and the dense gradients are small.
     #[test]
     fn one_tile_of_a_batch_decides_for_all() {
         let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 };

@@ -459,7 +459,7 @@ mod tests {
         assert_eq!(beats, [1000, 500, 100].map(Duration::from_millis));
     }
 
-    /// Lets another rank tell what it does.
+    /// Sends what another rank does.
     fn tells(other: &mut Wire, phase: Phase, step: u64, waits: bool) {
         let waits_for = waits.then(|| "all".to_owned());
         let activity = Activity { phase, step, waits_for, signs: step, ..Activity::default() };
@@ -556,15 +556,15 @@ mod tests {
     fn what_follows_from_nothing_known_is_told_after_the_grace() {
         let (mut watcher, mut others, start) = watcher(3);
         send(&mut others[0], Kind::Failed, &failed(1, true));
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("it is told");
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 10.0).expect("the failure is reported");
         assert!((3.0..3.2).contains(&seconds) && words == "rank 1 failed", "{seconds}: {words}");
-        // A rank is told at once of a failure that is known.
+        // A failure that does not follow from another one is reported at once.
         let [first, mut other] = pair();
         let lines = vec![Line::new(0, first).unwrap()];
         let mut watcher = Watcher::new(1, PATIENCE, Arc::default(), lines);
         let start = watcher.now;
         send(&mut other, Kind::Failed, &failed(2, false));
-        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("it is told");
+        let (seconds, words) = looks(&mut watcher, start, 0.0, 1.0).expect("the failure is reported");
         assert!(seconds < 0.2 && words == "rank 2 failed", "{seconds}: {words}");
     }
 

@@ -137,9 +137,9 @@ fn other_spellings_are_no_checkpoints() {
     assert_eq!(steps, [6, 4, 2]);
 }
 
-/// What was published is told with its step, its place, its bytes and its checksum.
+/// The report of a published checkpoint has its step, path, size in bytes and checksum.
 #[test]
-fn what_was_published_is_told() {
+fn publishing_reports_the_checkpoint() {
     let (_, files) = simulated();
     let saved = save(&files, &fresh(), 3, None).unwrap();
     let bytes = files.tree_bytes(&saved.path).unwrap();
