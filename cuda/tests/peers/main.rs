@@ -9,7 +9,8 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::{Arguments, Failed, Trial};
-use rankine_cuda::{Device, Error, Lane, Peers};
+use rankine_cuda::kernels::Pack;
+use rankine_cuda::{Buffer, Device, Error, Lane, Peers};
 
 mod cluster;
 mod memory;
@@ -121,7 +122,10 @@ impl Machine {
         let outcomes: Vec<Result<V, Failed>> = thread::scope(|scope| {
             let one = |peers: Peers| {
                 peers.device().bind()?;
-                run(&peers, &Lane::new(peers.device())?)
+                let lane = Lane::new(peers.device())?;
+                run_a_kernel(&lane)?;
+                peers.gather(0u8)?;
+                run(&peers, &lane)
             };
             let running: Vec<_> = peers.into_iter().map(|peers| scope.spawn(move || one(peers))).collect();
             running.into_iter().map(|rank| rank.join().expect("its panic has been printed")).collect()
@@ -139,6 +143,24 @@ impl Machine {
             None => Ok(values.into_iter().flatten().collect()),
         }
     }
+}
+
+/// Has the lane run its first kernel. Ranks that share a GPU do so before any of them waits for another: the driver
+/// sets up a lane at its first kernel, and the GPU may leave a new lane alone while kernels wait on it.
+fn run_a_kernel(lane: &Lane) -> Result<(), Error> {
+    let row = Buffer::<f32>::filled(lane.device(), Pack::VECTOR, 0)?;
+    let position = Buffer::<u32>::filled(lane.device(), 1, 0)?;
+    let copy = Buffer::<f32>::filled(lane.device(), Pack::VECTOR, 0)?;
+    let pack = Pack {
+        rows: row.pointer(),
+        positions: position.pointer(),
+        packed: copy.pointer(),
+        count: 1,
+        row_vectors: 1,
+    };
+    // SAFETY: the buffers have a row each, and live until the lane has been waited for.
+    unsafe { lane.launch(&pack, (1, 1)) }?;
+    lane.synchronize()
 }
 
 /// Whether a rank was told that another one did not come to a barrier.
