@@ -212,6 +212,7 @@ fn what_is_no_model_is_named_for_what_it_is() {
     let place = &trained.place;
     trained.export("run", "export").with(SUCCESS);
     fs::create_dir(place.path("empty")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, place.path("pipe"), rustix::fs::Mode::RUSR).unwrap();
     let eval = |name: &str| run(["eval", "--run", &trained.word(name)]);
     let ckpt = |name: &str| {
         run(["ckpt", "reshard", &trained.word(name), "--ranks", "2", "--out", &trained.word("new")])
@@ -220,6 +221,8 @@ fn what_is_no_model_is_named_for_what_it_is() {
     for (name, what) in [
         ("no/such", "there is no such folder"),
         ("log.tsv", "it is a file"),
+        ("log.tsv/below", "it is below a file"),
+        ("pipe", "it is a pipe"),
         ("data", "it is a dataset"),
         ("empty", "it is an empty folder"),
         ("run/checkpoints", "step-20 is the latest"),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rankine_reader::Dataset;
 use rankine_reader::convert::Encoder;
+use rankine_reader::files::kind_of;
 
 use super::stored::{StoredWeights, scoring_model};
 use super::{Columns, MANIFEST_NAME, SavedModel, SavedModelError};
@@ -142,7 +143,8 @@ impl ModelSource {
                 return Err(SourceError::other(wanted, path, "there is no such folder"));
             }
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                return Err(SourceError::other(wanted, path, "it is a file"));
+                let kind = fs::metadata(path).map_or("below a file", |found| kind_of(&found));
+                return Err(SourceError::other(wanted, path, format!("it is {kind}")));
             }
             Err(source) => return Err(SourceError::Read { path: path.to_owned(), source }),
         };
