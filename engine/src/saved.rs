@@ -37,6 +37,7 @@ mod stored;
 pub use columns::Columns;
 pub use source::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
 pub use stored::{StoredWeights, scoring_model};
+pub use verify::Verified;
 
 const WEIGHTS_NAME: &str = "model.safetensors";
 const MANIFEST_NAME: &str = "model.json";

@@ -37,9 +37,12 @@ macro_rules! whole_numbers {
         pub struct $name($inner);
 
         impl $name {
+            /// The largest value.
+            pub const MAX: $inner = $max;
+
             /// The value as this type, unless it lies outside of the range.
             pub const fn new(value: $inner) -> Option<Self> {
-                if value >= $min && value <= $max { Some(Self(value)) } else { None }
+                if value >= $min && value <= Self::MAX { Some(Self(value)) } else { None }
             }
 
             /// The number.

@@ -3,9 +3,7 @@
 use std::fmt;
 
 use super::error::LaunchError;
-
-/// Processes of a job, at most: as many as `device.ranks` may be.
-const RANKS_MAX: usize = 4096;
+use crate::job::RankCount;
 
 /// Who started the processes. Where several have, the first of this order counts: inner ones before outer ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -190,10 +188,10 @@ fn first(
 
 /// Refuses more processes than can work together, before anything is allocated for each of them.
 pub(super) fn check_ranks(name: &str, ranks: usize) -> Result<(), LaunchError> {
-    if ranks <= RANKS_MAX {
+    if u32::try_from(ranks).is_ok_and(|ranks| ranks <= RankCount::MAX) {
         return Ok(());
     }
-    let why = format!("there can be {RANKS_MAX} processes at most");
+    let why = format!("there can be {} processes at most", RankCount::MAX);
     Err(LaunchError::Invalid { name: name.into(), value: ranks.to_string(), why })
 }
 

@@ -139,7 +139,7 @@ fn what_takes_several_runs_comes_back() {
     };
     let expected = told(&model);
     assert_eq!(expected.len() as u64, spec.dense_parameters() as u64 + spec.embedding_parameters());
-    let read = SavedModel::verify(&dir).unwrap().load(&dir).unwrap();
+    let read = SavedModel::verify(&dir).unwrap().0.load(&dir).unwrap();
     assert!(told(&read) == expected, "what was read is not what was saved");
     assert!(told(&scoring_model(&model).unwrap()) == expected, "a copy has other weights");
 }

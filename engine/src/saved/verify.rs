@@ -7,7 +7,16 @@ use std::path::Path;
 use rankine_reader::dataset::FileManifest;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{RUN_BYTES, SavedModel, SavedModelError};
+use super::{MANIFEST_NAME, RUN_BYTES, SavedModel, SavedModelError};
+
+/// What [`SavedModel::verify`] has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    /// Files, `model.json` among them.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
 
 impl SavedModel {
     /// Reads every byte of a saved model and checks it, in little memory.
@@ -15,10 +24,17 @@ impl SavedModel {
     /// # Errors
     /// [`SavedModelError::Missing`]; [`SavedModelError::Damaged`], also where one of its files is not there;
     /// [`SavedModelError::Version`]; [`SavedModelError::Read`].
-    pub fn verify(dir: &Path) -> Result<Self, SavedModelError> {
+    pub fn verify(dir: &Path) -> Result<(Self, Verified), SavedModelError> {
         let saved = Self::open(dir)?;
-        saved.files().try_for_each(|file| verify(dir, file))?;
-        Ok(saved)
+        let path = dir.join(MANIFEST_NAME);
+        let manifest = path.metadata().map_err(|source| SavedModelError::Read { path, source })?;
+        let mut verified = Verified { files: 1, bytes: manifest.len() };
+        for file in saved.files() {
+            verify(dir, file)?;
+            verified.files += 1;
+            verified.bytes += file.bytes;
+        }
+        Ok((saved, verified))
     }
 }
 

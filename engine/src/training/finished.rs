@@ -97,8 +97,10 @@ pub(super) fn judge(
         return Err(refused(what));
     }
     match SavedModel::verify(&RunDir::model_path(path)) {
-        Ok(model) if model.steps == summary.train.steps && model.spec == *wanted.spec => Ok(Finished::Stands),
-        Ok(model) => Ok(Finished::GoesOn(format!(
+        Ok((model, _)) if model.steps == summary.train.steps && model.spec == *wanted.spec => {
+            Ok(Finished::Stands)
+        }
+        Ok((model, _)) => Ok(Finished::GoesOn(format!(
             "{} is the model of step {}, and the run ended after step {}",
             RunDir::model_path(path).display(),
             model.steps,

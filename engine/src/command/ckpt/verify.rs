@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rankine::checkpoint::Checkpoint;
-use rankine::saved::{ModelSource, SavedModel, Wanted};
+use rankine::saved::{ModelSource, SavedModel, Verified, Wanted};
 
 use super::disk;
 use crate::command::{CommandError, Exit, output};
@@ -28,9 +28,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
         let source = ModelSource::find(path, Wanted::Any)?;
         if let ModelSource::Export(dir) = &source {
             match SavedModel::verify(dir) {
-                Ok(saved) => {
-                    let (files, bytes) =
-                        (saved.files().count(), saved.files().map(|file| file.bytes).sum::<u64>());
+                Ok((_, Verified { files, bytes })) => {
                     let dir = dir.display();
                     output::text(format_args!("{dir}: {files} files and {bytes} bytes are as written\n"))?;
                 }
