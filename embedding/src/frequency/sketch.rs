@@ -296,6 +296,22 @@ mod tests {
         assert!((lookups as f64 / 1e6 - 1.0).abs() < 1e-3);
     }
 
+    #[test]
+    fn rows_that_are_not_listed_stay_apart_by_their_counts() {
+        let mut sketch = FrequencySketch::new(1024);
+        for round in 0..80 {
+            (0..6000).filter(|row| row % 2 == 0 || round < 20).for_each(|row| sketch.add(row, 1));
+        }
+        let found = sketch.frequencies();
+        // More rows than the sketch has room for, and all of them below sixteen times its error.
+        assert_eq!((found.head.len(), found.lookups), (0, 3000 * (80 + 20)));
+        let means: Vec<_> = found.tail.iter().map(|class| class.lookups as f64 / class.rows as f64).collect();
+        // Rows and look-ups are rounded: of more than 1000 rows each, by less than 0.1%.
+        assert!(found.tail.iter().all(|class| class.rows > 1000), "{:?}", found.tail);
+        assert!((means[0] / 80.0 - 1.0).abs() < 1e-3 && (means[1] / 20.0 - 1.0).abs() < 1e-3, "{means:?}");
+        assert_eq!(means.len(), 2);
+    }
+
     proptest! {
         #[test]
         fn no_count_is_further_off_than_the_error(

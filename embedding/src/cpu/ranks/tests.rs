@@ -292,6 +292,8 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     let mut traffic = Traffic::default();
     let mut vectors = vec![vec![Vec::new(); case.tables.len()]; BATCHES];
     for (tables, of_rank, sent) in &ranks {
+        let with_frequent = tables.plan().tables.iter().filter(|table| !table.frequent.is_empty());
+        assert_eq!(tables.replicas().count(), with_frequent.count());
         assert_eq!(bits(tables), bits(&ranks[0].0), "replicas differ");
         traffic += *sent;
         for (all, own) in vectors.iter_mut().flatten().zip(of_rank.iter().flatten()) {
