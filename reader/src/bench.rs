@@ -8,9 +8,10 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::dataset::{Dataset, DatasetPart, Part};
+use crate::dataset::{Dataset, DatasetPart};
 use crate::error::{Error, IoContext, Result};
 use crate::io::{IoMode, IoOptions, ReadRequest, Reads, Rung, SlabRing};
+use crate::part::Part;
 use crate::stream::{BatchStream, BlockStream, Order, PackedStream, Plan, Position, StreamOptions};
 
 /// Requests by which the device is measured: large enough to be cheap, small enough to keep a deep queue in step.

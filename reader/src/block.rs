@@ -9,8 +9,8 @@ use half::slice::HalfFloatSliceExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bits;
-use crate::dataset::Part;
 use crate::ids::{IdRules, OutOfRange};
+use crate::part::Part;
 use crate::samples::{Bags, Samples};
 use crate::schema::{Categorical, DenseDtype, Schema};
 

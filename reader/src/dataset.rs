@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::block::BLOCK_ALIGN;
-use crate::convert::{Conversion, RowFormat};
 use crate::error::{Error, IoContext, Result};
 use crate::files::{check_folder, check_regular};
-use crate::generate::Generation;
 use crate::ids::{IdRules, OutOfRange};
+use crate::origin::{Origin, RowFormat};
+use crate::part::Part;
 use crate::raw::{RawFormat, RecordDecoder};
 use crate::schema::{DenseDtype, Schema};
 use crate::sealed::{self, Checksum};
@@ -29,41 +29,6 @@ pub const INDEX_NAME: &str = "index.bin";
 /// Bytes of one entry of an index.
 const INDEX_ENTRY_BYTES: usize = 16;
 
-/// A part of a dataset.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[repr(u8)]
-pub enum Part {
-    /// What the model learns from.
-    Train = 0,
-    /// What it is judged by.
-    Eval = 1,
-}
-
-impl Part {
-    /// All parts.
-    pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
-
-    /// The part with this number in block headers.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|&part| part as u8 == code)
-    }
-
-    /// The name of the part's folder.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        }
-    }
-}
-
-impl std::fmt::Display for Part {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 /// What `dataset.json` says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,16 +43,6 @@ pub struct Manifest {
     pub files: Vec<FileManifest>,
     /// Where the samples come from.
     pub origin: Origin,
-}
-
-/// Where the samples of a dataset come from.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Origin {
-    /// Made by the generator.
-    Generated(Generation),
-    /// Converted from click logs.
-    Converted(Conversion),
 }
 
 /// What the manifest says of a part.

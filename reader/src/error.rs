@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::stop::StopCause;
+use crate::stop::{Stop, StopCause};
 
 /// An error of the reader: names the file, the place in it, the likely cause and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +55,14 @@ impl Error {
     /// A request that cannot be met.
     pub fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid(what.into())
+    }
+}
+
+impl Stop {
+    /// # Errors
+    /// [`Error::Stopped`] once somebody has asked.
+    pub fn check(&self) -> Result<()> {
+        self.asked().map_or(Ok(()), |cause| Err(Error::Stopped(cause)))
     }
 }
 

@@ -4,10 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::error::{Error, Result};
-
-/// Asks long work to stop: a conversion or a generation soon gives [`Error::Stopped`], and a training ends after the
-/// current step. Clones ask the same work.
+/// Asks long work to stop: a conversion or a generation soon gives [`crate::Error::Stopped`], and a training ends after
+/// the current step. Clones ask the same work.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicUsize>);
 
@@ -37,12 +35,6 @@ impl Stop {
     /// Who asked, if anybody has.
     pub fn asked(&self) -> Option<StopCause> {
         StopCause::of_number(self.0.load(Ordering::SeqCst) as u64)
-    }
-
-    /// # Errors
-    /// [`Error::Stopped`] once somebody has asked.
-    pub fn check(&self) -> Result<()> {
-        self.asked().map_or(Ok(()), |cause| Err(Error::Stopped(cause)))
     }
 }
 
@@ -90,7 +82,7 @@ mod tests {
         assert!(stop.asked().is_none() && stop.check().is_ok());
         stop.signal().store(15, Ordering::SeqCst);
         assert_eq!(stop.clone().asked(), Some(StopCause::Signal(15)), "clones ask the same work");
-        assert!(matches!(stop.check(), Err(Error::Stopped(StopCause::Signal(15)))));
+        assert!(matches!(stop.check(), Err(crate::Error::Stopped(StopCause::Signal(15)))));
         stop.ask();
         assert_eq!(stop.asked(), Some(StopCause::Program));
         let names = [1, 2, 10, 15, 12].map(|signal| StopCause::Signal(signal).to_string());

@@ -178,9 +178,9 @@ pub(crate) fn dataset(samples: usize, block_samples: u32) -> TestDataset {
 }
 
 /// Where a dataset might come from.
-pub(crate) fn origin() -> crate::dataset::Origin {
+pub(crate) fn origin() -> crate::origin::Origin {
     use crate::generate::{GenerateSpec, Generation, Shape};
     let shape = Shape::load("dlrm").unwrap();
     let spec = GenerateSpec { shape, rows_cap: None, samples: 1, eval_samples: 0, alpha: 1.1, seed: 0 };
-    crate::dataset::Origin::Generated(Generation { spec, auc_achievable: None })
+    crate::origin::Origin::Generated(Generation { spec, auc_achievable: None })
 }

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Serialize;
 
-use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME, Part};
+use crate::dataset::{BlockCoding, Dataset, DatasetPart, MANIFEST_NAME};
 use crate::error::{Error, Result};
 use crate::io::{IoOptions, Reads, Slab, SlabRing};
 use crate::ordered::{IN_FLIGHT_PER_THREAD, ordered_map};
+use crate::part::Part;
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics;
 use crate::stop::Stop;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_64};
 
 use crate::block::{self, BlockId};
-use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, Origin, Part, PartManifest};
+use crate::dataset::{self, BlocksFile, FileManifest, MANIFEST_NAME, Manifest, PartManifest};
 use crate::error::{Error, IoContext, Result};
+use crate::origin::Origin;
+use crate::part::Part;
 use crate::publish::PartialDir;
 use crate::samples::{LabelCounts, Samples};
 use crate::schema::Schema;

@@ -14,8 +14,9 @@ use std::path::Path;
 
 use rankine_reader::block::{self, Block, BlockId};
 use rankine_reader::convert::{Conversion, RowCounts, RowFormat};
-use rankine_reader::dataset::{self, Manifest, Origin};
+use rankine_reader::dataset::{self, Manifest};
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::origin::Origin;
 use rankine_reader::publish::PartialDir;
 use rankine_reader::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, VocabularyKind,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rankine::job::{Count, NonNegative, ThreadCount};
 use rankine::system;
-use rankine_reader::dataset::Origin;
 use rankine_reader::generate::{self, GenerateSpec, Shape};
+use rankine_reader::origin::Origin;
 use rankine_reader::publish::refuse_inputs;
 
 use super::progress::Progress;

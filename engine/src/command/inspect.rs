@@ -4,10 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::system;
-use rankine_reader::dataset::{Manifest, Origin};
-use rankine_reader::raw::{RawFormat, survey};
+use rankine_reader::dataset::Manifest;
+use rankine_reader::origin::Origin;
+use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::{Hotness, VocabularyKind};
 use rankine_reader::statistics::TableStatistics;
+use rankine_reader::survey::survey;
 use rankine_reader::verify::{VerifyReport, verify};
 use rankine_reader::{Dataset, Part, Schema, vocabulary};
 use serde::Serialize;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use rankine_reader::dataset::Origin;
 use rankine_reader::files::check_folder;
 use rankine_reader::generate::{GenerateSpec, Shape, generate};
+use rankine_reader::origin::Origin;
 use rankine_reader::raw::RawFormat;
 use rankine_reader::schema::DenseDtype;
 use rankine_reader::{Dataset, Part, Schema};

@@ -1,6 +1,6 @@
 //! Criteo's TSV: a line becomes a row of a label, numbers and categories, or the reason why it is none.
 
-use crate::convert::bad::{BadReason, Fault};
+use crate::convert::fault::{BadReason, Fault};
 use crate::convert::number;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
 use crate::convert::text::LineParser;

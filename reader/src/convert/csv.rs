@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use memchr::memmem::Finder;
 
-use crate::convert::bad::{BadReason, Fault};
-use crate::convert::format::{ColumnSources, CsvFormat, LabelRule};
+use crate::convert::fault::{BadReason, Fault};
 use crate::convert::lines::{Limits, LineRules, Quoting, Source, closing_quote};
 use crate::convert::rows::{RawRows, RawValues};
 use crate::convert::source::{NamedTarget, Needed};
@@ -15,6 +14,7 @@ use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, Result};
 use crate::escape::excerpt;
 use crate::nearest;
+use crate::origin::{ColumnSources, CsvFormat, LabelRule};
 use crate::schema::{Hotness, Schema, VocabularyKind};
 
 /// A name that a message lists, of many, and a field that it counts.

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 
 use super::testing::{Place, SMALL, samples_of};
 use super::*;
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, Hotness, Pooling, VocabularyKind};
 use crate::testing::tree_bytes;

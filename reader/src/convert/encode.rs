@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use crate::convert::moments::Tabulated;
 use crate::convert::rows::{RawBags, RawKeys, RawRows, RawValues};
 use crate::convert::unknown::UnknownCounter;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::samples::{Bags, Samples};
 use crate::schema::{DenseDtype, DenseTransform, Schema, VocabularyKind};
+use crate::tabulated::Tabulated;
 use crate::vocabulary::{self, Vocabulary, hash_row};
 
 /// Turns raw rows into samples of a schema: transforms numbers, looks up categories.

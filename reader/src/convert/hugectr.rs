@@ -3,18 +3,18 @@
 use std::fs::File;
 use std::io::Read;
 
-use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
-use crate::convert::format::RowFormat;
+use crate::convert::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::lines::Source;
 use crate::convert::options::ConvertOptions;
-use crate::convert::pass::Selection;
 use crate::convert::plan::Plan;
 use crate::convert::report::ConversionReport;
 use crate::convert::rows::{RawRows, RawValues};
+use crate::convert::selection::Selection;
 use crate::convert::source::{PartRows, RowSource, Span, largest_number};
 use crate::convert::{Progress, convert};
 use crate::error::{Error, IoContext, Result};
 use crate::ids::IdRules;
+use crate::origin::RowFormat;
 use crate::raw::{RawFormat, RecordDecoder, RecordFault, RecordFaultKind};
 use crate::schema::DenseDtype;
 
@@ -258,8 +258,8 @@ mod tests {
     use super::*;
     use crate::convert::testing::{Place, samples_of};
     use crate::convert::{BAD_ROWS_NAME, OnBad, RowCounts, Split};
-    use crate::dataset::Part;
     use crate::generate::Shape;
+    use crate::part::Part;
 
     /// Files of several chunks: records are numbered within their file, and drawn by their number in all files.
     #[test]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use crate::convert::bad::BadRow;
 use crate::convert::count::CategoryCounter;
-use crate::convert::moments::{Moments, Tabulated};
+use crate::convert::fault::BadRow;
+use crate::convert::moments::Moments;
 use crate::convert::pass::{Pass, Pool};
 use crate::convert::plan::{Learnt, Plan};
 use crate::convert::rows::{RawKeys, RawRows, RawValues};
@@ -12,6 +12,7 @@ use crate::convert::source::{PartRows, RowSource};
 use crate::error::Result;
 use crate::ordered::ordered_map;
 use crate::schema::{DenseFunction, VocabularyKind};
+use crate::tabulated::Tabulated;
 
 /// Reads all sources, if there is anything to learn. Bad rows are judged here already, so that a conversion that cannot
 /// succeed ends early.

@@ -15,7 +15,7 @@ mod csv;
 #[cfg(test)]
 mod csv_tests;
 mod encode;
-mod format;
+mod fault;
 mod hugectr;
 mod learn;
 mod lines;
@@ -33,6 +33,7 @@ mod report;
 mod result_tests;
 mod rows;
 mod schema_file;
+mod selection;
 mod source;
 #[cfg(test)]
 mod speed;
@@ -45,11 +46,13 @@ mod text;
 mod unknown;
 mod write;
 
-pub use bad::{BAD_ROWS_NAME, BadName, BadReason, BadTally};
+pub use crate::origin::{
+    CategorySource, ColumnSources, Conversion, CsvFormat, LabelRule, LabelSource, RowCounts, RowFormat,
+};
+pub use bad::{BAD_ROWS_NAME, BadTally};
 pub use encode::Encoder;
-pub use format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
+pub use fault::{BadName, BadReason};
 pub use hugectr::convert_hugectr_raw;
-pub(crate) use moments::Tabulated;
 pub use options::{
     BadLimit, ColumnVocabulary, ConvertOptions, CriteoColumns, DenseMode, OnBad, Split, TABLE_ROWS_MAX,
     VocabularyChoice,
@@ -57,9 +60,7 @@ pub use options::{
 pub use predict::{RawChunk, RawReader};
 #[doc(hidden)]
 pub use rehearse::rehearse;
-pub use report::{
-    CategoricalReport, Conversion, ConversionReport, DenseReport, ExactReport, REPORT_NAME, RowCounts,
-};
+pub use report::{CategoricalReport, ConversionReport, DenseReport, ExactReport, REPORT_NAME};
 pub use rows::RawRows;
 pub use schema_file::SchemaFile;
 pub use unknown::{DISTINCT_VALUES_MAX, UnknownCategories};
@@ -68,8 +69,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::dataset::Origin;
 use crate::error::{Error, IoContext, Result};
+use crate::origin::Origin;
 use crate::publish::{PartialDir, refuse_inputs, sync_dir};
 use crate::schema::{DenseTransform, HOTNESS_MAX, Schema};
 use crate::stop::Stop;

@@ -49,31 +49,6 @@ impl Moments {
     }
 }
 
-/// A function with its values at small integers at hand: most numbers of click logs are such, and a logarithm takes as
-/// long as reading a whole field.
-#[derive(Debug, Clone)]
-pub(crate) struct Tabulated<T> {
-    at_integers: Vec<T>,
-}
-
-impl<T: Copy> Tabulated<T> {
-    const SIZE: i32 = 1 << 14;
-
-    pub(crate) fn new(function: impl Fn(f64) -> T) -> Self {
-        Self { at_integers: (0..Self::SIZE).map(|x| function(f64::from(x))).collect() }
-    }
-
-    /// The value at `x`; `function` is the one that was given to [`Tabulated::new`].
-    #[inline]
-    pub(crate) fn get(&self, x: f64, function: impl Fn(f64) -> T) -> T {
-        let integer = x as i32;
-        match usize::try_from(integer).ok().and_then(|at| self.at_integers.get(at)) {
-            Some(&value) if f64::from(integer) == x => value,
-            _ => function(x),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

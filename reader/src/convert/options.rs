@@ -5,10 +5,10 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::convert::format::RowFormat;
 use crate::convert::plan::Plan;
 use crate::convert::{CATEGORICAL_COLUMNS, DENSE_COLUMNS};
 use crate::error::{Error, Result};
+use crate::origin::RowFormat;
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,

@@ -2,13 +2,12 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
 use crate::convert::Progress;
-use crate::convert::bad::{BadRow, BadRows};
+use crate::convert::bad::BadRows;
+use crate::convert::fault::BadRow;
 use crate::convert::options::{ConvertOptions, Split};
+use crate::convert::selection::{Assignment, Selection};
 use crate::convert::source::{PartRows, RowSource, Span};
-use crate::dataset::Part;
 use crate::error::Result;
 use crate::schema::Schema;
 
@@ -78,46 +77,6 @@ impl<'a, S: RowSource> Pass<'a, S> {
         let taken = take(&rows)?;
         self.rows.put(rows);
         Ok((taken, bad))
-    }
-}
-
-/// Which part the rows of a chunk belong to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Selection {
-    assignment: Assignment,
-    first_row: u64,
-}
-
-impl Selection {
-    /// All rows are for evaluation.
-    pub(crate) const EVAL: Self = Self { assignment: Assignment::Eval, first_row: 0 };
-
-    /// The part of a row, by its number in the chunk.
-    #[inline]
-    pub(crate) fn part(self, row: u64) -> Part {
-        self.assignment.part(self.first_row + row)
-    }
-}
-
-/// Which part a row belongs to, by its number among all rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Assignment {
-    Train,
-    Eval,
-    Last { first_eval_row: u64 },
-    Random { below: u64, seed: u64 },
-}
-
-impl Assignment {
-    #[inline]
-    fn part(self, row: u64) -> Part {
-        let eval = match self {
-            Self::Train => false,
-            Self::Eval => true,
-            Self::Last { first_eval_row } => row >= first_eval_row,
-            Self::Random { below, seed } => xxh3_64_with_seed(&row.to_le_bytes(), seed) < below,
-        };
-        if eval { Part::Eval } else { Part::Train }
     }
 }
 

@@ -2,10 +2,10 @@
 //! schema once the training part has taught the rest.
 
 use crate::convert::BAG_MAX;
-use crate::convert::format::RowFormat;
 use crate::convert::moments::Moments;
 use crate::convert::source::{NamedTarget, Needed};
 use crate::error::Result;
+use crate::origin::RowFormat;
 use crate::schema::{Hotness, Schema, VocabularyKind};
 use crate::vocabulary::Vocabulary;
 

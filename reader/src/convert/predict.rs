@@ -4,21 +4,22 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use crate::convert::bad::BadName;
 use crate::convert::csv::{MissingColumn, csv_source};
 use crate::convert::encode::Encoder;
-use crate::convert::format::RowFormat;
+use crate::convert::fault::BadName;
 use crate::convert::hugectr::RecordSource;
 use crate::convert::lines::{Limits, LineRules, Source};
 #[cfg(feature = "parquet")]
 use crate::convert::parquet;
-use crate::convert::pass::{Pool, Selection};
+use crate::convert::pass::Pool;
+use crate::convert::selection::Selection;
 use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource};
 use crate::convert::unknown::{UnknownCategories, UnknownCounter};
 use crate::convert::{CriteoParser, Progress, criteo_source};
 use crate::error::{Error, Result};
 use crate::ids::IdRules;
 use crate::ordered::ordered_map;
+use crate::origin::RowFormat;
 use crate::samples::Samples;
 use crate::schema::{Dense, DenseTransform, Schema};
 use crate::stop::Stop;

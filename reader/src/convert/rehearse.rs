@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::convert::format::RowFormat;
 use crate::convert::lines::Limits;
-use crate::convert::pass::Selection;
 use crate::convert::predict::{WithSource, with_source};
+use crate::convert::selection::Selection;
 use crate::convert::source::{Needed, PartRows, RowSource};
 use crate::error::Result;
 use crate::ids::IdRules;
+use crate::origin::RowFormat;
 use crate::schema::Schema;
 
 /// Reads the raw rows of a file twice, as conversion does and as prediction does, and copies and names all bad ones.

@@ -2,45 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
-use crate::convert::{BadReason, RowFormat, UnknownCategories};
+use crate::convert::fault::BadReason;
+use crate::convert::unknown::UnknownCategories;
+use crate::origin::Conversion;
 use crate::schema::VocabularyKind;
 
 /// The file that holds a conversion's report.
 pub const REPORT_NAME: &str = "conversion.json";
-
-/// How a converted dataset came to be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Conversion {
-    /// How rows of the source are read.
-    pub format: RowFormat,
-    /// The sources, as they were named, in order.
-    pub files: Vec<String>,
-    /// The sources of the evaluation part, where it has its own.
-    pub eval: Vec<String>,
-    /// How rows became parts, as it was asked for.
-    pub split: String,
-    /// What became of the rows.
-    pub rows: RowCounts,
-}
-
-/// What became of the rows of the source.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RowCounts {
-    /// All rows.
-    pub read: u64,
-    /// Rows in the dataset.
-    pub kept: u64,
-    /// Rows that are not.
-    pub bad: u64,
-    /// Rows of the training part.
-    pub train: u64,
-    /// Rows of the evaluation part.
-    pub eval: u64,
-}
 
 /// What a conversion did.
 #[derive(Debug, Clone, PartialEq, Serialize)]

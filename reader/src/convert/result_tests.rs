@@ -12,7 +12,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::testing::{Place, SMALL, samples_of};
 use super::*;
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Hotness};
 use crate::vocabulary::hash_row;

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use toml::Spanned;
 
-use crate::convert::format::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 use crate::convert::plan::Plan;
 use crate::convert::{BAG_MAX, TABLE_ROWS_MAX};
 use crate::error::{Error, Result};
 use crate::excerpt::Excerpt;
 use crate::files::read_text;
 use crate::nearest;
+use crate::origin::{CategorySource, ColumnSources, CsvFormat, LabelRule, LabelSource, RowFormat};
 use crate::schema::{
     Categorical, Dense, DenseDtype, DenseFunction, DenseTransform, Hotness, Label, Pooling, Schema,
     VocabularyKind,

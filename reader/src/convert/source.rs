@@ -1,10 +1,11 @@
 //! What a conversion, or a prediction, needs of a form of raw rows: to read them from front to back, in chunks that
 //! threads can work on apart from each other, and to name those that are none.
 
-use crate::convert::bad::{BadName, BadRow};
-use crate::convert::pass::Selection;
+use crate::convert::fault::{BadName, BadRow};
 use crate::convert::rows::RawRows;
+use crate::convert::selection::Selection;
 use crate::error::Result;
+use crate::part::Part;
 use crate::schema::{DenseDtype, DenseFunction, Schema};
 
 /// Which columns a file may lack.
@@ -117,10 +118,10 @@ impl PartRows {
 
     /// The rows of a part.
     #[inline]
-    pub(crate) fn of(&mut self, part: crate::dataset::Part) -> &mut RawRows {
+    pub(crate) fn of(&mut self, part: Part) -> &mut RawRows {
         match part {
-            crate::dataset::Part::Train => &mut self.train,
-            crate::dataset::Part::Eval => &mut self.eval,
+            Part::Train => &mut self.train,
+            Part::Eval => &mut self.eval,
         }
     }
 }

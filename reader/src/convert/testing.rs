@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::block::Block;
 use crate::convert::CriteoColumns;
 use crate::convert::lines::Limits;
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, Schema};
 

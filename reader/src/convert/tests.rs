@@ -10,7 +10,8 @@ use proptest::prelude::*;
 
 use super::testing::{GOOD_LINE, Place, SMALL, samples_of, with_field};
 use super::*;
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::testing::{skipped, tree_bytes as tree};
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::convert::bad::{BadName, BadRow, Fault};
+use crate::convert::fault::{BadName, BadRow, Fault};
 use crate::convert::lines::{Chunk, Chunks, Limits, LineRules, Source};
-use crate::convert::pass::Selection;
 use crate::convert::rows::RawRows;
+use crate::convert::selection::Selection;
 use crate::convert::source::{PartRows, RowSource, Span};
 use crate::error::Result;
 

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use crossbeam_channel::{Sender, bounded};
 
-use crate::convert::bad::{BadReason, BadRow};
 use crate::convert::encode::Encoder;
+use crate::convert::fault::{BadReason, BadRow};
 use crate::convert::pass::{Pass, Pool};
-use crate::convert::report::RowCounts;
 use crate::convert::rows::RawRows;
 use crate::convert::source::{RowSource, Span};
 use crate::convert::unknown::{UnknownCategories, UnknownCounter};
-use crate::dataset::Part;
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
+use crate::origin::RowCounts;
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::schema::Schema;
 use crate::write::DatasetWriter;

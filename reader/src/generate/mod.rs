@@ -5,7 +5,6 @@
 //! bytes a row). Functions of libm come from the crate of that name, so that all machines make the same bytes.
 
 mod power_law;
-mod shape;
 mod teacher;
 
 use std::num::NonZeroUsize;
@@ -13,11 +12,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use half::f16;
-use serde::{Deserialize, Serialize};
 
-use crate::dataset::{Manifest, Origin, Part};
+use crate::dataset::Manifest;
 use crate::error::{Error, Result};
 use crate::ordered::ordered_map;
+use crate::origin::Origin;
+use crate::part::Part;
 use crate::publish::PartialDir;
 use crate::rng::Rng;
 use crate::samples::Samples;
@@ -25,42 +25,13 @@ use crate::schema::{DenseFunction, Hotness, Schema};
 use crate::stop::Stop;
 use crate::write::DatasetWriter;
 
+pub use crate::origin::{GenerateSpec, Generation};
+pub use crate::shape::Shape;
 pub use power_law::PowerLaw;
-pub use shape::Shape;
 use teacher::{SQRT_3, Teacher};
 
 /// Samples that are made before it is looked again whether somebody asked to stop.
 const SAMPLES_BETWEEN_LOOKS: u64 = 1 << 10;
-
-/// What to generate.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct GenerateSpec {
-    /// Columns and tables.
-    pub shape: Shape,
-    /// No table has more rows than this.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rows_cap: Option<u64>,
-    /// Samples of the training part.
-    pub samples: u64,
-    /// Samples of the evaluation part; 0 for none.
-    pub eval_samples: u64,
-    /// The exponent of the power law of ids.
-    pub alpha: f64,
-    /// Where all random numbers come from.
-    pub seed: u64,
-}
-
-/// How a generated dataset came to be.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Generation {
-    /// What was asked for.
-    pub spec: GenerateSpec,
-    /// The AUC of the teacher's own logits on the evaluation part: no model can be expected to do better. Absent where
-    /// that part lacks one of the labels.
-    pub auc_achievable: Option<f64>,
-}
 
 /// Generates a dataset into a folder that must not be there yet. `progress` is called with the samples done so far.
 ///

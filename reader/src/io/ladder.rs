@@ -11,7 +11,8 @@ use super::backend::{Backend, ReadOp, explain};
 use super::mapped::MappedFile;
 use super::options::{IoOptions, Rung};
 use super::pool::PoolBackend;
-use super::slab::{SLAB_ALIGN, SlabRing};
+use super::request::SLAB_ALIGN;
+use super::slab::SlabRing;
 use super::uring::{UringBackend, UringSetup};
 use crate::error::{Error, IoContext, Result};
 

@@ -11,6 +11,7 @@ mod options;
 mod pool;
 mod probe;
 mod reads;
+mod request;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -19,5 +20,6 @@ mod window;
 
 pub use options::{DEPTH_MAX, IoMode, IoOptions, Rung};
 pub use probe::probe;
-pub use reads::{ReadRequest, Reads};
-pub use slab::{AlignedMemory, SLAB_ALIGN, Slab, SlabMemory, SlabRing};
+pub use reads::Reads;
+pub use request::{ReadRequest, SLAB_ALIGN};
+pub use slab::{AlignedMemory, Slab, SlabMemory, SlabRing};

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use super::ladder;
 use super::options::Rung;
-use super::reads::{ReadRequest, Reads};
+use super::reads::Reads;
+use super::request::ReadRequest;
 use super::slab::SlabRing;
 use crate::publish::unique_suffix;
 

@@ -11,7 +11,8 @@ use crossbeam_channel::Sender;
 use super::backend::{Backend, ReadOp};
 use super::ladder;
 use super::options::{IoOptions, Rung};
-use super::slab::{SLAB_ALIGN, Slab, SlabRing, VacantSlab};
+use super::request::{ReadRequest, SLAB_ALIGN};
+use super::slab::{Slab, SlabRing, VacantSlab};
 use crate::background::{Background, Stop};
 use crate::error::{Error, Result};
 
@@ -19,25 +20,6 @@ use crate::error::{Error, Result};
 const RETRIES_MAX: u32 = 20;
 /// The wait before an `EAGAIN` is tried again doubles up to this: 20 retries take a second in all.
 const RETRY_WAIT_MAX: Duration = Duration::from_millis(64);
-
-/// A range of bytes to read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadRequest {
-    /// The number of the file among those that the reader was given.
-    pub file: u32,
-    /// Where it begins, a multiple of [`SLAB_ALIGN`].
-    pub offset: u64,
-    /// Its length, at most a slab's. Where it is no multiple of [`SLAB_ALIGN`], whole pages are asked for: what lies
-    /// behind the range is read, where there is anything, and is no part of the slab.
-    pub bytes: u32,
-}
-
-impl ReadRequest {
-    /// Bytes that are asked for: direct I/O knows whole pages only.
-    fn padded_bytes(&self) -> u32 {
-        self.bytes.next_multiple_of(SLAB_ALIGN as u32)
-    }
-}
 
 /// A running reader: an iterator over filled slabs, in the order of the requests.
 ///

@@ -11,11 +11,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memmap2::MmapMut;
 
-use super::reads::ReadRequest;
+use super::request::{ReadRequest, SLAB_ALIGN};
 use crate::error::{Error, Result};
-
-/// Slabs start at multiples of this, and so must what is read into them: `O_DIRECT` wants it on any disk of today.
-pub const SLAB_ALIGN: usize = 4096;
 
 /// How long a reader waits for a free slab until it says so.
 const STARVED_AFTER: Duration = Duration::from_secs(10);

@@ -11,7 +11,8 @@ use std::time::Duration;
 use io_uring::{IoUring, opcode, types};
 
 use super::backend::{Backend, Completion, ReadOp};
-use super::slab::{KeepAlive, SLAB_ALIGN, SlabRing};
+use super::request::SLAB_ALIGN;
+use super::slab::{KeepAlive, SlabRing};
 use super::window::FileWindow;
 
 /// How often in a row the kernel may refuse to take requests for now, and how long to wait each time.

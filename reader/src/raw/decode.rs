@@ -1,11 +1,11 @@
 //! From records to samples.
 
-use crate::convert::Tabulated;
 use crate::error::Result;
 use crate::ids::{IdRules, OutOfRange};
 use crate::raw::{FIELD_BYTES, RawDense, RawFormat, RawIds};
 use crate::samples::Samples;
 use crate::schema::{DenseDtype, DenseFunction, DenseTransform};
+use crate::tabulated::Tabulated;
 
 /// Records that are taken apart together: 64 of MLPerf's longest take 57 KiB.
 const TILE_RECORDS: usize = 64;

@@ -11,18 +11,16 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::generate::Shape;
 use crate::schema::{Dense, DenseDtype, DenseFunction, DenseTransform, Label, Schema};
+use crate::shape::Shape;
 
 mod contents;
 mod decode;
-mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use contents::{RawContents, Stamp, checksums};
 pub use decode::{RecordDecoder, RecordFault, RecordFaultKind};
-pub use survey::{Survey, survey};
 
 /// Bytes of a field.
 pub const FIELD_BYTES: usize = 4;

@@ -4,11 +4,13 @@ use proptest::prelude::*;
 
 use super::decode::ONE;
 use super::*;
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
 use crate::ids::OutOfRange;
 use crate::io::{IoOptions, Rung};
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::stream::{BatchStream, Order, Position, StreamOptions};
+use crate::survey::survey;
 use crate::testing::{self, working_rungs};
 
 fn shape(rows: &[u64], hotness: &[u32], dense: usize) -> Shape {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::dataset::{Dataset, DatasetPart, Part};
+use crate::dataset::{Dataset, DatasetPart};
 use crate::io::{AlignedMemory, IoMode, SlabMemory, SlabRing};
+use crate::part::Part;
 use crate::samples::Samples;
 use crate::testing::{self, TestDataset, working_rungs};
 

@@ -10,15 +10,15 @@ use parquet::column::reader::ColumnReader;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use crate::convert::bad::{BadName, BadReason, BadRow, Fault};
-use crate::convert::format::{ColumnSources, LabelRule};
+use crate::convert::fault::{BadName, BadReason, BadRow, Fault};
 use crate::convert::lines::Source;
-use crate::convert::pass::Selection;
 use crate::convert::rows::{RawCategories, RawRows, RawValues};
+use crate::convert::selection::Selection;
 use crate::convert::source::{NamedTarget, Needed, PartRows, RowSource, Span};
 use crate::convert::{BAG_MAX, number};
 use crate::error::{Error, IoContext, Result};
 use crate::escape::excerpt;
+use crate::origin::{ColumnSources, LabelRule};
 use crate::schema::{Hotness, VocabularyKind};
 
 mod columns;

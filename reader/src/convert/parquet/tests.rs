@@ -11,8 +11,9 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use crate::convert::{ConvertOptions, OnBad, SchemaFile, Split, convert_csv, convert_parquet};
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
 use crate::error::Error;
+use crate::part::Part;
 use crate::schema::DenseDtype;
 use crate::testing::tree_bytes;
 

@@ -62,8 +62,8 @@ fn default_pooling() -> Pooling {
 
 /// The shapes that Rankine knows by name.
 const BUILT_IN: [(&str, &str); 2] = [
-    ("dlrm", include_str!("../../shapes/dlrm.toml")),
-    ("dlrm-dcnv2", include_str!("../../shapes/dlrm-dcnv2.toml")),
+    ("dlrm", include_str!("../shapes/dlrm.toml")),
+    ("dlrm-dcnv2", include_str!("../shapes/dlrm-dcnv2.toml")),
 ];
 
 impl Shape {

@@ -1,7 +1,8 @@
 //! What is in raw files: they have no statistics beside them, so every record is read.
 
-use crate::dataset::{Dataset, Part};
+use crate::dataset::Dataset;
 use crate::error::Result;
+use crate::part::Part;
 use crate::samples::{LabelCounts, Samples};
 use crate::statistics::{self, TableCounter, TableStatistics};
 use crate::stream::{BatchStream, StreamOptions};

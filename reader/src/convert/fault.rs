@@ -1,0 +1,95 @@
+//! What is wrong with a row that cannot be read, and where it stands.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a row is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadReason {
+    /// Its line is longer than [`crate::convert::LINE_BYTES_MAX`].
+    LineTooLong,
+    /// It has more or fewer fields than there are columns.
+    FieldCount,
+    /// A quoted field does not end with its quote, or never.
+    Quote,
+    /// The label is not what its rule admits.
+    Label,
+    /// The weight is no finite number of 0 or more.
+    Weight,
+    /// A dense value is no number of the column's kind.
+    Number,
+    /// A category is not of the column's kind.
+    Category,
+    /// A category of an identity column is no number below the table's rows.
+    RowNumber,
+    /// A bag has more than [`crate::convert::BAG_MAX`] categories.
+    Bag,
+}
+
+/// Why a row is none, and where in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    /// What is wrong.
+    pub(crate) reason: BadReason,
+    /// The number of the raw column that is to blame, where it is one.
+    pub(crate) field: Option<u32>,
+}
+
+/// A bad row of a chunk. Small: a chunk of nothing but line feeds has as many as bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BadRow {
+    /// Rows before it in its chunk.
+    pub(crate) row: u32,
+    /// Lines before it in its chunk: more than rows where fields hold line ends.
+    pub(crate) line: u32,
+    /// Where it lies in the chunk's bytes.
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+    pub(crate) fault: Fault,
+}
+
+/// A bad row in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadName {
+    /// The file, as it was named.
+    pub file: String,
+    /// What `number` counts: "line" or "row".
+    pub unit: &'static str,
+    /// The line or row of the file, from 1.
+    pub number: u64,
+    /// The column, where one is to blame.
+    pub column: Option<String>,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl std::fmt::Display for BadName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {} {}", self.file, self.unit, self.number)?;
+        if let Some(column) = &self.column {
+            write!(f, ", column {column}")?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}
+
+impl BadName {
+    /// A line of [`crate::convert::BAD_ROWS_NAME`].
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        struct Line<'a>(&'a BadName);
+        impl Serialize for Line<'_> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                use serde::ser::SerializeMap;
+                let mut map = serializer.serialize_map(Some(4))?;
+                map.serialize_entry("file", &self.0.file)?;
+                map.serialize_entry(self.0.unit, &self.0.number)?;
+                map.serialize_entry("column", &self.0.column)?;
+                map.serialize_entry("why", &self.0.why)?;
+                map.end()
+            }
+        }
+        let mut json = serde_json::to_vec(&Line(self)).expect("it is plain data");
+        json.push(b'\n');
+        json
+    }
+}

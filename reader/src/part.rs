@@ -1,0 +1,38 @@
+//! The parts of a dataset.
+
+use serde::{Deserialize, Serialize};
+
+/// A part of a dataset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Part {
+    /// What the model learns from.
+    Train = 0,
+    /// What it is judged by.
+    Eval = 1,
+}
+
+impl Part {
+    /// All parts.
+    pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
+
+    /// The part with this number in block headers.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|&part| part as u8 == code)
+    }
+
+    /// The name of the part's folder.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+        }
+    }
+}
+
+impl std::fmt::Display for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
