@@ -21,6 +21,8 @@ pub mod topology;
 pub mod traffic;
 pub mod vector;
 
+mod memory;
+
 pub use dtype::{Dtype, Rounding};
 pub use frequency::{BagLengths, CountClass, FrequencyProfile, FrequencySketch, TableFrequencies};
 pub use optimizer::{Optimizer, Step, Update, UpdateRule};

@@ -1,6 +1,6 @@
 //! From a batch's ids to each distinct row with the bags that name it.
 
-use super::pool::Feature;
+use super::feature::Feature;
 
 /// The distinct rows of one table in one batch, ascending, each with the bags that look it up: by feature, and by
 /// sample within a feature.
@@ -86,7 +86,7 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::pool::{Bags, FeatureSlot};
+    use crate::cpu::{Bags, FeatureSlot};
     use crate::table::Pooling;
     use proptest::prelude::*;
     use std::collections::BTreeMap;

@@ -4,15 +4,14 @@
 //! sum is taken in a fixed order by one thread.
 
 mod deduplicate;
+mod feature;
 mod host_rows;
-mod memory;
 mod pool;
 mod ranks;
 mod table;
 
 pub use deduplicate::{BagPlace, Route};
+pub use feature::{Bags, Feature, FeatureSlot};
 pub use host_rows::HostRows;
-pub(crate) use memory::Memory;
-pub use pool::{Bags, Feature, FeatureSlot};
 pub use ranks::{BagGradients, Communicator, RankTables};
 pub use table::Table;

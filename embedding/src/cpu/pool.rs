@@ -1,53 +1,7 @@
 //! Ids in, vectors out: the look-up of a table's rows, pooled bag by bag.
 
+use super::feature::Feature;
 use super::table::Table;
-use crate::table::Pooling;
-
-/// The bags of one categorical column in one batch: bag `i` has the ids `ids[offsets[i]..offsets[i + 1]]`.
-#[derive(Debug, Clone, Copy)]
-pub struct Bags<'a> {
-    /// One entry a bag and one more, ascending; the first need not be 0.
-    pub offsets: &'a [u32],
-    /// Row numbers.
-    pub ids: &'a [u64],
-}
-
-impl<'a> Bags<'a> {
-    /// The number of bags.
-    pub fn len(&self) -> usize {
-        self.offsets.len() - 1
-    }
-
-    /// Whether there is no bag.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// The ids of one bag.
-    pub fn bag(&self, bag: usize) -> &'a [u64] {
-        &self.ids[self.offsets[bag] as usize..self.offsets[bag + 1] as usize]
-    }
-}
-
-/// Where a feature's vectors lie in a `[sample, stride]` matrix.
-#[derive(Debug, Clone, Copy)]
-pub struct FeatureSlot {
-    /// Elements from one sample to the next.
-    pub stride: usize,
-    /// The first element of the feature's vector in a sample.
-    pub offset: usize,
-}
-
-/// One of the features that look up a table, in one batch: a bag a sample.
-#[derive(Debug, Clone, Copy)]
-pub struct Feature<'a> {
-    /// The ids of each sample.
-    pub bags: Bags<'a>,
-    /// How each bag becomes a vector.
-    pub pooling: Pooling,
-    /// Where the vectors lie.
-    pub slot: FeatureSlot,
-}
 
 impl Table {
     /// Pools the bags of the samples `first..` of a batch into `out`, which holds as many samples as it has strides.

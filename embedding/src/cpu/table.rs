@@ -5,9 +5,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::deduplicate::{BagPlace, Route};
-use super::memory::Memory;
-use super::pool::Feature;
+use super::feature::Feature;
 use crate::dtype::{Dtype, Rounding};
+use crate::memory::Memory;
 use crate::optimizer::{Optimizer, Step, Update, UpdateRule};
 use crate::random::UniformField;
 use crate::rows::{RowLayout, Touched};

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::{RowPart, RowSet, Rows, RowsError, Touched};
-use crate::cpu::Memory;
+use crate::memory::Memory;
 
 /// Positions of a part that are to be saved.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::cpu::pool::{Bags, FeatureSlot};
+use crate::cpu::{Bags, FeatureSlot};
 use crate::dtype::Dtype;
 use crate::optimizer::tests::{Exact, ROUNDOFF};
 use crate::random::philox4x32;
