@@ -22,7 +22,6 @@ pub mod sealed;
 pub mod statistics;
 pub mod stream;
 pub mod survey;
-pub mod utc;
 pub mod verify;
 pub mod vocabulary;
 pub mod write;

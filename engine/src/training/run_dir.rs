@@ -4,9 +4,9 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
+use jiff::Timestamp;
 use rankine_reader::files::check_folder;
 use rankine_reader::publish::{Lock, PartialDir, ReservedDir, create_folders, replace_file_under};
-use rankine_reader::utc::Utc;
 use serde::Serialize;
 
 use super::identity::Trained;
@@ -45,7 +45,10 @@ impl RunDir {
     pub fn create(path: Option<&Path>, job: &Job) -> Result<Self, TrainError> {
         let path = match path {
             Some(path) => create_folders(path).map(|()| path.to_owned())?,
-            None => fresh(Path::new("runs"), &format!("{}-{}", job.name, Utc::now().compact()))?,
+            None => fresh(
+                Path::new("runs"),
+                &format!("{}-{}", job.name, Timestamp::now().strftime("%Y%m%d-%H%M%S")),
+            )?,
         };
         let lock = Lock::within(&path)?;
         if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {

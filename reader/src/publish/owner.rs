@@ -4,9 +4,8 @@ use std::fs;
 use std::io;
 use std::process;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-
-use crate::utc::Utc;
 
 /// The initial PID namespace of every Linux kernel (`PROC_PID_INIT_INO`): that of processes outside containers.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
@@ -52,7 +51,7 @@ impl Owner {
             boot_id: text("/proc/sys/kernel/random/boot_id"),
             machine_id: text("/etc/machine-id"),
             pid_namespace: pid_namespace.to_string_lossy().into_owned(),
-            since: Utc::now().to_string(),
+            since: Timestamp::now().strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
         }
     }
 
