@@ -15,14 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::error::{MeetError, Refusal};
 use super::frame::{Kind, Message, ranks_to_bytes};
 use super::handshake::{
-    Answer, Challenge, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
+    Answer, Challenge, HANDSHAKE, HELLO_BYTES, Hello, JobTag, Keys, PROOF_BYTES, Transcript, job_tag, random,
 };
+use super::joining::{GRACE, Joining};
 use super::listen::Listening;
-use super::meeting::{GRACE, Joining};
 use super::wire::Wire;
 
-/// How long a process may take to prove who it is.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Connections of which nobody knows yet whose they are, at most; for large jobs as many as their processes make.
 const CALLERS_MAX: usize = 256;
 /// Connections that are accepted before those that are there are looked at again.

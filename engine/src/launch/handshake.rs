@@ -11,8 +11,12 @@
 //! that none can be sent back; the rank, the line, the job; and both nonces, so that none can be used again. The keys
 //! of the connection follow from the same bytes.
 
+use std::time::Duration;
+
 use super::secret::Secret;
 
+/// How long a process may take to prove who it is.
+pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Names the protocol, with its version at the end.
 const MAGIC: [u8; 8] = *b"rankine3";
 const NONCE_BYTES: usize = 32;

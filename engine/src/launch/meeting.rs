@@ -4,19 +4,17 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::address::Address;
 use super::door::{Seated, accept_all};
 use super::error::MeetError;
 use super::frame::{Kind, Message, VALUE_BYTES_MAX, join, ranks_of_bytes, ranks_to_bytes, split};
+use super::joining::{GRACE, Joining};
 use super::reach::reach_first;
-use super::seat::{Seat, Spread};
+use super::seat::Seat;
 use super::secret::Secret;
 use super::wire::Wire;
 
 /// Between two looks at whether something has come.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How much longer than rank 0 the others wait: it says who is missing.
-pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// Bytes that one rank hands to rank 0 alone, at most.
 pub(super) const COLLECTED_BYTES_MAX: usize = 1 << 29;
 
@@ -33,17 +31,6 @@ pub struct Meeting {
 
 /// What the watch over the processes goes over: of rank 0 a connection to each other one, of others one to rank 0.
 pub(super) type WatchLines = Vec<Wire>;
-
-/// What a process brings to a meeting with others.
-pub(super) struct Joining<'a> {
-    pub(super) rank: usize,
-    pub(super) ranks: usize,
-    pub(super) address: &'a Address,
-    pub(super) spread: Spread,
-    pub(super) job: Option<&'a str>,
-    pub(super) secret: &'a Secret,
-    pub(super) deadline: Duration,
-}
 
 #[derive(Debug)]
 enum Role {

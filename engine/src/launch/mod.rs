@@ -15,6 +15,7 @@ mod frame;
 mod gpus;
 mod group;
 mod handshake;
+mod joining;
 mod listen;
 mod meeting;
 mod member;
@@ -30,7 +31,7 @@ mod wire;
 
 pub use activity::{Activity, Phase, Stage};
 pub use address::Address;
-pub use error::{LaunchError, MeetError, Refusal, SecretError};
+pub use error::{MeetError, Refusal};
 #[cfg(feature = "cuda")]
 pub use gpus::{Link, links};
 pub use group::{ProcessGroup, Terms};
@@ -39,6 +40,6 @@ pub use member::{Member, Node, nodes};
 #[doc(hidden)]
 pub use outside::read_stream;
 pub use seat::{Seat, Spread, Wanted};
-pub use secret::Secret;
-pub use source::Launcher;
+pub use secret::{Secret, SecretError};
+pub use source::{LaunchError, Launcher};
 pub use watch::{Failure, Patience};

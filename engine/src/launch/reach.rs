@@ -6,12 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::address::Address;
-use super::door::HANDSHAKE;
 use super::error::{MeetError, Refusal};
 use super::handshake::{
-    ANSWER_BYTES, Answer, CHALLENGE_BYTES, Challenge, Hello, Line, Transcript, job_tag, random,
+    ANSWER_BYTES, Answer, CHALLENGE_BYTES, Challenge, HANDSHAKE, Hello, Line, Transcript, job_tag, random,
 };
-use super::meeting::Joining;
+use super::joining::Joining;
 use super::wire::Wire;
 
 /// Before the second attempt; later ones wait up to twice as long each.

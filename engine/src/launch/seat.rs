@@ -4,8 +4,7 @@ use std::fmt;
 use std::num::NonZeroU16;
 
 use super::address::{Address, first_host};
-use super::error::LaunchError;
-use super::source::{Environment, Launcher, Says, check_ranks};
+use super::source::{Environment, LaunchError, Launcher, Says, check_ranks};
 
 /// The variable of a job's id.
 const JOB_ID: &str = "RANKINE_JOB_ID";

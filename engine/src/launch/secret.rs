@@ -2,11 +2,9 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-use super::error::SecretError;
 
 /// The variable that holds the secret itself.
 const SECRET: &str = "RANKINE_SECRET";
@@ -15,6 +13,55 @@ const SECRET_FILE: &str = "RANKINE_SECRET_FILE";
 /// Shorter secrets can be guessed: whoever records a handshake can try them offline.
 const BYTES_MIN: usize = 16;
 const BYTES_MAX: usize = 4096;
+
+/// The secret of a job cannot be had. Nothing of the secret is in the words.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// Two variables that exclude each other.
+    #[error("{first} and {second} are both set: unset one of them")]
+    Both {
+        /// One.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// A secret that can be guessed, or is none.
+    #[error(
+        "the secret in {place} has {bytes} bytes: it must have {min} to {max}; `openssl rand -hex 32` makes one"
+    )]
+    Length {
+        /// The variable or the file.
+        place: String,
+        /// Its length, without white space around it.
+        bytes: usize,
+        /// The least length.
+        min: usize,
+        /// The greatest length.
+        max: usize,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the secret file {} ({place}): {source}", path.display())]
+    File {
+        /// What names the file.
+        place: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// The system's words.
+        source: io::Error,
+    },
+    /// The file is not private.
+    #[error("the secret file {} ({place}, mode {mode:03o}) is refused: {why}", path.display())]
+    Permissions {
+        /// What names the file.
+        place: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+        /// What is wrong with it, and the way out.
+        why: String,
+    },
+}
 
 /// The key of a shared secret. The secret itself is not kept, and the key is never printed.
 #[derive(Clone, PartialEq, Eq)]

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use super::error::LaunchError;
 use crate::job::RankCount;
 
 /// Who started the processes. Where several have, the first of this order counts: inner ones before outer ones.
@@ -21,6 +20,62 @@ pub enum Launcher {
     Pmi,
     /// Slurm's srun.
     Slurm,
+}
+
+/// Who this process is cannot be told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// Something of the environment or of the command line that cannot be read.
+    #[error("{name} is `{value}`: {why}")]
+    Invalid {
+        /// The variable, or the argument.
+        name: String,
+        /// What it is.
+        value: String,
+        /// What it should be.
+        why: String,
+    },
+    /// One of two things is said that belong together.
+    #[error("{there} is set and {missing} is not: {there} alone does not say which of the processes this is")]
+    Half {
+        /// What is set.
+        there: String,
+        /// What is not.
+        missing: String,
+    },
+    /// Two launchers say different things.
+    #[error(
+        "{first} says rank {} of {} ({}), and {second} says rank {} of {} ({}): say which of the two is meant, with \
+         --launcher {first} or --launcher {second}",
+        first_says.0, first_says.1, first.variables(), second_says.0, second_says.1, second.variables()
+    )]
+    Contradiction {
+        /// The one that would be believed.
+        first: Launcher,
+        /// Its rank and its number of ranks.
+        first_says: (usize, usize),
+        /// The other one.
+        second: Launcher,
+        /// Its rank and its number of ranks.
+        second_says: (usize, usize),
+    },
+    /// The launcher that was asked for did not start this process.
+    #[error("--launcher {launcher}: it did not start this process: {} are not set", launcher.variables())]
+    Absent {
+        /// Which.
+        launcher: Launcher,
+    },
+    /// Nobody says where to meet.
+    #[error(
+        "{launcher} says that there are {ranks} processes, and not where they meet: set MASTER_ADDR (and MASTER_PORT) \
+         to a host where rank 0 runs, or give --meet HOST:PORT"
+    )]
+    Nowhere {
+        /// Who says so.
+        launcher: Launcher,
+        /// The processes.
+        ranks: usize,
+    },
 }
 
 /// What a launcher says.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Refusal;
 use super::super::frame::{Kind, Message};
-use super::super::meeting::Joining;
+use super::super::joining::Joining;
 use super::super::reach::reach_first;
 use super::*;
 
