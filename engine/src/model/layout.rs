@@ -57,7 +57,7 @@ pub struct DenseLayout {
 }
 
 impl DenseLayout {
-    pub(super) fn new(spec: &ModelSpec) -> Self {
+    fn new(spec: &ModelSpec) -> Self {
         let mut end = 0;
         let mut mlp = |inputs: usize, outputs: &mut dyn Iterator<Item = Outputs>| {
             let mut inputs = inputs;
@@ -108,6 +108,18 @@ impl DenseLayout {
         let linear = self.linear.layers.iter().map(|&layer| ("linear".to_owned(), layer));
         let bottom = numbered("bottom", &self.bottom).into_iter();
         bottom.chain(cross).chain(numbered("top", &self.top)).chain(linear).collect()
+    }
+}
+
+impl ModelSpec {
+    /// Where each dense parameter lies.
+    pub fn dense_layout(&self) -> DenseLayout {
+        DenseLayout::new(self)
+    }
+
+    /// The number of dense parameters.
+    pub fn dense_parameters(&self) -> usize {
+        self.dense_layout().parameters()
     }
 }
 

@@ -3,8 +3,6 @@
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
-use super::layout::DenseLayout;
-
 /// A ranking model. All families are one chain of parts, of which some are replaced or left out:
 ///
 /// ```text
@@ -125,16 +123,6 @@ impl ModelSpec {
             dtype: Dtype::Fp32,
         };
         if self.wide { self.features.iter().map(table).collect() } else { Vec::new() }
-    }
-
-    /// Where each dense parameter lies.
-    pub fn dense_layout(&self) -> DenseLayout {
-        DenseLayout::new(self)
-    }
-
-    /// The number of dense parameters.
-    pub fn dense_parameters(&self) -> usize {
-        self.dense_layout().parameters()
     }
 
     /// The number of parameters in tables, those of first-order terms included.
