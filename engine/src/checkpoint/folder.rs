@@ -6,17 +6,12 @@ use std::sync::Arc;
 
 use super::error::Doing;
 use super::files::Files;
-use super::{Checkpoint, CheckpointError};
+use super::{Checkpoint, CheckpointError, step_name};
 
 /// What follows the name of a folder that is not complete, or is being removed.
 pub(super) const PARTIAL: &str = ".partial";
 /// What follows the name of one that was found to be damaged.
 const DAMAGED: &str = ".damaged";
-
-/// The name of a step's checkpoint.
-pub fn step_name(step: u64) -> String {
-    format!("step-{step}")
-}
 
 /// A checkpoint that cannot be used.
 #[derive(Debug)]

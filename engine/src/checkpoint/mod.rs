@@ -31,7 +31,7 @@ pub use error::CheckpointError;
 pub use faults::{Fault, Faulty};
 pub use files::{Disk, Files, Input, Output};
 pub(crate) use folder::set_aside;
-pub use folder::{Leftovers, Needs, Skipped, latest, leftovers, list, prune, step_name};
+pub use folder::{Leftovers, Needs, Skipped, latest, leftovers, list, prune};
 pub use index::{PieceEntry, PieceOf, SavedRows, ShardIndex};
 pub use manifest::NAME as MANIFEST_NAME;
 pub use manifest::{
@@ -42,6 +42,11 @@ pub use open::{Checkpoint, Totals};
 pub use publish::{Draft, Published, draft_path};
 pub use shard::{ShardFiles, write_shard, write_shards};
 pub use stored::StoredRows;
+
+/// The name of a step's checkpoint.
+pub fn step_name(step: u64) -> String {
+    format!("step-{step}")
+}
 
 /// Some of the dense parameters, one behind the other, with what their optimizer keeps.
 #[derive(Debug, Clone, Default, PartialEq)]

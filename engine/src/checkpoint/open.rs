@@ -12,11 +12,10 @@ use serde::de::DeserializeOwned;
 
 use super::error::Doing;
 use super::files::{Files, Input};
-use super::folder::step_name;
 use super::index::{self, PieceOf, SavedRows, ShardIndex};
 use super::manifest::{self, Manifest, TrainState};
 use super::piece::{self, Piece};
-use super::{CheckpointError, DenseState};
+use super::{CheckpointError, DenseState, step_name};
 
 /// No training counts further: with it, what is added to a count is one still.
 const COUNT_MAX: u64 = 1 << 60;

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::Doing;
 use super::files::Files;
-use super::folder::{PARTIAL, step_name};
+use super::folder::PARTIAL;
 use super::manifest::{self, Manifest};
 use super::shard::write_file;
-use super::{CheckpointError, ShardFiles};
+use super::{CheckpointError, ShardFiles, step_name};
 
 /// Where the draft of a step's checkpoint is made, below `dir`.
 pub fn draft_path(dir: &Path, step: u64) -> PathBuf {
