@@ -18,6 +18,7 @@ pub mod guard;
 pub mod hooks;
 pub mod job;
 pub mod launch;
+mod logit;
 pub mod model;
 pub mod overlap;
 pub mod planning;

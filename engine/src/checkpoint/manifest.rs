@@ -9,8 +9,8 @@ use rankine_reader::sealed::Checksum;
 use rankine_reader::stream::Position;
 use serde::{Deserialize, Serialize};
 
+use crate::evaluation::EvalSummary;
 use crate::model::{ModelSpec, TrainingRules};
-use crate::training::EvalSummary;
 
 /// The kind of sealed file that a manifest is, and its version.
 pub(super) const KIND: &str = "rankine checkpoint";

@@ -20,7 +20,6 @@ mod tables;
 mod tile;
 mod verdict;
 
-pub(crate) use loss::{bce, sigmoid};
 pub use model::CpuModel;
 pub use ranks::{RankTraffic, Sharding};
 #[cfg(feature = "cuda")]

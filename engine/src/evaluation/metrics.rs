@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::auc::{auc, weighted_auc};
-use crate::cpu::{bce, sigmoid};
+use crate::logit::{bce, sigmoid};
 
 /// One head's logits and labels, gathered batch by batch. Takes eight bytes a sample, twelve where samples have
 /// weights, and eight more while the AUC is computed.

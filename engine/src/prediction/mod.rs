@@ -17,7 +17,8 @@ use rankine_reader::stream::{BatchStream, StreamOptions};
 use rankine_reader::{Dataset, IdRules, Part, Samples, Schema, vocabulary};
 use serde::{Serialize, Serializer};
 
-use crate::cpu::{CpuModel, sigmoid};
+use crate::cpu::CpuModel;
+use crate::logit::sigmoid;
 use crate::saved::SavedModelError;
 use crate::training::{EvaluationOptions, IdCounts, ids};
 use file::PredictionFile;

@@ -26,13 +26,13 @@ use super::losses::Losses;
 use super::resume::{self, Begin, Folder};
 use super::seats::Seats;
 use super::summary::{
-    DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
+    DataSummary, DeviceSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 use super::translate::translate;
 use super::{Event, IdCounts, Observer, Progress, RunDir, Stop, StopCause, TrainError};
 use crate::checkpoint::{Disk, Files, TrainState};
 use crate::cpu::RankTraffic;
-use crate::evaluation::EvalMetrics;
+use crate::evaluation::{EvalMetrics, EvalSummary};
 use crate::job::{DeviceKind, Job};
 use crate::launch::{Phase, ProcessGroup, Stage};
 use crate::saved::{self, Beside, Columns};

@@ -52,8 +52,7 @@ pub use rankine_reader::{Stop, StopCause};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};
 pub use summary::{
-    ByLink, DataSummary, DeviceSummary, EvalSummary, ExchangeSummary, ModelSummary, Stopped, Summary,
-    TrainSummary,
+    ByLink, DataSummary, DeviceSummary, ExchangeSummary, ModelSummary, Stopped, Summary, TrainSummary,
 };
 pub use translate::translate;
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::IdCounts;
 use crate::cpu::RankTraffic;
-use crate::evaluation::EvalMetrics;
+use crate::evaluation::EvalSummary;
 
 /// A finished run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -158,20 +158,4 @@ pub enum Stopped {
     MaxSteps,
     /// `eval.target_auc` is reached.
     TargetAuc,
-}
-
-/// The last evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EvalSummary {
-    /// How good the model is.
-    #[serde(flatten)]
-    pub metrics: EvalMetrics,
-    /// For generated data: the AUC of the teacher that made the labels, which no model can be expected to exceed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub auc_achievable: Option<f64>,
-    /// Wall-clock time of the evaluation.
-    pub seconds: f64,
-    /// The ids of its samples that were no rows of their tables, by column; absent where there were none.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub ids_out_of_range: IdCounts,
 }
