@@ -220,7 +220,7 @@ fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError>
         }
     };
     let (spec, rules) = training::translate(job, schema).map_err(TrainError::Conflicts)?;
-    let statistics = planning::statistics(job, &source)?;
+    let statistics = planning::statistics(job, &source).map_err(TrainError::Data)?;
     let origin = statistics.origin;
     Ok((Planning::new(job, &spec, &rules, statistics), origin))
 }

@@ -8,13 +8,12 @@ use std::path::Path;
 
 use rankine_embedding::frequency::{BagLengths, FrequencyProfile, TableFrequencies};
 use rankine_embedding::plan::{Machine, PlanError, PlanInput, Planned, TableInput};
-use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology};
+use rankine_embedding::{EmbeddingPlan, Exchange, Optimizer, Placement, TableSpec, Topology, TopologyError};
 use rankine_reader::Dataset;
 
 use crate::job::{self, Job};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::system;
-use crate::training::TrainError;
 
 mod machine;
 mod rest;
@@ -44,6 +43,20 @@ pub struct Planning {
     /// The profile of each table: first-order terms of a column that has its table to itself share that table's.
     profile_of: Vec<usize>,
     sharded_dense_update: bool,
+}
+
+/// Why the tables of a training cannot be placed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    /// The dataset cannot be read.
+    #[error(transparent)]
+    Data(#[from] rankine_reader::Error),
+    /// There cannot be such ranks.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// They have too little memory.
+    #[error(transparent)]
+    Memory(#[from] PlanError),
 }
 
 /// What a job wants of a table; what it leaves open, the planner chooses.
@@ -142,26 +155,25 @@ impl Planning {
 /// The machine that a job names in `device.machine`.
 ///
 /// # Errors
-/// [`TrainError::Device`] where there is no such file, or it is not sound.
-pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, TrainError> {
+/// What is wrong, where there is no such file, or it is not sound.
+pub fn machine_of_job(path: &Path, memory_bytes: u64, job: &Job) -> Result<Machine, String> {
     read_machine(&path.to_string_lossy(), memory_bytes, job.device.precision)
-        .map_err(|error| TrainError::Device(format!("device.machine: {error}")))
+        .map_err(|error| format!("device.machine: {error}"))
 }
 
 /// Plans where the tables of a training lie over the ranks of a machine: one entry a table of
 /// [`TrainingRules::all_tables`].
 ///
 /// # Errors
-/// [`TrainError::Data`] where the dataset cannot be read, [`TrainError::Device`] where the ranks cannot be, or have too
-/// little memory.
+/// See [`PlacementError`].
 pub fn plan(
     job: &Job,
     spec: &ModelSpec,
     rules: &TrainingRules,
     dataset: &Dataset,
     machine: &Machine,
-) -> Result<EmbeddingPlan, TrainError> {
-    let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
+) -> Result<EmbeddingPlan, PlacementError> {
+    let topology = job.topology()?;
     if topology.ranks() == 1 {
         let tables: Vec<_> = rules.all_tables(spec).into_iter().map(|(table, _)| table).collect();
         return Ok(EmbeddingPlan::replicated(topology, &tables));
@@ -169,7 +181,7 @@ pub fn plan(
     let statistics = statistics(job, &Source::Dataset(dataset))?;
     let batch_size = u64::from(job.train.batch_size.get());
     let planned = Planning::new(job, spec, rules, statistics).plan(topology, machine, batch_size);
-    planned.map(|planned| planned.plan).map_err(|error| TrainError::Device(error.to_string()))
+    Ok(planned?.plan)
 }
 
 /// Memory of each of some ranks of one process on this machine. It is what the machine has, not what is free now: a

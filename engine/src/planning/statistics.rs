@@ -10,7 +10,6 @@ use rankine_reader::{Dataset, Part, Schema};
 use serde::Serialize;
 
 use crate::job::Job;
-use crate::training::TrainError;
 
 /// Where statistics come from.
 #[derive(Debug)]
@@ -85,8 +84,8 @@ const LAW_CLASS_SPAN: f64 = 1.05;
 /// The statistics of a job's columns.
 ///
 /// # Errors
-/// [`TrainError::Data`] where the dataset cannot be read.
-pub fn statistics(job: &Job, source: &Source<'_>) -> Result<Statistics, TrainError> {
+/// Where the dataset cannot be read.
+pub fn statistics(job: &Job, source: &Source<'_>) -> rankine_reader::Result<Statistics> {
     match *source {
         Source::Law { schema, alpha } => {
             let columns = schema.categorical.iter().map(|column| law(column, alpha)).collect();
@@ -101,7 +100,7 @@ pub fn statistics(job: &Job, source: &Source<'_>) -> Result<Statistics, TrainErr
 }
 
 /// What the dataset says of itself.
-fn counted(job: &Job, dataset: &Dataset) -> Result<Statistics, TrainError> {
+fn counted(job: &Job, dataset: &Dataset) -> rankine_reader::Result<Statistics> {
     let columns = &dataset.schema().categorical;
     let ragged = columns.iter().any(|column| matches!(column.hotness, Hotness::Ragged { .. }));
     let lengths: Vec<_> = if ragged {
@@ -130,7 +129,7 @@ fn frequencies(statistics: TableStatistics) -> TableFrequencies {
 }
 
 /// What samples say, which are drawn from all of the dataset.
-fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> Result<Statistics, TrainError> {
+fn sampled(job: &Job, dataset: &Dataset, samples: u64) -> rankine_reader::Result<Statistics> {
     let columns = dataset.schema().categorical.len();
     let capacity = SKETCH_BYTES / FrequencySketch::BYTES_PER_ROW / columns.max(1);
     let sketches = sketches(job, dataset, samples, capacity.clamp(1 << 12, FrequencySketch::CAPACITY))?;
@@ -148,7 +147,7 @@ fn sketches(
     dataset: &Dataset,
     samples: u64,
     capacity: usize,
-) -> Result<Vec<FrequencySketch>, TrainError> {
+) -> rankine_reader::Result<Vec<FrequencySketch>> {
     let columns = &dataset.schema().categorical;
     let mut sketches: Vec<_> = columns.iter().map(|_| FrequencySketch::new(capacity)).collect();
     let options = StreamOptions {

@@ -189,7 +189,7 @@ fn plan_for_cpu(
     let topology = job.topology().map_err(|error| TrainError::Device(error.to_string()))?;
     let memory = planning::memory_of_a_thread_rank(topology);
     let machine = match &job.device.machine {
-        Some(path) => planning::machine_of_job(path, memory, job)?,
+        Some(path) => planning::machine_of_job(path, memory, job).map_err(TrainError::Device)?,
         None => Machine::cpu(memory),
     };
     let plan = || planning::plan(job, spec, rules, dataset, &machine);

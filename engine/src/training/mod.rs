@@ -35,6 +35,7 @@ use crate::guard::NonFinite;
 use crate::job::Conflict;
 use crate::launch::MeetError;
 use crate::model::ModelSpec;
+use crate::planning::PlacementError;
 use crate::saved::SavedModelError;
 
 pub use bench::{
@@ -344,6 +345,15 @@ impl From<crate::cuda::Error> for TrainError {
             crate::cuda::Error::Processes(error) => Self::Processes(error),
             error if error.misses_rank() => Self::Missed { step: 0, words: error.to_string() },
             error => Self::Gpu(error.to_string()),
+        }
+    }
+}
+
+impl From<PlacementError> for TrainError {
+    fn from(error: PlacementError) -> Self {
+        match error {
+            PlacementError::Data(error) => Self::Data(error),
+            PlacementError::Topology(_) | PlacementError::Memory(_) => Self::Device(error.to_string()),
         }
     }
 }

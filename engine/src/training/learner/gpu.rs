@@ -217,7 +217,7 @@ pub(super) fn place(
     let precision = job.device.precision;
     let apart = (1..gpus.len()).all(|gpu| !gpus[..gpu].contains(&gpus[gpu]));
     let machine = match (&job.device.machine, &recorded.machine) {
-        (Some(path), _) => planning::machine_of_job(path, 0, job)?,
+        (Some(path), _) => planning::machine_of_job(path, 0, job).map_err(TrainError::Device)?,
         (None, Some(text)) => planning::parse_machine(text, precision).map_err(TrainError::Device)?,
         (None, None) => {
             let a_node = topology.ranks_per_node();
