@@ -12,7 +12,7 @@ use rankine::checkpoint::{Checkpoint, Disk, Files, Input, Output, list};
 use rankine::evaluation::EvalMetrics;
 use rankine::job::Job;
 use rankine::launch::{Activity, Failure, Patience, ProcessGroup};
-use rankine::saved::open_checkpoint;
+use rankine::source::open_checkpoint;
 use rankine::training::{
     Event, Observer, Progress, RunDir, Start, Stop, Stopped, Summary, TrainError, TrainOptions, train,
 };

@@ -24,5 +24,6 @@ pub mod overlap;
 pub mod planning;
 pub mod prediction;
 pub mod saved;
+pub mod source;
 pub mod system;
 pub mod training;

@@ -1,7 +1,7 @@
 //! A trained model on disk: `model.safetensors` with every weight, the vocabularies, and `model.json` with what else
 //! scoring raw rows takes: the model's sizes, the columns with their transforms, the job, and the checksums of all
-//! files. [`ModelSource`] finds a model in a run, in a checkpoint or in an export. `docs/checkpoint-format.md` says how
-//! tensors become predictions.
+//! files. [`crate::source`] finds a model in a run, in a checkpoint or in an export. `docs/checkpoint-format.md` says
+//! how tensors become predictions.
 //!
 //! Tensors are f32, those of tables what the job says, and a model has those of its parts:
 //!
@@ -31,16 +31,14 @@ use crate::cpu::CpuModel;
 use crate::model::{ModelSpec, TrainingRules};
 
 mod columns;
-mod source;
 mod stored;
 
 pub use columns::Columns;
-pub use source::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
 pub use stored::{StoredWeights, scoring_model};
 pub use verify::Verified;
 
 const WEIGHTS_NAME: &str = "model.safetensors";
-const MANIFEST_NAME: &str = "model.json";
+pub(crate) const MANIFEST_NAME: &str = "model.json";
 const KIND: &str = "rankine model";
 const FORMAT: u32 = 3;
 /// Like [`FORMAT`], without the job.

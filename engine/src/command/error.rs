@@ -8,7 +8,8 @@ use rankine::blame::Blame;
 use rankine::checkpoint::CheckpointError;
 use rankine::job::JobError;
 use rankine::prediction::PredictError;
-use rankine::saved::{SavedModelError, SourceError};
+use rankine::saved::SavedModelError;
+use rankine::source::SourceError;
 use rankine::training::TrainError;
 
 use super::Exit;

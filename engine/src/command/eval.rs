@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rankine::evaluation::EvalMetrics;
-use rankine::saved::{ModelSource, OpenModel, Wanted};
+use rankine::source::{ModelSource, OpenModel, Wanted};
 use rankine::training::{self, EvaluationOptions, Event, IdCounts, Observer};
 use rankine_reader::convert::RowFormat;
 use rankine_reader::{Dataset, Part};

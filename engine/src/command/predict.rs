@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use rankine::prediction::{OnUnknown, PredictionCounts, Predictions, RowOptions, predict_part, predict_rows};
-use rankine::saved::{ModelSource, OpenModel, Wanted};
+use rankine::source::{ModelSource, OpenModel, Wanted};
 use rankine::system;
 use rankine::training::{self, EvaluationOptions, RunDir};
 use rankine_reader::convert::{BadLimit, UnknownCategories};

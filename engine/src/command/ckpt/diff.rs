@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, CheckpointError, StoredRows};
-use rankine::saved::{ModelSource, OpenModel, Wanted, open_checkpoint};
+use rankine::source::{ModelSource, OpenModel, Wanted, open_checkpoint};
 use rankine_embedding::TableSpec;
 use rankine_embedding::rows::Rows;
 use serde::Serialize;

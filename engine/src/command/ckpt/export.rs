@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rankine::saved::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
+use rankine::source::{ModelSource, OpenModel, SourceError, Wanted, open_checkpoint};
 use rankine_reader::publish::refuse_inputs;
 
 use crate::command::{CommandError, output};

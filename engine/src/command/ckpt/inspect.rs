@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rankine::checkpoint::{Checkpoint, Manifest, PieceOf};
-use rankine::saved::{ModelSource, SavedModel, Wanted};
+use rankine::saved::SavedModel;
+use rankine::source::{ModelSource, Wanted};
 use serde::Serialize;
 
 use super::open;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use rankine::checkpoint::{Checkpoint, Disk, Files};
-use rankine::saved::{ModelSource, Wanted, open_checkpoint};
+use rankine::source::{ModelSource, Wanted, open_checkpoint};
 
 use super::CommandError;
 

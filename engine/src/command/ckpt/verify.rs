@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use rankine::checkpoint::Checkpoint;
-use rankine::saved::{ModelSource, SavedModel, Verified, Wanted};
+use rankine::saved::{SavedModel, Verified};
+use rankine::source::{ModelSource, Wanted};
 
 use super::disk;
 use crate::command::{CommandError, Exit, output};

@@ -10,12 +10,13 @@ use rankine_reader::Dataset;
 use rankine_reader::convert::Encoder;
 use rankine_reader::files::kind_of;
 
-use super::stored::{StoredWeights, scoring_model};
-use super::{Columns, MANIFEST_NAME, SavedModel, SavedModelError};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
 use crate::job::{Job, JobError};
 use crate::model::ModelSpec;
+use crate::saved::{
+    self, Beside, Columns, MANIFEST_NAME, SavedModel, SavedModelError, StoredWeights, scoring_model,
+};
 use crate::training::{self, RunDir, TrainError};
 
 /// A folder that has a trained model.
@@ -402,15 +403,15 @@ impl OpenModel {
         for file in &self.columns.vocabularies {
             vocabulary(&file.name).map_err(|error| self.without_vocabulary(error))?;
         }
-        let beside = super::Beside {
+        let beside = Beside {
             steps: self.steps,
             job: &self.job.to_toml(),
             columns: &self.columns,
             vocabulary: &vocabulary,
         };
         match &self.stored {
-            Stored::Folder(..) => super::save(dir, &self.load()?, &beside)?,
-            Stored::Checkpoint(checkpoint) => super::save(dir, &StoredWeights(checkpoint), &beside)?,
+            Stored::Folder(..) => saved::save(dir, &self.load()?, &beside)?,
+            Stored::Checkpoint(checkpoint) => saved::save(dir, &StoredWeights(checkpoint), &beside)?,
         }
         Ok(())
     }
