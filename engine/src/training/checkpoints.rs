@@ -19,6 +19,7 @@ use super::contents::Identity;
 use super::copies::CopyMemory;
 use super::identity::Trained;
 use super::learner::Learner;
+use super::recorded::Recorded;
 use super::{Event, Observer, TrainError};
 use crate::checkpoint::{
     self, Base, Checkpoint, CheckpointError, DenseState, Draft, Files, Manifest, Needs, Published, RankState,
@@ -30,30 +31,7 @@ use crate::saved::Columns;
 
 /// The files beside the shards.
 const JOB_NAME: &str = "job.toml";
-const TUNING_NAME: &str = "tuning.json";
-const MACHINE_NAME: &str = "machine.toml";
 const COLUMNS_NAME: &str = Columns::NAME;
-
-/// What was found out by timing, and decides how results are rounded: a training that goes on takes it as it was.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Recorded {
-    /// The algorithms of products.
-    pub(super) tuning: Option<String>,
-    /// What GPUs were taken to do in a second when tables were placed.
-    pub(super) machine: Option<String>,
-}
-
-impl Recorded {
-    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are
-    /// others.
-    pub(super) fn of(checkpoint: &Checkpoint, topology: Topology) -> Result<Self, CheckpointError> {
-        let manifest = checkpoint.manifest();
-        if (manifest.ranks, manifest.nodes) != (topology.ranks(), topology.nodes()) {
-            return Ok(Self::default());
-        }
-        Ok(Self { tuning: checkpoint.text(TUNING_NAME)?, machine: checkpoint.text(MACHINE_NAME)? })
-    }
-}
 
 /// The checkpoints of a run.
 pub(super) struct Checkpoints {
@@ -561,9 +539,8 @@ fn publish(
             return Err(error);
         }
     };
-    let Recorded { tuning, machine } = recorded;
     let all = [(JOB_NAME, Some(job)), (COLUMNS_NAME, Some(columns))].into_iter();
-    let named: Vec<_> = all.chain([(TUNING_NAME, tuning), (MACHINE_NAME, machine)]).collect();
+    let named: Vec<_> = all.chain(recorded.files()).collect();
     let beside: Vec<_> = named.iter().filter_map(|(name, text)| Some((*name, text.as_deref()?))).collect();
     draft.publish(manifest, shards, &beside)
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::alive::alive;
 use super::batches::Batches;
-use super::checkpoints::{Checkpoints, Recorded};
+use super::checkpoints::Checkpoints;
 use super::contents::Identity;
 use super::data::open_together;
 use super::evaluate::{EvaluationOptions, Scorer, evaluate};
@@ -23,6 +23,7 @@ use super::identity::Wanted;
 use super::ids;
 use super::learner::{Choice, Learner};
 use super::losses::Losses;
+use super::recorded::Recorded;
 use super::resume::{self, Begin, Folder};
 use super::seats::Seats;
 use super::summary::{

@@ -14,9 +14,9 @@ use rankine_reader::stream::StreamOptions;
 use rankine_reader::{Dataset, Samples};
 
 use super::batches::{Batch, Batches};
-use super::bench::{Activity, Ceilings, Phase};
-use super::checkpoints::Recorded;
 use super::evaluate::Scorer;
+use super::phases::{Activity, Ceilings, Phase};
+use super::recorded::Recorded;
 use super::seats::Seats;
 use super::translate::check_memory;
 use super::{DeviceMemory, TrainError};

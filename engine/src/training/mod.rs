@@ -19,6 +19,8 @@ pub(crate) mod ids;
 mod learner;
 mod losses;
 mod memory;
+mod phases;
+mod recorded;
 mod resume;
 mod run_dir;
 mod seats;
@@ -39,8 +41,8 @@ use crate::planning::PlacementError;
 use crate::saved::SavedModelError;
 
 pub use bench::{
-    Ceilings, EvalBench, EvalBenchOptions, Input, Phase, Reading, Times, TraceSummary, TrainBench,
-    TrainBenchOptions, bench_eval, bench_train,
+    EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
+    bench_eval, bench_train,
 };
 pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
@@ -49,6 +51,7 @@ pub use here::{Here, here};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
+pub use phases::{Ceilings, Phase};
 pub use rankine_reader::{Stop, StopCause};
 pub use run_dir::RunDir;
 pub use starter::{StarterData, starter_job};

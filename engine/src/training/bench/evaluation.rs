@@ -5,11 +5,11 @@ use std::time::Instant;
 use rankine_reader::Part;
 use serde::Serialize;
 
-use super::super::checkpoints::Recorded;
 use super::super::data::open_together;
 use super::super::evaluate::{EvaluationOptions, evaluate};
 use super::super::fit::thread_pool;
 use super::super::learner::Choice;
+use super::super::recorded::Recorded;
 use super::super::seats::Seats;
 use super::super::translate::translate;
 use super::super::{DeviceMemory, Observer, Stop, TrainError};

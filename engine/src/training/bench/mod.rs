@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part, Samples};
 
-use super::checkpoints::Recorded;
 use super::data::open_together;
 use super::evaluate::Scorer;
 use super::fit::{thread_pool, train_options};
 use super::learner::{Choice, Learner};
+use super::recorded::Recorded;
 use super::seats::Seats;
 use super::translate::translate;
 use super::{Observer, Stop, TrainError};
@@ -25,10 +25,8 @@ use crate::job::Job;
 use crate::launch::{self, ProcessGroup};
 use crate::overlap::Overlap;
 
-pub(super) use trace::Activity;
-
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
-pub use report::{Ceilings, Input, Phase, Reading, Times, TraceSummary, TrainBench};
+pub use report::{Input, Reading, Times, TraceSummary, TrainBench};
 
 /// Batches that lie ready, at most.
 const RESIDENT_BATCHES: usize = 3;

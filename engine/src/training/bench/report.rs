@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::super::DeviceMemory;
+use super::super::phases::{Ceilings, Phase};
 
 /// How long the steps of a job took, and where the time goes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,52 +92,6 @@ impl Times {
         let quantile = |share: f64| times[(share * (times.len() - 1) as f64).round() as usize];
         let ms_mean = times.iter().sum::<f64>() / times.len() as f64;
         Self { ms_per_iteration: quantile(0.5), ms_p10: quantile(0.1), ms_p99: quantile(0.99), ms_mean }
-    }
-}
-
-/// What a GPU reaches at most.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Ceilings {
-    /// Bytes read and written by a copy of memory, in GB/s.
-    pub gb_per_s: f64,
-    /// A large product of matrices, in TFLOP/s.
-    pub tflop_per_s: f64,
-    /// The same product in fp8, where layers are; absent elsewhere.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fp8_tflop_per_s: Option<f64>,
-}
-
-/// A part of an iteration, alone on the GPU.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Phase {
-    /// What it is.
-    pub name: &'static str,
-    /// How long it takes.
-    pub ms: f64,
-    /// Bytes that it must at least read and write.
-    pub bytes: u64,
-    /// Multiplications and additions of matrix products.
-    pub flops: u64,
-    /// Bytes over time.
-    pub gb_per_s: f64,
-    /// Operations over time.
-    pub tflop_per_s: f64,
-    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations,
-    /// whichever takes longer, over the time that it takes.
-    pub roofline_share: f64,
-}
-
-#[cfg(feature = "cuda")]
-impl Phase {
-    pub(in crate::training) fn new(
-        name: &'static str,
-        ms: f64,
-        (bytes, flops): (u64, u64),
-        ceilings: Ceilings,
-    ) -> Self {
-        let (gb_per_s, tflop_per_s) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
-        let roofline_share = (gb_per_s / ceilings.gb_per_s).max(tflop_per_s / ceilings.tflop_per_s);
-        Self { name, ms, bytes, flops, gb_per_s, tflop_per_s, roofline_share }
     }
 }
 

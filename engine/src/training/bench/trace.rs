@@ -6,19 +6,8 @@ use rankine_reader::publish::replace_file;
 
 use super::super::TrainError;
 use super::super::learner::Learner;
+use super::super::phases::Activity;
 use super::TraceSummary;
-
-/// Something that a GPU did, as it is shown.
-#[derive(Debug, Clone, PartialEq)]
-pub(in crate::training) struct Activity {
-    pub(in crate::training) name: String,
-    pub(in crate::training) is_kernel: bool,
-    pub(in crate::training) device: u32,
-    pub(in crate::training) lane: u32,
-    pub(in crate::training) begin_ns: u64,
-    pub(in crate::training) end_ns: u64,
-    pub(in crate::training) bytes: u64,
-}
 
 /// Traces so many steps, which `run` does and waits for, and writes what the GPU did to a file.
 ///

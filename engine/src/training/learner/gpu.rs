@@ -13,9 +13,9 @@ use rankine_reader::stream::StreamOptions;
 
 use super::super::TrainError;
 use super::super::batches::{Batch, Batches};
-use super::super::checkpoints::Recorded;
+use super::super::phases::Activity;
+use super::super::recorded::Recorded;
 use super::super::seats::Seats;
-use super::Activity;
 use crate::calibration;
 use crate::cuda::{
     BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, JudgedPart, Judgement, refusals,

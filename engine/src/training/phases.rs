@@ -1,0 +1,56 @@
+//! What a device does in an iteration: phase by phase, each alone, and kernel by kernel, as a trace shows it.
+
+use serde::Serialize;
+
+/// What a GPU reaches at most.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Ceilings {
+    /// Bytes read and written by a copy of memory, in GB/s.
+    pub gb_per_s: f64,
+    /// A large product of matrices, in TFLOP/s.
+    pub tflop_per_s: f64,
+    /// The same product in fp8, where layers are; absent elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fp8_tflop_per_s: Option<f64>,
+}
+
+/// A part of an iteration, alone on the GPU.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Phase {
+    /// What it is.
+    pub name: &'static str,
+    /// How long it takes.
+    pub ms: f64,
+    /// Bytes that it must at least read and write.
+    pub bytes: u64,
+    /// Multiplications and additions of matrix products.
+    pub flops: u64,
+    /// Bytes over time.
+    pub gb_per_s: f64,
+    /// Operations over time.
+    pub tflop_per_s: f64,
+    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations,
+    /// whichever takes longer, over the time that it takes.
+    pub roofline_share: f64,
+}
+
+#[cfg(feature = "cuda")]
+impl Phase {
+    pub(super) fn new(name: &'static str, ms: f64, (bytes, flops): (u64, u64), ceilings: Ceilings) -> Self {
+        let (gb_per_s, tflop_per_s) = (bytes as f64 / ms / 1e6, flops as f64 / ms / 1e9);
+        let roofline_share = (gb_per_s / ceilings.gb_per_s).max(tflop_per_s / ceilings.tflop_per_s);
+        Self { name, ms, bytes, flops, gb_per_s, tflop_per_s, roofline_share }
+    }
+}
+
+/// Something that a GPU did, as it is shown.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Activity {
+    pub(super) name: String,
+    pub(super) is_kernel: bool,
+    pub(super) device: u32,
+    pub(super) lane: u32,
+    pub(super) begin_ns: u64,
+    pub(super) end_ns: u64,
+    pub(super) bytes: u64,
+}
