@@ -380,7 +380,8 @@ fn a_file_where_a_folder_is_expected_is_called_a_file() {
             &["ckpt", "verify", path],
             &["ckpt", "inspect", path],
         ] {
-            run(args).with(USAGE).says(&[&format!("at {path}: it is a file")]);
+            let which = if *path == file { "it" } else { &file };
+            run(args).with(USAGE).says(&[&format!("at {path}: {which} is a file")]);
         }
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "text");

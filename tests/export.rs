@@ -221,7 +221,7 @@ fn what_is_no_model_is_named_for_what_it_is() {
     for (name, what) in [
         ("no/such", "there is no such folder"),
         ("log.tsv", "it is a file"),
-        ("log.tsv/below", "it is below a file"),
+        ("log.tsv/below", "log.tsv is a file"),
         ("pipe", "it is a pipe"),
         ("data", "it is a dataset"),
         ("empty", "it is an empty folder"),

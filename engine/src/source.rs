@@ -144,8 +144,7 @@ impl ModelSource {
                 return Err(SourceError::other(wanted, path, "there is no such folder"));
             }
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                let kind = fs::metadata(path).map_or("below a file", |found| kind_of(&found));
-                return Err(SourceError::other(wanted, path, format!("it is {kind}")));
+                return Err(SourceError::other(wanted, path, no_folder(path)));
             }
             Err(source) => return Err(SourceError::Read { path: path.to_owned(), source }),
         };
@@ -253,6 +252,17 @@ impl ModelSource {
                 Ok(OpenModel::of_folder(dir.clone(), SavedModel::open(&dir)?, job))
             }
         }
+    }
+}
+
+/// What is where a folder should be, or above that.
+fn no_folder(path: &Path) -> String {
+    let kind = |path: &Path| fs::metadata(path).ok().filter(|found| !found.is_dir()).map(|of| kind_of(&of));
+    let found = path.ancestors().find_map(|above| Some((above, kind(above)?)));
+    match found {
+        Some((above, kind)) if above != path => format!("{} is {kind}", above.display()),
+        Some((_, kind)) => format!("it is {kind}"),
+        None => "it is no folder".into(),
     }
 }
 
