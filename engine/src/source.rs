@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rankine_reader::Dataset;
 use rankine_reader::convert::Encoder;
-use rankine_reader::files::kind_of;
+use rankine_reader::files::not_a_folder;
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Disk, Files};
 use crate::cpu::CpuModel;
@@ -144,7 +144,13 @@ impl ModelSource {
                 return Err(SourceError::other(wanted, path, "there is no such folder"));
             }
             Err(error) if error.kind() == ErrorKind::NotADirectory => {
-                return Err(SourceError::other(wanted, path, no_folder(path)));
+                let found = match not_a_folder(path) {
+                    Some((above, kind)) if above != path => format!("{} is {kind}", above.display()),
+                    Some((_, kind)) => format!("it is {kind}"),
+                    // It has changed meanwhile.
+                    None => "it is not a folder".into(),
+                };
+                return Err(SourceError::other(wanted, path, found));
             }
             Err(source) => return Err(SourceError::Read { path: path.to_owned(), source }),
         };
@@ -252,17 +258,6 @@ impl ModelSource {
                 Ok(OpenModel::of_folder(dir.clone(), SavedModel::open(&dir)?, job))
             }
         }
-    }
-}
-
-/// What is where a folder should be, or above that.
-fn no_folder(path: &Path) -> String {
-    let kind = |path: &Path| fs::metadata(path).ok().filter(|found| !found.is_dir()).map(|of| kind_of(&of));
-    let found = path.ancestors().find_map(|above| Some((above, kind(above)?)));
-    match found {
-        Some((above, kind)) if above != path => format!("{} is {kind}", above.display()),
-        Some((_, kind)) => format!("it is {kind}"),
-        None => "it is no folder".into(),
     }
 }
 

@@ -50,7 +50,7 @@ pub fn check_regular(path: &Path, metadata: &Metadata) -> Result<()> {
 }
 
 /// What a path leads to, with its article: "a folder", "a pipe".
-pub fn kind_of(metadata: &Metadata) -> &'static str {
+pub(crate) fn kind_of(metadata: &Metadata) -> &'static str {
     use std::os::unix::fs::FileTypeExt;
     let kind = metadata.file_type();
     if kind.is_dir() {
@@ -66,20 +66,25 @@ pub fn kind_of(metadata: &Metadata) -> &'static str {
     }
 }
 
+/// What keeps a path from leading to a folder: itself or the nearest path above it that exists, where that is not a
+/// folder, and what it is, with its article: "a file".
+pub fn not_a_folder(path: &Path) -> Option<(&Path, &'static str)> {
+    // `file/below` cannot be looked at, and `file` can.
+    let (found, metadata) = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?)))?;
+    (!metadata.is_dir()).then(|| (found, kind_of(&metadata)))
+}
+
 /// Checks that a path, where there is something, leads to a folder. `what` names what the folder holds, with its
 /// article: "a dataset".
 ///
 /// # Errors
 /// [`Error::Invalid`] where it leads to a file, or through one.
 pub fn check_folder(path: &Path, what: &str) -> Result<()> {
-    // `file/below` cannot be looked at, and `file` can.
-    let found = path.ancestors().find_map(|path| Some((path, fs::metadata(path).ok()?)));
-    match found {
-        Some((found, metadata)) if !metadata.is_dir() => {
-            let kind = kind_of(&metadata);
+    match not_a_folder(path) {
+        Some((found, kind)) => {
             Err(Error::invalid(format!("{} is {kind}, and {what} is a folder", found.display())))
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

@@ -17,6 +17,17 @@ pub(super) const RULES: [UpdateRule; 4] = [
     UpdateRule::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 },
 ];
 
+/// A table whose features have bags of some lengths, and whose placement is the planner's choice.
+pub(super) fn input<'a>(
+    spec: &'a TableSpec,
+    rule: UpdateRule,
+    lengths: &'a [BagLengths],
+    profile: &'a FrequencyProfile,
+) -> TableInput<'a> {
+    let features = lengths.iter().collect();
+    TableInput { spec, rule, features, profile, placement: None, exchange: None, frequent_rows: None }
+}
+
 /// A table whose look-ups are known.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
@@ -62,15 +73,8 @@ impl Known {
     }
 
     pub(super) fn input(&self, placement: Option<Placement>, exchange: Option<Exchange>) -> TableInput<'_> {
-        TableInput {
-            spec: &self.spec,
-            rule: self.rule,
-            features: self.lengths.iter().collect(),
-            profile: &self.profile,
-            placement,
-            exchange,
-            frequent_rows: None,
-        }
+        let input = input(&self.spec, self.rule, &self.lengths, &self.profile);
+        TableInput { placement, exchange, ..input }
     }
 
     pub(super) fn lookups(&self) -> f64 {

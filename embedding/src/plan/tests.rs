@@ -81,15 +81,8 @@ impl Synthetic {
     }
 
     fn input(&self, placement: Option<Placement>, exchange: Option<Exchange>) -> TableInput<'_> {
-        TableInput {
-            spec: &self.spec,
-            rule: self.rule,
-            features: self.lengths.iter().collect(),
-            profile: &self.profile,
-            placement,
-            exchange,
-            frequent_rows: None,
-        }
+        let input = counted::input(&self.spec, self.rule, &self.lengths, &self.profile);
+        TableInput { placement, exchange, ..input }
     }
 }
 
