@@ -397,7 +397,7 @@ impl Manifest {
         }
         let TrainState { step, position, samples, .. } = self.train;
         if [step, position.epoch, position.sample, samples].iter().any(|&count| count > COUNT_MAX) {
-            return Err(format!("no training comes to step {step}, or so many samples or epochs"));
+            return Err(format!("step {step}, the samples or the epochs exceed what a training can count"));
         }
         if self.dense.state.len() > 2 || self.tables.iter().any(|table| table.learns.state.len() > 2) {
             return Err("no rule keeps so much".into());

@@ -137,7 +137,8 @@ mod tests {
         // Six batches of two dense columns, a label and two bags' ends, and of ids.
         let sample_bytes = (2 + 1 + 2) * 4 + 28;
         assert_eq!(memory.batch_bytes, 6 * 4 * sample_bytes);
-        // Products forward, of gradients by weights and, but for the first layer, by inputs; so for pairs of vectors.
+        // Products of the forward pass, of the gradients with respect to weights, and of those with respect to inputs,
+        // which the first layer does not need; the same for pairs of vectors.
         let products = 2 * (2 * 2 * 3) + 3 * 2 * (3 * 4 + 7 * 5 + 5) + 3 * 2 * (3 * 12);
         assert_eq!((flops, matmuls), (f64::from(4 * products), 2 + 3 * 3));
         let traffic = 4 * 4 * activations * 4 + 2 * 4 * sample_bytes + (3 + 2) * parameters * 4;

@@ -117,7 +117,7 @@ fn every_kind_comes_back_and_predicts_the_same() {
     }
 }
 
-/// Weights that are written and read in several runs come back, whatever the runs they were told in.
+/// Weights that take several reads and writes are restored, however they were split when they were handed over.
 #[test]
 fn what_takes_several_runs_comes_back() {
     let place = TempDir::new().unwrap();

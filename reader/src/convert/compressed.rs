@@ -22,7 +22,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// The first bytes of a file that tell how it is compressed.
+    /// Bytes at the beginning of a file that identify its compression format.
     pub(crate) const MAGIC_BYTES: usize = 4;
 
     /// How the file with these first bytes is compressed; `None` where it is not.

@@ -14,13 +14,13 @@ pub enum BadReason {
     Quote,
     /// The label is not what its rule admits.
     Label,
-    /// The weight is no finite number of 0 or more.
+    /// The weight is negative, not finite or not a number.
     Weight,
-    /// A dense value is no number of the column's kind.
+    /// A dense value is not a number of the column's type.
     Number,
-    /// A category is not of the column's kind.
+    /// A category is not of the column's type.
     Category,
-    /// A category of an identity column is no number below the table's rows.
+    /// A category of an identity column is not a row number of the table.
     RowNumber,
     /// A bag has more than [`crate::convert::BAG_MAX`] categories.
     Bag,

@@ -215,7 +215,7 @@ fn what_a_manifest_or_an_index_says_wrongly_is_refused() {
         ("no rule keeps so much", none_of_shard, |all| {
             all.dense.state = ["a", "b", "c"].map(Into::into).into()
         }),
-        ("no training comes to", none_of_shard, |all| all.train.position.epoch = u64::MAX),
+        ("exceed what a training can count", none_of_shard, |all| all.train.position.epoch = u64::MAX),
     ];
     for (number, (words, of_shard, of_all)) in cases.into_iter().enumerate() {
         let (disk, files) = three();
