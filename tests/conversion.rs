@@ -224,7 +224,7 @@ fn a_model_judges_only_what_its_ids_mean() {
 
 /// The file of this name in the guide's worked example.
 fn of_the_guide(info: &str) -> &'static str {
-    let guide = include_str!("../docs/conversion.md");
+    let guide = include_str!("../docs/guide/converting.md");
     let begin = guide.find(&format!("\n```{info}\n")).expect("the guide has it") + info.len() + 5;
     let text = &guide[begin..];
     &text[..text.find("```").expect("it ends")]

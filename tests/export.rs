@@ -1,5 +1,5 @@
 //! A trained model in a run, in a checkpoint and in an export: the same predictions from each, from the export without
-//! the others, and from the forward pass of `docs/checkpoint-format.md`.
+//! the others, and from the forward pass of `docs/reference/checkpoint-format.md`.
 
 use std::fs;
 use std::path::Path;

@@ -402,7 +402,7 @@ fn a_full_disk_loses_nothing() {
     }
 }
 
-/// The script of `docs/checkpoint-format.md` reads what training has saved.
+/// The script of `docs/reference/checkpoint-format.md` reads what training has saved.
 #[test]
 fn the_documented_script_reads_checkpoints() {
     if !support::python::has_numpy() {

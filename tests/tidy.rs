@@ -34,6 +34,24 @@ const WORDS: [&str; 6] = [
     concat!("XX", "X"),
     concat!("TO", "DO"),
 ];
+/// Phrases that read like a dialect of our own; CONTRIBUTING.md says how to write instead. `..` stands for a few words.
+const PHRASES: [&str; 13] = [
+    "is told",
+    "are told",
+    "was told",
+    "be told",
+    "comes to",
+    "came to",
+    "come to",
+    "so many",
+    "gradients by",
+    "gradient by",
+    "no number",
+    "of such",
+    "what .. is for",
+];
+/// How often they may occur: where they are the plain way to say it.
+const PHRASES_MAX: usize = 700;
 /// Beginnings of paths that exist on one developer's machine.
 const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
@@ -79,6 +97,20 @@ fn violations(name: &str, text: &str) -> Vec<String> {
         found.extend(unproven.map(|line| format!("{name}:{line}: unsafe without a // SAFETY: before it")));
     }
     found
+}
+
+/// How often the phrase occurs in the line, as whole words.
+fn occurrences(line: &str, phrase: &str) -> usize {
+    match phrase.split_once("..") {
+        None => line.match_indices(phrase).filter(|(at, _)| contains_word(&line[*at..], phrase)).count(),
+        Some((before, after)) => line
+            .match_indices(before)
+            .filter(|(at, _)| {
+                let rest = line[at + before.len()..].split(['.', ',', ';']).next().unwrap_or_default();
+                rest.find(after).is_some_and(|end| (1..=2).contains(&rest[..end].split_whitespace().count()))
+            })
+            .count(),
+    }
 }
 
 /// Whether a line has a word that is not part of a longer one.
@@ -173,6 +205,22 @@ fn every_file_is_tidy() {
     }
     let found: Vec<_> = files.iter().flat_map(|(name, text)| violations(name, text)).collect();
     assert!(found.is_empty(), "{} violations:\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn texts_are_in_plain_english() {
+    let mut found = Vec::new();
+    for (name, text) in house().iter().filter(|(name, _)| *name != "tests/tidy.rs") {
+        for (number, line) in (1..).zip(text.lines()) {
+            let line = line.to_lowercase();
+            for phrase in PHRASES {
+                let count = occurrences(&line, phrase);
+                found.extend((0..count).map(|_| format!("{name}:{number}: {phrase}")));
+            }
+        }
+    }
+    let most = PHRASES_MAX;
+    assert!(found.len() <= most, "{} phrases, {most} allowed:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
@@ -282,6 +330,11 @@ fn each_rule_finds_what_it_is_for() {
         assert_eq!(rust(&format!("// SAFETY: it is.\n\n{code}")), 1);
     }
     assert_eq!(rust(&format!("// SAFETY: it is.\nlet a =\n    {block}")), 0);
+
+    assert_eq!(occurrences("it is told what so many are, so many", "so many"), 2);
+    assert_eq!(occurrences("the basis tolds", "is told"), 0);
+    assert_eq!(occurrences("says what the table is for, and what it is for", "what .. is for"), 2);
+    assert_eq!(occurrences("what stands here, this is for", "what .. is for"), 0);
 
     let file = |name: &str, text: &str| (name.to_owned(), text.to_owned());
     let tree = BTreeMap::from([

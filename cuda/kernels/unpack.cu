@@ -1,4 +1,4 @@
-// Samples out of packed blocks, as docs/dataset-format.md describes these: each from a block and row of its own, so that
+// Samples out of packed blocks, as docs/reference/dataset-format.md describes these: each from a block and row of its own, so that
 // batches are shuffled by what they name.
 //
 // Reads 8 or 16 bytes a value, neighbours' out of the cache where rows follow each other, and writes 4. Blocks come

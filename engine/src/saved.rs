@@ -1,7 +1,7 @@
-//! A trained model on disk: `model.safetensors` with every weight, the vocabularies, and `model.json` with what else
-//! scoring raw rows takes: the model's sizes, the columns with their transforms, the job, and the checksums of all
-//! files. [`crate::source`] finds a model in a run, in a checkpoint or in an export. `docs/checkpoint-format.md` says
-//! how tensors become predictions.
+//! A trained model on disk: `model.safetensors` with every weight, the vocabularies, and `model.json` with the rest
+//! that scoring raw rows needs: the model's sizes, the columns with their transforms, the job, and the checksums of all
+//! files. [`crate::source`] finds a model in a run, in a checkpoint or in an export.
+//! `docs/reference/checkpoint-format.md` describes how to compute predictions from the tensors.
 //!
 //! Tensors are f32, those of tables what the job says, and a model has those of its parts:
 //!

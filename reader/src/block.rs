@@ -1,6 +1,6 @@
 //! A block: some thousand samples, column by column, each column packed, with one checksum over all.
 //!
-//! `docs/dataset-format.md` gives the layout byte by byte; the constants here are its source.
+//! `docs/reference/dataset-format.md` gives the layout byte by byte; the constants here are its source.
 
 use std::borrow::Cow;
 

@@ -160,7 +160,7 @@ impl TableCounter {
     }
 }
 
-/// Writes the statistics of all tables as `docs/dataset-format.md` says.
+/// Writes the statistics of all tables as `docs/reference/dataset-format.md` says.
 pub(crate) fn to_bytes(tables: &[TableStatistics]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     let mut put = |value: u64| out.extend_from_slice(&value.to_le_bytes());

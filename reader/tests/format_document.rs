@@ -1,6 +1,6 @@
-//! `docs/dataset-format.md` against the crate: a decoder written from the document alone, which takes its offsets from
-//! the document's tables and shares nothing with the crate but xxh3, reads what the crate writes; and the worked
-//! example is byte for byte what the crate writes.
+//! `docs/reference/dataset-format.md` against the crate: a decoder written from the document alone, which takes its
+//! offsets from the document's tables and shares nothing with the crate but xxh3, reads what the crate writes; and the
+//! worked example is byte for byte what the crate writes.
 
 // Clippy takes only what stands in a `#[test]` for a test, and not its helpers.
 #![allow(clippy::unwrap_used)]
@@ -28,7 +28,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::xxh3_64;
 
-const DOCUMENT: &str = include_str!("../../docs/dataset-format.md");
+const DOCUMENT: &str = include_str!("../../docs/reference/dataset-format.md");
 
 // What the document says.
 

@@ -13,9 +13,9 @@ pub(crate) fn has_numpy() -> bool {
     has
 }
 
-/// The Python script of `docs/checkpoint-format.md` that has these words.
+/// The Python script of `docs/reference/checkpoint-format.md` that has these words.
 pub(crate) fn documented(words: &str) -> String {
-    let path = super::root().join("docs/checkpoint-format.md");
+    let path = super::root().join("docs/reference/checkpoint-format.md");
     let document = fs::read_to_string(path).expect("the document is there");
     let scripts = document.split("```python\n").skip(1).filter_map(|rest| rest.split("```").next());
     let script = scripts.into_iter().find(|script| script.contains(words));

@@ -1,5 +1,5 @@
-//! What placements cost, counted row by row and rank by rank as `docs/planning.md` describes it: the expectation of the
-//! planner's tests. Nothing here uses the sums that the planner adds up.
+//! The cost of placements, counted row by row and rank by rank as `docs/guide/planning.md` describes it. The planner's
+//! tests expect these values; nothing here uses the sums that the planner adds up.
 
 use proptest::prelude::*;
 

@@ -3,8 +3,8 @@
 //! [`plan`] takes the tables with their frequencies, the ranks and a [`Machine`], and finds for every table the
 //! placement with which the predicted iteration is the shortest and every rank's memory suffices. `cost` predicts
 //! what a placement costs each rank, `search` chooses among placements, `report` says why. The formulas are in
-//! `docs/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same input
-//! gives the same plan on every machine.
+//! `docs/guide/planning.md`. Nothing here knows datasets or models, draws random numbers or measures time: the same
+//! input gives the same plan on every machine.
 
 mod cost;
 #[cfg(test)]

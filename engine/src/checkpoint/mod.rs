@@ -1,9 +1,9 @@
 //! Checkpoints: all that a training needs to go on as if it had never stopped, on disk and checksummed.
 //!
-//! `docs/checkpoint-format.md` has the format. In short: a folder `step-N` appears, by a rename, once every byte in it
-//! is durable; its `manifest.json` was written last and vouches for an index a shard, and each index for the pieces of
-//! its shard. Pieces name what they hold by table, rows and columns, so that any number of ranks, on CPU or GPU, finds
-//! its own.
+//! `docs/reference/checkpoint-format.md` describes the format. In short: a folder `step-N` appears, by a rename, once
+//! every byte in it is durable; its `manifest.json` was written last and vouches for one index per shard, and each
+//! index for the pieces of its shard. Pieces are named by table, rows and columns, so that any number of ranks, on CPU
+//! or GPU, can find theirs.
 //!
 //! Everything goes through [`Files`], so that tests, and whoever wants to rehearse a failure, can let any one operation
 //! fail. Nothing here knows when a checkpoint is due: that is the training's business.

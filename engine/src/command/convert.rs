@@ -99,7 +99,7 @@ A schema file names the raw columns and says what becomes of them; others are le
   vocabulary = { kind = \"hash\", rows = 1000 }
   separator = \"|\"
 
-docs/conversion.md has every key.
+docs/guide/converting.md has every key.
 
 Examples:
   rankine convert csv ratings.csv --schema films.toml --out data/films --split last:0.2

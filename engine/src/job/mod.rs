@@ -3,7 +3,7 @@
 //! A job file is one TOML text, read strictly: an unknown key, a value out of range and settings that contradict each
 //! other are errors with file, line, column and a caret, and with the nearest known word. `--set a.b=VALUE` replaces a
 //! value before anything is checked; `--set table.0.dim=8` reaches into the first `[[table]]`. What is not written has
-//! its default, which `docs/job-reference.md` states.
+//! its default, which `docs/reference/job.md` states.
 //!
 //! Start at [`Job`] for what can be set, at [`JobFile`] for how a text becomes one. Nothing here opens a dataset or
 //! knows a device: whether a job suits those is asked elsewhere, and answered with [`Conflict`]s.

@@ -1,5 +1,5 @@
-//! What a job file may hold, described from the types themselves: `docs/job.schema.json` for editors, and
-//! `docs/job-reference.md` for people. Both are kept; a test compares them with what the types say.
+//! What a job file may hold, described from the types themselves: `docs/reference/job.schema.json` for editors, and
+//! `docs/reference/job.md` for people. Both are kept; a test compares them with what the types say.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -267,23 +267,23 @@ fn words(property: &Value) -> String {
     [Some(noun.to_owned()), least, most].into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
-fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference")
 }
 
 #[test]
 fn the_documents_say_what_the_types_say() {
     let schema = schema();
     let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-    for (name, text) in [("job.schema.json", text), ("job-reference.md", markdown(&schema))] {
-        let path = docs().join(name);
+    for (name, text) in [("job.schema.json", text), ("job.md", markdown(&schema))] {
+        let path = folder().join(name);
         if std::env::var_os(BLESS).is_some() {
             fs::write(&path, &text).unwrap();
         }
         let kept = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             kept == text,
-            "docs/{name} is not what the job's types say: {BLESS}=1 cargo test --lib job::reference writes it"
+            "docs/reference/{name} is not what the job's types say: {BLESS}=1 cargo test --lib job::reference writes it"
         );
     }
 }

@@ -137,7 +137,7 @@ impl<'a> Starter<'a> {
         out.line(&format!(
             "# A job to begin with: {} samples to train on and {} to evaluate with, {} dense columns,\n\
              # {} categorical ones with {rows} rows in all. What is commented out is an option;\n\
-             # docs/job-reference.md has all of them.",
+             # docs/reference/job.md has all of them.",
             self.train_samples,
             self.eval_samples,
             dense.len(),

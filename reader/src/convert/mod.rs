@@ -5,7 +5,7 @@
 //! implement `source::RowSource`, text by way of `text`, `lines` (cutting chunks) and `compressed`, with `criteo` and
 //! `csv` reading the rows of a file, `hugectr` raw records, `parquet` typed columns. They fill `rows`, from which all
 //! else goes on alike: `learn` (counting within a budget in `count` and `spill`), `encode`, `write`. `predict` reads
-//! further rows for a model with the same code. `docs/conversion.md` is the guide for users.
+//! further rows for a model with the same code. `docs/guide/converting.md` is the guide for users.
 
 mod bad;
 mod compressed;

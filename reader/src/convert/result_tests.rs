@@ -61,7 +61,7 @@ fn a_random_split_is_drawn_by_its_seed_from_the_rows_numbers_in_all_files() {
             ..f32_options(files.clone(), place.path(&number.to_string()))
         };
         let report = convert_small(&options, NUMBERED).unwrap();
-        // As `docs/conversion.md` has it.
+        // As `docs/guide/converting.md` has it.
         let evaluates = |row: u64| {
             (xxh3_64_with_seed(&row.to_le_bytes(), seed) as f64) < share * 18_446_744_073_709_551_616.0
         };

@@ -42,7 +42,7 @@ fn a_full_sized_sample_takes_at_most_76_bytes() {
     let bytes = crate::block::encode(&schema, id, &samples).unwrap().len();
     let per_sample = bytes as f64 / spec.samples as f64;
     assert!(per_sample <= 76.0, "{per_sample} bytes a sample");
-    let document = include_str!("../../../docs/dataset-format.md");
+    let document = include_str!("../../../docs/reference/dataset-format.md");
     assert!(
         document.contains(&format!("takes {bytes} bytes:\n{per_sample:.2} bytes a sample")),
         "{bytes} bytes"

@@ -312,7 +312,7 @@ fn many_ranks(case: &Case) -> (Outcome, Traffic) {
     (Outcome { weights: weights.collect(), vectors }, traffic)
 }
 
-/// The least that must cross, from the ids themselves: see `docs/planning.md`.
+/// The least that must cross, from the ids themselves: see `docs/guide/planning.md`.
 fn expected_traffic(case: &Case) -> Traffic {
     let (topology, plan) = (case.topology, case.plan());
     let mut traffic = Traffic::default();

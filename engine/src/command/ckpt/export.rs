@@ -10,7 +10,7 @@ use crate::command::{CommandError, output};
 /// Write a model to a folder of its own: plain safetensors that PyTorch and NumPy read, with its vocabularies
 ///
 /// It is what a finished run has in its folder `model`: `eval` and `predict` take it without the run. Nothing of
-/// optimizers is in it. docs/checkpoint-format.md says how its tensors become predictions.
+/// optimizers is in it. docs/reference/checkpoint-format.md says how its tensors become predictions.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
