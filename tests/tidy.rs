@@ -12,10 +12,11 @@ mod support;
 const FOLDERS: [&str; 9] =
     ["reader", "embedding", "engine", "cuda", "tests", "fuzz/src", "fuzz/targets", "configs", "docs"];
 /// Files of the root itself.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "Cargo.toml",
     "README.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
     "deny.toml",
     "rustfmt.toml",
     "clippy.toml",
