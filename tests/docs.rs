@@ -1,6 +1,7 @@
-//! Checks the documents: each link has a target, and the book's table of contents names every page.
+//! Checks the documents: each link has a target, the book's table of contents names every page, and the pages for
+//! maintainers name only files and types that exist.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -185,6 +186,90 @@ fn documents() -> BTreeMap<String, String> {
     let read =
         |path: &Path| fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     pages.chain(others).map(|path| (name(&path), read(&path))).collect()
+}
+
+/// Folders with code that the pages for maintainers name.
+const CODE: [&str; 6] = ["engine", "embedding", "reader", "cuda", "tests", "fuzz"];
+
+/// Whether a part of a name is an identifier.
+fn is_identifier(part: &str) -> bool {
+    !part.is_empty()
+        && part.chars().all(|char| char.is_ascii_alphanumeric() || char == '_')
+        && !part.starts_with(|char: char| char.is_ascii_digit())
+}
+
+/// Returns a line of text for each file, type or function in the code spans of a document that does not exist.
+/// `identifiers` are all words of the code.
+fn unknown_names(
+    name: &str,
+    text: &str,
+    exists: impl Fn(&str) -> bool,
+    identifiers: &HashSet<String>,
+) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        let Event::Code(code) = event else { continue };
+        let mut complain = |what: &str| {
+            let line = text[..range.start].matches('\n').count() + 1;
+            unknown.push(format!("{name}:{line}: {code}: no such {what}"));
+        };
+        let is_path = code.chars().all(|char| char.is_ascii_alphanumeric() || "_-./".contains(char));
+        // `NAME` stands for any name.
+        if is_path && code.contains('/') && !code.contains("NAME") {
+            let folder = code.split('/').next().unwrap_or_default();
+            if CODE.contains(&folder) && !exists(&code) {
+                complain("file");
+            }
+            continue;
+        }
+        let parts: Vec<&str> = code.split("::").collect();
+        let is_type = parts[0].starts_with(|char: char| char.is_ascii_uppercase())
+            && parts[0].contains(|char: char| char.is_ascii_lowercase());
+        if parts.iter().all(|part| is_identifier(part))
+            && (is_type || parts.len() > 1)
+            && !parts.iter().all(|part| identifiers.contains(*part))
+        {
+            complain("name in the code");
+        }
+    }
+    unknown
+}
+
+#[test]
+fn internals_name_what_exists() {
+    let mut identifiers = HashSet::new();
+    for file in CODE.iter().flat_map(|folder| files_below(&root().join(folder))) {
+        if file.extension().is_some_and(|extension| ["rs", "cu", "cuh"].iter().any(|code| extension == *code))
+        {
+            let text =
+                fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
+            identifiers.extend(words.filter(|word| is_identifier(word)).map(str::to_owned));
+        }
+    }
+    let exists = |path: &str| root().join(path).exists();
+    let unknown: Vec<String> = documents()
+        .iter()
+        .filter(|(name, _)| name.starts_with("docs/internals/"))
+        .flat_map(|(name, text)| unknown_names(name, text, exists, &identifiers))
+        .collect();
+    assert!(unknown.is_empty(), "{} unknown names:\n{}", unknown.len(), unknown.join("\n"));
+}
+
+#[test]
+fn unknown_names_are_found() {
+    let text = "# `Wrong` heading\n\n`Table::pool` and `engine/a.rs`, `engine/b.rs`\n\n| `Table::other` |\n|---|\n\
+                | `step-N/x`, `kernels::table` `cuda/kernels/NAME.cu` `fp32` `x y` `TOML` |\n";
+    let identifiers = ["Table", "pool", "kernels"].map(str::to_owned).into();
+    assert_eq!(
+        unknown_names("a.md", text, |path| path == "engine/a.rs", &identifiers),
+        [
+            "a.md:1: Wrong: no such name in the code",
+            "a.md:3: engine/b.rs: no such file",
+            "a.md:5: Table::other: no such name in the code",
+            "a.md:7: kernels::table: no such name in the code",
+        ]
+    );
 }
 
 #[test]
