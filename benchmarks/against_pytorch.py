@@ -1,12 +1,12 @@
-"""Rankine against PyTorch on the same two processors, in turn: prints both medians and their quotient.
+"""Compares the training speed of Rankine and PyTorch on the same processors: prints both medians and their ratio.
 
-Run it from the root of the repository with a Python that has PyTorch, behind `cargo build --release`:
+Run it from the root of the repository after `cargo build --release`, with a Python that has PyTorch:
 
     python benchmarks/against_pytorch.py
 
-PyTorch's fastest variant is found first: eager or compiled, one or two threads, tables merged into one or one a column.
-Then Rankine trains configs/pytorch-comparison.toml, reading its dataset included, and PyTorch trains that variant, in
-turn. PyTorch's batches lie in memory, and its rate is that of its median step; Rankine's is that of a whole run.
+The script first finds PyTorch's fastest variant: eager or compiled, one or two threads, tables merged into one or one
+table per column. Then Rankine and that variant train in turn. PyTorch's batches are in memory, and its rate is that of
+its median step. Rankine trains configs/pytorch-comparison.toml, and its rate is that of a whole run, reading included.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytorch(variant, steps):
-    """Samples a second of one PyTorch process, by its median step."""
+    """Returns the samples per second of one PyTorch process, from its median step."""
     script = ROOT / "benchmarks" / "pytorch_dlrm.py"
     output = subprocess.run(
         [sys.executable, script, "--steps", str(steps), *variant], check=True, stdout=subprocess.PIPE, text=True
@@ -32,7 +32,7 @@ def pytorch(variant, steps):
 
 
 def rankine(binary, threads):
-    """Samples a second of one run of Rankine."""
+    """Returns the samples per second of one run of Rankine."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "run"
         job = ROOT / "configs" / "pytorch-comparison.toml"
@@ -46,9 +46,9 @@ def rankine(binary, threads):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=ROOT / "target" / "release" / "rankine", type=pathlib.Path)
-    parser.add_argument("--cores", default="0,1", help="processors to run on, as a list")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=488, help="steps of PyTorch a round")
+    parser.add_argument("--cores", default="0,1", help="processors to run on, separated by commas")
+    parser.add_argument("--rounds", type=int, default=7, help="times that each trains")
+    parser.add_argument("--steps", type=int, default=488, help="PyTorch steps per round")
     arguments = parser.parse_args()
     cores = {int(core) for core in arguments.cores.split(",")}
     os.sched_setaffinity(0, cores)  # Children inherit it.
@@ -65,16 +65,16 @@ def main():
     best = variants[scores.index(max(scores))]
     print(f"PyTorch's fastest: {' '.join(best)}", flush=True)
 
-    rankine(arguments.binary.resolve(), len(cores))  # Makes the dataset.
+    rankine(arguments.binary.resolve(), len(cores))  # Generates the dataset.
     rates = {"Rankine": [], "PyTorch": []}
     for number in range(arguments.rounds):
         rates["Rankine"].append(rankine(arguments.binary.resolve(), len(cores)))
         rates["PyTorch"].append(pytorch(best, arguments.steps))
         ours, theirs = rates["Rankine"][-1], rates["PyTorch"][-1]
-        print(f"round {number + 1}: Rankine {ours}, PyTorch {theirs}, quotient {ours / theirs:.2f}", flush=True)
-    medians = {name: statistics.median(of_name) for name, of_name in rates.items()}
-    quotient = statistics.median(ours / theirs for ours, theirs in zip(rates["Rankine"], rates["PyTorch"]))
-    print(f"medians: Rankine {medians['Rankine']:.0f}, PyTorch {medians['PyTorch']:.0f}, of quotients {quotient:.2f}")
+        print(f"round {number + 1}: Rankine {ours}, PyTorch {theirs}, ratio {ours / theirs:.2f}", flush=True)
+    medians = {name: statistics.median(samples) for name, samples in rates.items()}
+    ratio = statistics.median(ours / theirs for ours, theirs in zip(rates["Rankine"], rates["PyTorch"]))
+    print(f"medians: Rankine {medians['Rankine']:.0f}, PyTorch {medians['PyTorch']:.0f}, of ratios {ratio:.2f}")
 
 
 if __name__ == "__main__":

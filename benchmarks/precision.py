@@ -1,11 +1,11 @@
-"""What a GPU's precisions cost in quality: the mean AUC of each over the same seeds, and its distance from fp32.
+"""Compares the mean AUC of GPU precisions over the same seeds, and prints the difference from the first precision.
 
-Run it from the root of the repository on a machine with a GPU, behind `cargo build --release --features cuda`:
+Run it from the root of the repository on a machine with a GPU, after `cargo build --release --features cuda`:
 
     python3 benchmarks/precision.py
 
-Each run trains configs/precision.toml with a seed of its own, for weights and order alike, and is judged on the job's
-evaluation part. "cpu" among the precisions is the CPU's fp32, and "bf16x4" is bf16 over four ranks.
+Each run trains configs/precision.toml with another seed for weights and sample order, and evaluates on the job's
+evaluation part. The precision "cpu" is fp32 on the CPU, and "bf16x4" is bf16 on four ranks.
 """
 
 import argparse
@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def auc(binary, job, settings):
-    """The AUC of one run."""
+    """Returns the AUC of one run."""
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "run"
         options = [option for setting in settings for option in ("--set", setting)]
@@ -34,9 +34,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--binary", default=ROOT / "target" / "release" / "rankine", type=pathlib.Path)
     parser.add_argument("--job", default=ROOT / "configs" / "precision.toml", type=pathlib.Path)
-    parser.add_argument("--precisions", default="fp32,tf32,bf16", help="the first is what others are compared with")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--set", action="append", default=[], help="another setting of the job, as of `rankine train`")
+    parser.add_argument("--precisions", default="fp32,tf32,bf16",
+                        help="separated by commas; the first is the reference")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds, from 1 on")
+    parser.add_argument("--set", action="append", default=[],
+                        help="KEY=VALUE, as for rankine train --set; may be repeated")
     arguments = parser.parse_args()
     base = None
     for precision in arguments.precisions.split(","):

@@ -1,7 +1,7 @@
-"""DLRM in PyTorch on the CPU, the same model as configs/pytorch-comparison.toml: prints its training speed as JSON.
+"""Trains the DLRM of configs/pytorch-comparison.toml in PyTorch on the CPU, and prints its speed as JSON.
 
-Batches lie in memory before the clock starts, so PyTorch reads nothing while it trains. Ids follow the power law of
-`rankine generate`: the continuous law on [1, rows + 1) with exponent 1.1, rounded down, ranks scattered over the rows.
+Batches are in memory before the clock starts, so PyTorch reads nothing while it trains. Ids follow the power law of
+`rankine generate`: the continuous law on [1, rows + 1) with exponent 1.1, rounded down, scattered over the rows.
 
     python benchmarks/pytorch_dlrm.py --threads 2 --compile --tables merged
 """
@@ -26,7 +26,7 @@ ROWS = [min(rows, ROWS_CAP) for rows in ROWS]
 
 
 class MergedTables(nn.Module):
-    """All tables one below the other in one: one look-up and one sparse update a step instead of 26."""
+    """All tables concatenated: one look-up and one sparse update per step instead of 26."""
 
     def __init__(self):
         super().__init__()
@@ -39,7 +39,7 @@ class MergedTables(nn.Module):
 
 
 class SeparateTables(nn.Module):
-    """One EmbeddingBag a column, as the reference implementation has it."""
+    """One EmbeddingBag per column, as in the reference implementation."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ def mlp(inputs, outputs, last_relu):
 
 
 class DenseParts(nn.Module):
-    """Everything but the tables."""
+    """Everything except the tables."""
 
     def __init__(self):
         super().__init__()
