@@ -293,7 +293,7 @@ fn many_bad_rows_are_counted_and_ten_of_them_named() {
     (0..12).for_each(|bad| rows[100 * bad] = "1\ttoo few".into());
     let ended =
         trained.predict("out.csv", &[&trained.raw("bad.tsv", &rows), "--on-bad", "skip"]).with(SUCCESS);
-    let named: Vec<_> = ended.stderr.lines().filter(|line| line.contains("left out: ")).collect();
+    let named: Vec<_> = ended.stderr.lines().filter(|line| line.contains("skipped: ")).collect();
     assert!(named.len() == 10 && named[9].contains("bad.tsv line 901: 2 fields"), "{named:#?}");
     let told = ended.json();
     assert_eq!((&told["bad"], &told["predicted"]), (&12.into(), &(EVAL - 12).into()));

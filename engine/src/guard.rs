@@ -1,88 +1,89 @@
-//! What a step of training came to: its loss, and whether it was written.
+//! The outcome of a training step: its loss, and whether the step was applied.
 //!
-//! A step is judged before its first weight is written. One whose loss or gradients are no finite numbers is left out
-//! as a whole, on all ranks: no weight, no row and no optimizer state changes. What becomes of the training then is the
-//! job's policy, which back ends do not know.
+//! The verdict falls before the first weight is written. A step whose loss or gradients are not finite is skipped as a
+//! whole, on all ranks: no weight, row or optimizer state changes. Whether training then continues is the job's
+//! policy, which back ends do not know.
 
 use std::fmt;
 
-/// The largest magnitude of a gradient by a vector with which a step is written: 2^36. It is far beyond what a training
-/// that does not diverge comes to, and so far below what f32 holds that the gradients of 2^20 look-ups of a row can be
-/// added up, squared, and the squares of 2^16 elements added up, before anything is infinite. So rows are not harmed by
-/// sums either. `element.cuh` has the same number.
+/// The largest gradient element with respect to a vector with which a step is applied: 2^36. A training that does not
+/// diverge stays far below it. It also leaves room in f32: the gradients of 2^20 look-ups of a row can be added up and
+/// squared, and the squares of 2^16 elements added up, before anything becomes infinite, so these sums cannot damage a
+/// row. `element.cuh` has the same constant.
 pub const VECTOR_GRADIENT_MAX: f32 = 68_719_476_736.0;
 
-/// The largest sum of squares of the dense gradients with which a step is written: 2^126, so that each of them can be
-/// squared in f32. `guard.cu` has the same number.
+/// The largest sum of squares of the dense gradients with which a step is applied: 2^126, so that each gradient can be
+/// squared in f32. `guard.cu` has the same constant.
 pub const DENSE_SQUARES_MAX: f64 = 8.507_059_173_023_462e37;
 
-/// What a step came to.
+/// The outcome of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepOutcome {
     /// The loss before the update.
     pub loss: f64,
-    /// Why nothing was written, where that is so.
-    pub left_out: Option<LeftOut>,
+    /// Why the step was skipped; `None` if it was applied.
+    pub skipped: Option<SkipReason>,
 }
 
-/// Why a step was not written.
+/// Why a step was not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeftOut {
-    /// Gradients, times the scale of the loss, are beyond the range of f16: the scale is halved.
+pub enum SkipReason {
+    /// Gradients times the loss scale exceed the range of f16: the scale is halved.
     LossScale,
-    /// Something is no finite number.
+    /// The loss or a gradient is not finite.
     NonFinite(NonFinite),
 }
 
-/// What is no finite number in a step, or is so large that sums and squares of it would be none.
+/// What is not finite in a step, or so large that its sums or squares would not be finite.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NonFinite {
     /// The loss.
     pub loss: bool,
-    /// Gradients of dense parameters, summed over all ranks.
+    /// Gradients of dense parameters, all-reduced over the ranks.
     pub dense_gradients: bool,
-    /// Gradients by embedding vectors, or by what the bottom MLP puts beside them.
+    /// Gradients with respect to embedding vectors, or to the bottom MLP's output, which enters the interaction with
+    /// them.
     pub vector_gradients: bool,
-    /// Tables whose vectors these are, by name, as far as that is known; GPUs do not tell.
+    /// Names of the tables of these vectors, as far as known; GPUs do not report them.
     pub tables: Vec<String>,
-    /// The ranks whose samples have such a loss, or such gradients by vectors.
+    /// The ranks whose samples have a non-finite loss or non-finite vector gradients.
     pub found_on: FoundOn,
 }
 
-/// Ranks on which something was found.
+/// Ranks on which something non-finite was found.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FoundOn {
-    /// On none by itself: what is wrong is a sum over all of them.
+    /// On no single rank: only a sum over all of them is not finite.
     #[default]
-    Sums,
-    /// On one alone.
+    SumOverRanks,
+    /// On one rank.
     Rank(usize),
-    /// On so many.
+    /// On this number of ranks.
     Several(usize),
 }
 
 impl StepOutcome {
-    /// What was no finite number, where the step was left out for it.
+    /// Returns what was not finite, if the step was skipped for that.
     pub fn non_finite(&self) -> Option<&NonFinite> {
-        match &self.left_out {
-            Some(LeftOut::NonFinite(found)) => Some(found),
-            Some(LeftOut::LossScale) | None => None,
+        match &self.skipped {
+            Some(SkipReason::NonFinite(found)) => Some(found),
+            Some(SkipReason::LossScale) | None => None,
         }
     }
 }
 
 impl FoundOn {
-    /// Of so many ranks, whose numbers have this sum.
-    pub(crate) fn of(ranks: usize, sum: usize) -> Self {
+    /// Given the number of ranks that found something, and the sum of their rank numbers.
+    pub(crate) fn from_ranks(ranks: usize, sum: usize) -> Self {
         match ranks {
-            0 => Self::Sums,
+            0 => Self::SumOverRanks,
             1 => Self::Rank(sum),
             ranks => Self::Several(ranks),
         }
     }
 }
 
-/// As in "the loss and the gradients by vectors of C3, on rank 1".
+/// Example: "the loss and the gradients with respect to vectors of C3, on rank 1".
 impl fmt::Display for NonFinite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut found = Vec::new();
@@ -94,8 +95,8 @@ impl fmt::Display for NonFinite {
         }
         if self.vector_gradients {
             found.push(match &self.tables[..] {
-                [] => "the gradients by vectors".into(),
-                tables => format!("the gradients by vectors of {}", tables.join(", ")),
+                [] => "the gradients with respect to vectors".into(),
+                tables => format!("the gradients with respect to vectors of {}", tables.join(", ")),
             });
         }
         match found.split_last() {
@@ -104,7 +105,7 @@ impl fmt::Display for NonFinite {
             None => f.write_str("nothing")?,
         }
         match self.found_on {
-            FoundOn::Sums => Ok(()),
+            FoundOn::SumOverRanks => Ok(()),
             FoundOn::Rank(rank) => write!(f, ", on rank {rank}"),
             FoundOn::Several(ranks) => write!(f, ", on {ranks} ranks"),
         }
@@ -116,16 +117,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_found_is_named() {
+    fn the_message_names_what_is_not_finite_and_where() {
         let found = NonFinite { dense_gradients: true, ..NonFinite::default() };
         assert_eq!(found.to_string(), "the gradients of dense parameters");
-        let found = NonFinite { loss: true, found_on: FoundOn::of(1, 3), ..found };
+        let found = NonFinite { loss: true, found_on: FoundOn::from_ranks(1, 3), ..found };
         assert_eq!(found.to_string(), "the loss and the gradients of dense parameters, on rank 3");
         let tables = vec!["C1".into(), "C7".into()];
-        let found = NonFinite { vector_gradients: true, tables, found_on: FoundOn::of(2, 3), ..found };
-        let words =
-            "the loss, the gradients of dense parameters and the gradients by vectors of C1, C7, on 2 ranks";
-        assert_eq!(found.to_string(), words);
+        let found =
+            NonFinite { vector_gradients: true, tables, found_on: FoundOn::from_ranks(2, 3), ..found };
+        let text =
+            "the loss, the gradients of dense parameters and the gradients with respect to vectors of C1, C7";
+        assert_eq!(found.to_string(), format!("{text}, on 2 ranks"));
     }
 
     /// The sums and squares that the largest gradients allow are finite.

@@ -1,4 +1,4 @@
-//! What a logit stands for: a probability, and a loss where the label is known.
+//! The meaning of a logit: a probability, and a loss if the label is known.
 
 /// `ln(1 + e^z) - label z`, without overflow for any z.
 pub(crate) fn bce(logit: f64, label: f64) -> f64 {

@@ -1,27 +1,28 @@
-//! What an iteration does at the same time on a GPU, by name: so that what each gains can be measured. Results are the
-//! same to the bit with and without.
+//! The parts of an iteration that a GPU overlaps, by name, so that the gain of each can be measured. Results have the
+//! same bits with and without overlap.
 
-/// Two parts of an iteration that run side by side.
+/// Work that overlaps other work of an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Overlap {
-    /// Copying and unpacking a batch beside the iterations before.
+    /// A batch is copied and unpacked during the iterations before it.
     Input,
-    /// Look-ups beside the bottom MLP.
+    /// Look-ups run in parallel with the bottom MLP.
     LookUps,
-    /// Making routes: over ranks beside the iteration before, alone beside the pass forward.
+    /// Routes are built during the iteration before with several ranks, and during the forward pass with one.
     Routes,
-    /// On one GPU: gradients by weights and biases beside the way back.
+    /// On one GPU, gradients of weights and biases are computed in parallel with the rest of the backward pass.
     WeightGradients,
-    /// Over ranks: gradients of rows on their way to the owners beside the way back.
+    /// With several ranks, row gradients are sent to the owners during the backward pass.
     RowGradients,
-    /// Over ranks: adding up the dense gradients of a part beside the way back through the next.
+    /// With several ranks, the dense gradients of one part are all-reduced while the backward pass computes the next
+    /// part.
     GradientSums,
-    /// The dense update beside that of the tables.
+    /// Dense parameters are updated in parallel with the tables.
     DenseUpdate,
 }
 
 impl Overlap {
-    /// All of them, in the order of an iteration.
+    /// All overlaps, in the order of an iteration.
     pub const ALL: [Self; 7] = [
         Self::Input,
         Self::LookUps,
@@ -32,7 +33,7 @@ impl Overlap {
         Self::DenseUpdate,
     ];
 
-    /// Its name in arguments.
+    /// Its name in command line arguments.
     pub fn name(self) -> &'static str {
         match self {
             Self::Input => "input",
@@ -46,20 +47,20 @@ impl Overlap {
     }
 }
 
-/// Which of them an iteration has.
+/// The overlaps that an iteration uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Overlaps(u8);
 
 impl Overlaps {
-    /// Every one.
+    /// Every overlap.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// All but these.
-    pub fn without(left_out: &[Overlap]) -> Self {
-        left_out.iter().fold(Self::ALL, |Self(bits), &overlap| Self(bits & !(1 << overlap as u8)))
+    /// All overlaps except these.
+    pub fn without(omitted: &[Overlap]) -> Self {
+        omitted.iter().fold(Self::ALL, |Self(bits), &overlap| Self(bits & !(1 << overlap as u8)))
     }
 
-    /// Whether one is there.
+    /// Whether an overlap is used.
     pub fn has(self, overlap: Overlap) -> bool {
         self.0 & 1 << overlap as u8 != 0
     }
@@ -70,10 +71,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_are_left_out_are_not_there() {
+    fn omitted_overlaps_are_not_used() {
         let overlaps = Overlaps::without(&[Overlap::Routes, Overlap::Input, Overlap::Routes]);
-        let there = Overlap::ALL.into_iter().filter(|&overlap| overlaps.has(overlap)).collect::<Vec<_>>();
-        assert_eq!((there.len(), there[0], there[1]), (5, Overlap::LookUps, Overlap::WeightGradients));
+        let used = Overlap::ALL.into_iter().filter(|&overlap| overlaps.has(overlap)).collect::<Vec<_>>();
+        assert_eq!((used.len(), used[0], used[1]), (5, Overlap::LookUps, Overlap::WeightGradients));
         assert!(Overlap::ALL.into_iter().all(|overlap| Overlaps::ALL.has(overlap)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use rankine::cuda::{CudaEvaluation, Scored};
+use rankine::cuda::{CudaEvaluation, ScoredBatch};
 use rankine::evaluation::Evaluation;
 use rankine::model::HeadSpec;
 use rankine_cuda::Buffer;
@@ -91,7 +91,7 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
             let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&padded)?];
             let at_weights = bench.buffer(if weights.is_empty() { &all_one } else { &weights })?;
             let at_samples = Buffer::of(&bench.device, &[len as u32])?;
-            let scored = Scored {
+            let scored = ScoredBatch {
                 logits: at_logits.pointer(),
                 labels: at_labels.pointer(),
                 labels_stride: batch_size,
@@ -131,7 +131,7 @@ fn metrics_are_the_hosts(bench: &Bench, words: &mut Words) -> Outcome {
                 close("metric", number, found, expected, rounding * expected.abs())?;
             }
         }
-        if judgement.not_numbers != 0 || judgement.heads.len() != heads.len() {
+        if judgement.nan_logits != 0 || judgement.heads.len() != heads.len() {
             return Err(format!("{judgement:?}").into());
         }
     }
@@ -143,7 +143,7 @@ fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
     let ones = bench.buffer(&[1.0; 3])?;
     let samples = Buffer::of(&bench.device, &[3])?;
     let evaluation = CudaEvaluation::new(&bench.device, &heads(1), 3, false)?;
-    let scored = Scored {
+    let scored = ScoredBatch {
         logits: logits.pointer(),
         labels: ones.pointer(),
         labels_stride: 3,
@@ -152,8 +152,8 @@ fn a_logit_that_is_no_number_is_told(bench: &Bench) -> Outcome {
     };
     // SAFETY: the buffers have these lengths.
     unsafe { evaluation.add(&bench.lane, scored) }?;
-    let not_numbers = evaluation.finish(&bench.lane)?.not_numbers;
-    if not_numbers == 1 { Ok(()) } else { Err(format!("{not_numbers} are no numbers, not 1").into()) }
+    let nan_logits = evaluation.finish(&bench.lane)?.nan_logits;
+    if nan_logits == 1 { Ok(()) } else { Err(format!("{nan_logits} logits are NaN, not 1").into()) }
 }
 
 fn an_unusable_weight_leaves_no_auc(bench: &Bench, _: &mut Words) -> Outcome {
@@ -165,7 +165,7 @@ fn an_unusable_weight_leaves_no_auc(bench: &Bench, _: &mut Words) -> Outcome {
         [(1e-45, Some(1.0)), (-0.0, Some(1.0)), (-1e-45, None), (f32::INFINITY, None), (f32::NAN, None)];
     for (weight, expected) in cases {
         let weights = bench.buffer(&[1.0, 1.0, weight])?;
-        let scored = Scored {
+        let scored = ScoredBatch {
             logits: logits.pointer(),
             labels: labels.pointer(),
             labels_stride: 3,
@@ -222,7 +222,7 @@ fn the_auc_of_89_million_scores_takes_no_50_ms(bench: &Bench, words: &mut Words,
     let [at_logits, at_labels] = [bench.buffer(&logits)?, bench.buffer(&labels)?];
     let weights = bench.buffer(&weights)?;
     let samples = Buffer::of(&bench.device, &[SAMPLES as u32])?;
-    let scored = Scored {
+    let scored = ScoredBatch {
         logits: at_logits.pointer(),
         labels: at_labels.pointer(),
         labels_stride: SAMPLES,

@@ -3,7 +3,7 @@
 
 use libtest_mimic::Failed;
 use rankine::cuda::CudaModel;
-use rankine::guard::{FoundOn, LeftOut, StepOutcome};
+use rankine::guard::{FoundOn, SkipReason, StepOutcome};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
 use rankine_embedding::{Placement, Topology};
@@ -118,8 +118,8 @@ fn change_no_bit(training: &Training, model: impl Fn() -> Result<CudaModel, Fail
         one_by_one.take_outcomes(true, |taken| outcome = Some(taken))?;
         let outcome = outcome.ok_or("a step came to nothing")?;
         let after = weights(&one_by_one)?;
-        let is_wrong = matches!(outcome.left_out, Some(LeftOut::NonFinite(_)));
-        if is_wrong != WRONG.contains(&step) || outcome.left_out.is_some() != (after == before) {
+        let is_wrong = matches!(outcome.skipped, Some(SkipReason::NonFinite(_)));
+        if is_wrong != WRONG.contains(&step) || outcome.skipped.is_some() != (after == before) {
             let changed = after != before;
             return Err(format!("step {step} came to {outcome:?}; weights changed: {changed}").into());
         }
@@ -153,7 +153,7 @@ fn too_large_gradients_are_told(bench: &Bench, words: &mut Words) -> Outcome {
         let before = weights(&model)?;
         let outcomes = training.outcomes_on_gpu(&mut model)?;
         let scaled =
-            outcomes.iter().take_while(|outcome| outcome.left_out == Some(LeftOut::LossScale)).count();
+            outcomes.iter().take_while(|outcome| outcome.skipped == Some(SkipReason::LossScale)).count();
         if scaled != by_scale || !outcomes[by_scale..].iter().all(non_finite) || weights(&model)? != before {
             return Err(format!("in {}: {outcomes:?}", precision.name()).into());
         }

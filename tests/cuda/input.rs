@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{BatchShape, CudaModel, Feed, InputLayout, InputSlot, JudgedPart};
+use rankine::cuda::{BatchShape, CudaModel, EvaluationShape, Feed, InputLayout, InputSlot};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
@@ -312,7 +312,7 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
         score_size: 700,
         hotness: &hotness,
         plan: None,
-        keeps_book: false,
+        tracks_updates: false,
     };
     let products = (Precision::Bf16, Algorithms::Known);
     let model =
@@ -342,21 +342,21 @@ pub(crate) fn is_the_same_however_it_is_fed(devices: &[Arc<Device>], words: &mut
     }
     let (samples, batch_size) = (part.samples as usize, fed.score_size());
     let mut on_host = Evaluation::new(&spec.heads);
-    let judged = JudgedPart { samples, batch_size, weighted: part.schema.weight.is_some() };
-    unpacked.begin_judging(judged)?;
+    let judged = EvaluationShape { samples, batch_size, weighted: part.schema.weight.is_some() };
+    unpacked.begin_evaluation(judged)?;
     for batch in BatchStream::open(part.clone(), &one_epoch)? {
         let samples = &batch?.samples;
-        unpacked.judge(samples)?;
+        unpacked.evaluate(samples)?;
         let mut logits = Vec::new();
         fed.logits(samples, &mut logits)?;
         on_host.add(samples, &logits);
     }
-    let expected = unpacked.finish_judging()?;
+    let expected = unpacked.finish_evaluation()?;
     let kept = Feed::open(devices, part.clone(), &one_epoch, true)?.collect::<Result<Vec<_>, _>>()?;
     for _ in 0..2 {
-        fed.begin_judging(judged)?;
-        kept.iter().try_for_each(|batch| fed.judge_fed(batch))?;
-        let found = fed.finish_judging()?;
+        fed.begin_evaluation(judged)?;
+        kept.iter().try_for_each(|batch| fed.evaluate_fed(batch))?;
+        let found = fed.finish_evaluation()?;
         if found != expected {
             return Err(format!("{found:?} in place of {expected:?}").into());
         }
@@ -392,7 +392,7 @@ fn what_the_schema_does_not_admit_is_named(bench: &Bench, words: &mut Words) -> 
         if slot.faults.elements()[1] == 0 {
             continue;
         }
-        let error = fed.what_is_wrong().to_string();
+        let error = fed.diagnose().to_string();
         let expected = format!("id {largest} is not below the table's {largest} rows");
         let (named, file) = (error.contains(&expected), error.contains("00000.blocks"));
         return if named && file { Ok(()) } else { Err(error.into()) };

@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use libtest_mimic::Failed;
-use rankine::cuda::{CudaModel, Execution, JudgedPart};
+use rankine::cuda::{CudaModel, EvaluationShape, Execution};
 use rankine::evaluation::{Evaluation, HeadMetrics};
 use rankine::job::Precision;
 use rankine::model::{Interaction, TrainingRules};
@@ -248,11 +248,11 @@ fn judges_these_as_the_cpu_does(training: &Training, model: &mut CudaModel) -> O
     for _ in 0..2 {
         let mut on_host = Evaluation::new(&training.spec.heads);
         let weighted = !batches[0].weights.is_empty();
-        model.begin_judging(JudgedPart { samples: room, batch_size: size, weighted })?;
+        model.begin_evaluation(EvaluationShape { samples: room, batch_size: size, weighted })?;
         for batch in &batches {
-            model.judge(batch)?;
+            model.evaluate(batch)?;
         }
-        let found = model.finish_judging()?.heads;
+        let found = model.finish_evaluation()?.heads;
         for batch in &batches {
             let mut logits = Vec::new();
             model.logits(batch, &mut logits)?;

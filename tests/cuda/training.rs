@@ -198,7 +198,7 @@ impl Training {
             score_size: 100,
             hotness: &self.hotness,
             plan: None,
-            keeps_book: false,
+            tracks_updates: false,
         }
     }
 

@@ -3,22 +3,22 @@
 use rankine_embedding::{Optimizer, Step, Update, UpdateRule, vectorized};
 use rayon::prelude::*;
 
-/// Dense parameters that one task updates.
+/// Dense parameters per task.
 const PARAMETERS_PER_TASK: usize = 1 << 14;
 
 /// The optimizer of the dense parameters, with its state.
 #[derive(Debug)]
 pub(super) struct DenseOptimizer {
     optimizer: Optimizer,
-    /// One entry a task.
+    /// One entry per task.
     state: Vec<Vec<f32>>,
 }
 
 impl DenseOptimizer {
-    /// Fresh state for some parameters.
+    /// Creates fresh state for these parameters.
     ///
     /// # Panics
-    /// With a rule of table rows.
+    /// If the rule is only for table rows.
     pub(super) fn new(optimizer: Optimizer, parameters: &[f32]) -> Self {
         let rule = optimizer.rule;
         assert!(!matches!(rule, UpdateRule::RowwiseAdagrad { .. }), "dense parameters have no rows");
@@ -30,7 +30,7 @@ impl DenseOptimizer {
         Self { optimizer, state: state.collect() }
     }
 
-    /// What it keeps: of each kind one number a parameter.
+    /// Returns the optimizer's state: for each kind, one number per parameter.
     pub(super) fn state(&self) -> Vec<Vec<f32>> {
         let kinds = self.optimizer.rule.state_names().len();
         let kind = |kind| {
@@ -40,10 +40,10 @@ impl DenseOptimizer {
         (0..kinds).map(kind).collect()
     }
 
-    /// Sets what it keeps, as [`DenseOptimizer::state`] has it.
+    /// Sets the optimizer's state, in the form that [`DenseOptimizer::state`] returns.
     ///
     /// # Panics
-    /// Where there are not as many kinds, or parameters.
+    /// If the number of kinds or parameters differs.
     pub(super) fn set_state(&mut self, kinds: &[&[f32]]) {
         assert_eq!(kinds.len(), self.optimizer.rule.state_names().len(), "the state of this rule");
         let mut begin = 0;
@@ -82,14 +82,14 @@ vectorized! {
     }
 }
 
-/// What gradients of this squared norm are multiplied by, so that their norm is at most `longest`: that of
-/// `torch.nn.utils.clip_grad_norm_`.
+/// Returns the factor that limits gradients of this squared norm to the norm `longest`, as
+/// `torch.nn.utils.clip_grad_norm_` does.
 pub(super) fn clip_scale(squared_norm: f64, longest: f32) -> f32 {
     let scale = f64::from(longest) / (squared_norm.sqrt() + 1e-6);
     if scale >= 1.0 { 1.0 } else { scale as f32 }
 }
 
-/// The sum of the gradients' squares, in f64 and in a fixed order.
+/// Returns the sum of the gradients' squares, in f64 and in a fixed order.
 pub(super) fn squared_norm(gradients: &[f32]) -> f64 {
     let of_tasks: Vec<f64> = gradients
         .par_chunks(PARAMETERS_PER_TASK)
@@ -103,7 +103,7 @@ pub(super) fn squared_norm(gradients: &[f32]) -> f64 {
 }
 
 vectorized! {
-    /// In lanes, and then over the lanes.
+    /// Sums per lane first, then over the lanes.
     fn add_squares(values: &[f32], sum: &mut f64) {
         const LANES: usize = 16;
         let mut sums = [0.0; LANES];
@@ -140,16 +140,16 @@ mod tests {
     }
 
     #[test]
-    fn the_norm_is_over_all_gradients() {
+    fn the_norm_covers_all_gradients() {
         let gradients = random(1);
         let exact: f64 = gradients.iter().map(|&gradient| f64::from(gradient).powi(2)).sum();
-        // Additions in f64 in another order.
+        // The same additions in f64, in another order.
         assert!((squared_norm(&gradients) - exact).abs() <= 1e-11 * exact);
         assert_eq!(squared_norm(&[3.0, -4.0]), 25.0);
     }
 
     /// Parameters of several tasks learn as if they were one, from gradients times the scale; and from the state that
-    /// another optimizer kept they go on as there.
+    /// another optimizer saved they continue as that one would.
     #[test]
     fn tasks_learn_as_one_and_their_state_can_be_moved() {
         for rule in [

@@ -1,12 +1,12 @@
-//! The innermost loops of matrix products, for each kind of vector unit, chosen at run time.
+//! The innermost loops of matrix products, one version per SIMD instruction set, chosen at run time.
 //!
 //! A *block* of a product, a few rows by a few vectors, is summed in registers: each step loads vectors of the right
 //! matrix and multiplies them by elements of the left one. Every element of a block is one chain of sums in the order
-//! of the depth. Shapes of blocks differ between units, and with them nothing but speed: where products and sums are
-//! fused, all units give the same bits.
+//! of the depth. The shapes of blocks differ between instruction sets, but only speed depends on them: if products and
+//! sums are fused, all instruction sets give the same bits.
 //!
-//! Left to itself, the compiler keeps a block's sums in memory as soon as any loop around them is not unrolled, at a
-//! twentieth of the speed; hence the units' own instructions.
+//! The kernels use intrinsics because the compiler, left to itself, keeps a block's sums in memory as soon as any loop
+//! around them is not unrolled, at a twentieth of the speed.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{
@@ -19,8 +19,8 @@ use std::arch::x86_64::{
 /// Floats of a [`Line`].
 pub(super) const LANES: usize = 16;
 
-/// Sixteen floats on a cache line of their own: one vector register, two, or four. Vectors that straddle two cache
-/// lines cost a twelfth of the kernels' speed.
+/// Sixteen floats on one cache line: one, two or four vector registers. Vectors that straddle two cache lines cost a
+/// twelfth of the kernels' speed.
 #[derive(Debug, Clone, Copy)]
 #[cfg_attr(test, derive(PartialEq))]
 #[repr(C, align(64))]
@@ -29,7 +29,7 @@ pub(super) struct Line(pub(super) [f32; LANES]);
 /// Lines of the largest block.
 pub(super) const BLOCK_LINES: usize = 24;
 
-// SAFETY: sixteen floats and no padding, since that is the alignment; all bits are floats.
+// SAFETY: sixteen floats without padding, since size and alignment are equal; every bit pattern is a float.
 unsafe impl bytemuck::Zeroable for Line {}
 // SAFETY: as above.
 unsafe impl bytemuck::Pod for Line {}
@@ -38,67 +38,69 @@ impl Line {
     pub(super) const ZERO: Self = Self([0.0; LANES]);
 }
 
-/// A kind of vector unit. Its values are proofs: only [`dispatch`] makes one, where the processor has the unit.
-pub(super) trait Unit: Copy {
+/// A SIMD instruction set. Its values are proofs: only [`dispatch`] makes one, after it has found the instructions on
+/// the processor.
+pub(super) trait Simd: Copy {
     /// A line in registers.
     type Vector: Copy;
 
-    /// The same number in all lanes.
+    /// Returns the same number in all lanes.
     fn splat(self, x: f32) -> Self::Vector;
-    /// Reads a line's worth of floats.
+    /// Loads a line of floats.
     fn load(self, floats: &[f32; LANES]) -> Self::Vector;
-    /// Writes a line's worth of floats.
+    /// Stores a line of floats.
     fn store(self, vector: Self::Vector, floats: &mut [f32; LANES]);
     /// `x + y`
     fn add(self, x: Self::Vector, y: Self::Vector) -> Self::Vector;
     /// `x y + sum`
     fn multiply_add(self, x: Self::Vector, y: Self::Vector, sum: Self::Vector) -> Self::Vector;
-    /// `max(x, 0)`, but NaN stays NaN, where `f32::max` makes it 0: training on broken weights would go on unnoticed.
+    /// `max(x, 0)`, except that NaN stays NaN. `f32::max` would make it 0, and training on broken weights would
+    /// continue unnoticed.
     fn relu(self, x: Self::Vector) -> Self::Vector;
     /// `x` where `mask` is positive, else 0.
     fn where_positive(self, mask: Self::Vector, x: Self::Vector) -> Self::Vector;
 }
 
-/// What is compiled for each kind of vector unit.
-pub(super) trait Work {
-    /// What comes out.
+/// Code that is compiled once per SIMD instruction set.
+pub(super) trait Kernel {
+    /// The result.
     type Output;
 
-    /// Does the work in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations
-    /// are `#[inline(always)]`, as is all that they call, or they would be compiled for the base instructions.
-    fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) -> Self::Output;
+    /// Runs in blocks of up to `ROWS` rows and `LINES` lines, or of `TALL` rows and one line. Implementations, and
+    /// everything that they call, are `#[inline(always)]`; otherwise they would be compiled for the base instructions.
+    fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) -> Self::Output;
 }
 
-/// Does work with the best vector unit that the processor has.
+/// Runs a kernel with the best SIMD instructions of the processor.
 #[inline]
-pub(super) fn dispatch<W: Work>(work: W) -> W::Output {
+pub(super) fn dispatch<K: Kernel>(kernel: K) -> K::Output {
     #[cfg(target_arch = "x86_64")]
     {
         // 24 of 32 registers hold sums.
         #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw")]
-        fn avx512<W: Work>(work: W) -> W::Output {
-            work.run::<Avx512, 6, 4, 24>(Avx512(()))
+        fn avx512<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx512, 6, 4, 24>(Avx512(()))
         }
         // 12 of 16 registers hold sums.
         #[target_feature(enable = "avx2,fma")]
-        fn avx2<W: Work>(work: W) -> W::Output {
-            work.run::<Avx2, 6, 1, 6>(Avx2(()))
+        fn avx2<K: Kernel>(kernel: K) -> K::Output {
+            kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
         }
         if is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512bw")
         {
-            // SAFETY: the processor was just found to have every feature that the function is compiled for.
-            return unsafe { avx512(work) };
+            // SAFETY: the checks above found every feature that the function is compiled for.
+            return unsafe { avx512(kernel) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor was just found to have every feature that the function is compiled for.
-            return unsafe { avx2(work) };
+            // SAFETY: the checks above found every feature that the function is compiled for.
+            return unsafe { avx2(kernel) };
         }
     }
     // 8 of 16 registers of four floats hold sums.
-    work.run::<Base, 2, 1, 2>(Base)
+    kernel.run::<Base, 2, 1, 2>(Base)
 }
 
 /// AVX-512: a line is one register.
@@ -107,12 +109,12 @@ pub(super) fn dispatch<W: Work>(work: W) -> W::Output {
 struct Avx512(());
 
 #[cfg(target_arch = "x86_64")]
-impl Unit for Avx512 {
+impl Simd for Avx512 {
     type Vector = __m512;
 
     #[inline(always)]
     fn splat(self, x: f32) -> __m512 {
-        // SAFETY: there is an `Avx512` only where the processor was found to have AVX-512.
+        // SAFETY: an `Avx512` exists only if the processor was found to have AVX-512.
         unsafe { _mm512_set1_ps(x) }
     }
 
@@ -142,7 +144,7 @@ impl Unit for Avx512 {
 
     #[inline(always)]
     fn relu(self, x: __m512) -> __m512 {
-        // Of a number and NaN the instruction gives the second.
+        // Of a number and NaN, the instruction returns the second operand.
         // SAFETY: as above.
         unsafe { _mm512_max_ps(_mm512_setzero_ps(), x) }
     }
@@ -160,12 +162,12 @@ impl Unit for Avx512 {
 struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
-impl Unit for Avx2 {
+impl Simd for Avx2 {
     type Vector = [__m256; 2];
 
     #[inline(always)]
     fn splat(self, x: f32) -> [__m256; 2] {
-        // SAFETY: there is an `Avx2` only where the processor was found to have AVX2 and FMA.
+        // SAFETY: an `Avx2` exists only if the processor was found to have AVX2 and FMA.
         unsafe { [_mm256_set1_ps(x); 2] }
     }
 
@@ -199,7 +201,7 @@ impl Unit for Avx2 {
 
     #[inline(always)]
     fn relu(self, x: [__m256; 2]) -> [__m256; 2] {
-        // Of a number and NaN the instruction gives the second.
+        // Of a number and NaN, the instruction returns the second operand.
         // SAFETY: as above.
         unsafe { [_mm256_max_ps(_mm256_setzero_ps(), x[0]), _mm256_max_ps(_mm256_setzero_ps(), x[1])] }
     }
@@ -217,7 +219,7 @@ impl Unit for Avx2 {
 #[derive(Clone, Copy)]
 struct Base;
 
-impl Unit for Base {
+impl Simd for Base {
     type Vector = [f32; LANES];
 
     #[inline(always)]
@@ -246,7 +248,7 @@ impl Unit for Base {
     #[inline(always)]
     fn multiply_add(self, x: [f32; LANES], y: [f32; LANES], mut sum: [f32; LANES]) -> [f32; LANES] {
         for lane in 0..LANES {
-            // Where the target has no such instruction, `mul_add` is a call of some hundred cycles.
+            // On targets without such an instruction, `mul_add` is a call of some hundred cycles.
             sum[lane] = if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
                 x[lane].mul_add(y[lane], sum[lane])
             } else {
@@ -270,24 +272,24 @@ impl Unit for Base {
     }
 }
 
-/// Lines of a full panel of a right matrix: as many as the blocks of this machine's kernels are wide.
+/// Returns the lines of a full panel of a right matrix: the width of the blocks on this machine.
 pub(super) fn panel_lines() -> usize {
     struct Width;
-    impl Work for Width {
+    impl Kernel for Width {
         type Output = usize;
         #[inline(always)]
-        fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, _: U) -> usize {
+        fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, _: S) -> usize {
             LINES
         }
     }
     dispatch(Width)
 }
 
-/// Asks for a line that is read a good deal later to be brought into the second-level cache.
+/// Requests that a line, needed much later, be brought into the second-level cache.
 #[inline(always)]
 fn prefetch(line: &Line) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, of instructions that every x86-64 processor has; no address makes it fail.
+    // SAFETY: a hint that every x86-64 processor has; no address makes it fail.
     unsafe {
         _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(line).cast());
     }
@@ -295,26 +297,26 @@ fn prefetch(line: &Line) {
     let _ = line;
 }
 
-/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the `FULL` lines that the panel is wide.
-/// The left matrix comes in pieces of `piece` columns each, the last one shorter: `left` gives those of all rows,
-/// columns `stride` apart. On its way it asks for the lines `ahead`, one every second step.
+/// `out[r][v] = sum over i of x(r, i) panel[i][v]`, of the first `LINES` of the panel's `FULL` lines. The left matrix
+/// is read in pieces of `piece` columns each, the last one shorter: `left` returns a piece of all rows, with columns
+/// `stride` apart. Prefetches the lines `ahead`, one every second step.
 ///
-/// Sums go to memory here, by simple loops that the compiler is sure to unroll: otherwise all of them would lie in
-/// memory all along.
+/// Sums are stored here, by simple loops that the compiler is sure to unroll; otherwise it would keep all of them in
+/// memory throughout.
 #[inline(always)]
 #[allow(
     clippy::needless_range_loop,
-    reason = "iterators in closures end up as calls without the unit's features"
+    reason = "iterators in closures become calls without the instruction set's features"
 )]
-pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, const FULL: usize>(
-    unit: U,
+pub(super) fn sum_block<'a, S: Simd, const ROWS: usize, const LINES: usize, const FULL: usize>(
+    simd: S,
     panel: &[Line],
     left: impl Fn(usize) -> [&'a [f32]; ROWS],
     (piece, stride): (usize, usize),
     mut ahead: &[Line],
     out: &mut [[Line; LINES]],
 ) {
-    let mut sums = [[unit.splat(0.0); LINES]; ROWS];
+    let mut sums = [[simd.splat(0.0); LINES]; ROWS];
     for (number, steps) in panel.as_chunks::<FULL>().0.chunks(piece).enumerate() {
         let left = left(number);
         let (pairs, last) = steps.as_chunks::<2>();
@@ -326,25 +328,25 @@ pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, cons
             }
             for (half, lines) in pair.iter().enumerate() {
                 for r in 0..ROWS {
-                    let x = unit.splat(left[r][(2 * i + half) * stride]);
+                    let x = simd.splat(left[r][(2 * i + half) * stride]);
                     for v in 0..LINES {
-                        sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                        sums[r][v] = simd.multiply_add(x, simd.load(&lines[v].0), sums[r][v]);
                     }
                 }
             }
         }
         for lines in last {
             for r in 0..ROWS {
-                let x = unit.splat(left[r][(steps.len() - 1) * stride]);
+                let x = simd.splat(left[r][(steps.len() - 1) * stride]);
                 for v in 0..LINES {
-                    sums[r][v] = unit.multiply_add(x, unit.load(&lines[v].0), sums[r][v]);
+                    sums[r][v] = simd.multiply_add(x, simd.load(&lines[v].0), sums[r][v]);
                 }
             }
         }
     }
     for r in 0..ROWS {
         for v in 0..LINES {
-            unit.store(sums[r][v], &mut out[r][v].0);
+            simd.store(sums[r][v], &mut out[r][v].0);
         }
     }
 }
@@ -353,7 +355,7 @@ pub(super) fn sum_block<'a, U: Unit, const ROWS: usize, const LINES: usize, cons
 mod tests {
     use super::*;
 
-    /// What a unit makes of some lines.
+    /// The results of one instruction set on some lines.
     #[derive(Debug, PartialEq)]
     struct Results {
         splat: Line,
@@ -361,47 +363,47 @@ mod tests {
         product: Line,
         relu: Line,
         masked: Line,
-        /// Of a block of two rows and a line, of a panel that is a line wide and three long.
+        /// A block of two rows and one line, of a panel that is one line wide and three long.
         block: [Line; 2],
     }
 
-    struct Everything<'a> {
+    struct AllOperations<'a> {
         x: &'a Line,
         y: &'a Line,
         sum: &'a Line,
     }
 
-    impl Work for Everything<'_> {
+    impl Kernel for AllOperations<'_> {
         type Output = Results;
 
         #[inline(always)]
-        fn run<U: Unit, const ROWS: usize, const LINES: usize, const TALL: usize>(self, unit: U) -> Results {
+        fn run<S: Simd, const ROWS: usize, const LINES: usize, const TALL: usize>(self, simd: S) -> Results {
             let Self { x, y, sum } = self;
-            let line = |vector: U::Vector| {
+            let line = |vector: S::Vector| {
                 let mut line = Line::ZERO;
-                unit.store(vector, &mut line.0);
+                simd.store(vector, &mut line.0);
                 line
             };
-            let [a, b, c] = [x, y, sum].map(|line| unit.load(&line.0));
+            let [a, b, c] = [x, y, sum].map(|line| simd.load(&line.0));
             let panel = [*x, *y, *sum];
             let mut block = [[Line::ZERO]; 2];
             let rows = |_| [&x.0[..5], &y.0[..5]];
-            sum_block::<U, 2, 1, 1>(unit, &panel, rows, (3, 2), &[], &mut block);
+            sum_block::<S, 2, 1, 1>(simd, &panel, rows, (3, 2), &[], &mut block);
             Results {
-                splat: line(unit.splat(x.0[3])),
-                sum: line(unit.add(a, b)),
-                product: line(unit.multiply_add(a, b, c)),
-                relu: line(unit.relu(a)),
-                masked: line(unit.where_positive(b, a)),
+                splat: line(simd.splat(x.0[3])),
+                sum: line(simd.add(a, b)),
+                product: line(simd.multiply_add(a, b, c)),
+                relu: line(simd.relu(a)),
+                masked: line(simd.where_positive(b, a)),
                 block: block.map(|[line]| line),
             }
         }
     }
 
-    /// Every unit that this processor has, not the best one alone. The numbers are small and whole, so that it makes no
-    /// difference whether a product is rounded before it is added.
+    /// Checks every instruction set of this processor, not only the best one. The numbers are small integers, so
+    /// rounding a product before it is added makes no difference.
     #[test]
-    fn every_vector_unit_computes_what_is_asked() {
+    fn every_instruction_set_computes_the_same_operations() {
         let line = |of: &dyn Fn(i32) -> i32| {
             let mut line = Line::ZERO;
             (0..).zip(&mut line.0).for_each(|(lane, value)| *value = of(lane) as f32);
@@ -425,22 +427,22 @@ mod tests {
             masked: lanes(&|x, y, _| if y > 0.0 { x } else { 0.0 }),
             block: [block(&x), block(&y)],
         };
-        let work = || Everything { x: &x, y: &y, sum: &sum };
-        assert_eq!(dispatch(work()), expected);
-        assert_eq!(work().run::<Base, 2, 1, 2>(Base), expected);
+        let kernel = || AllOperations { x: &x, y: &y, sum: &sum };
+        assert_eq!(dispatch(kernel()), expected);
+        assert_eq!(kernel().run::<Base, 2, 1, 2>(Base), expected);
         #[cfg(target_arch = "x86_64")]
         {
             #[target_feature(enable = "avx2,fma")]
-            fn avx2(work: Everything<'_>) -> Results {
-                work.run::<Avx2, 6, 1, 6>(Avx2(()))
+            fn avx2(kernel: AllOperations<'_>) -> Results {
+                kernel.run::<Avx2, 6, 1, 6>(Avx2(()))
             }
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                // SAFETY: the processor was just found to have every feature that the function is compiled for.
-                assert_eq!(unsafe { avx2(work()) }, expected);
+                // SAFETY: the checks above found every feature that the function is compiled for.
+                assert_eq!(unsafe { avx2(kernel()) }, expected);
             }
         }
         let broken = Line([f32::NAN; LANES]);
-        let Results { relu, masked, .. } = dispatch(Everything { x: &broken, y: &x, sum: &sum });
+        let Results { relu, masked, .. } = dispatch(AllOperations { x: &broken, y: &x, sum: &sum });
         assert!(relu.0.iter().all(|value| value.is_nan()), "a ReLU hides NaN");
         let nans = masked.0.iter().zip(&x.0).all(|(value, mask)| value.is_nan() == (*mask > 0.0));
         assert!(nans, "{masked:?}");

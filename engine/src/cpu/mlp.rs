@@ -1,38 +1,39 @@
-//! Fully connected layers over one tile of samples, forward and back, and their weight gradients over all tiles.
+//! Fully connected layers over one tile of samples, forward and backward, and their weight gradients over all tiles.
 
 use rayon::prelude::*;
 
-use super::matmul::{Finish, Matrix, MatrixMut, Panels, product, transposed_product};
+use super::matmul::{Epilogue, Matrix, MatrixMut, Panels, product, transposed_product};
 use crate::model::{Layer, MlpSpec};
 
-/// Rows of a weight gradient that one task sums: few for many threads, and a multiple of the kernels' rows. Each task
-/// reads the layer's whole input. The cut changes no result: each element is summed sample by sample.
+/// Rows of a weight gradient per task: few if there are many threads, and a multiple of the kernels' rows. Each task
+/// reads the layer's whole input. The split changes no result: each element is summed sample by sample.
 fn wgrad_rows() -> usize {
     (256 / rayon::current_num_threads()).next_multiple_of(6).clamp(48, 258)
 }
 
-/// The weights of a fully connected layer as its products read them: `y = x Wᵀ + b`, W `[outputs, inputs]`.
+/// The weights of a fully connected layer in the form that its products read: `y = x Wᵀ + b`, W `[outputs, inputs]`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PackedWeights {
     transposed: Panels,
-    straight: Panels,
+    untransposed: Panels,
 }
 
 impl PackedWeights {
-    /// Packs W, after each change of it.
+    /// Packs W; to be repeated after each change of it.
     pub(super) fn pack(&mut self, weights: Matrix<'_>) {
         self.transposed.pack_transposed(weights);
-        self.straight.pack(weights);
+        self.untransposed.pack(weights);
     }
 
-    /// `out = x Wᵀ`, with what `finish` says; x is `[samples, inputs]`, out `[samples, outputs]`.
-    pub(super) fn forward(&self, x: Matrix<'_>, finish: Finish<'_>, out: MatrixMut<'_>) {
-        product(out, finish, x, &self.transposed);
+    /// Computes `out = x Wᵀ` with an epilogue; x is `[samples, inputs]`, out `[samples, outputs]`.
+    pub(super) fn forward(&self, x: Matrix<'_>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
+        product(out, epilogue, x, &self.transposed);
     }
 
-    /// `out = dy W`, with what `finish` says: the gradients by x from those by the outputs.
-    pub(super) fn input_gradients(&self, dy: Matrix<'_>, finish: Finish<'_>, out: MatrixMut<'_>) {
-        product(out, finish, dy, &self.straight);
+    /// Computes `out = dy W` with an epilogue: the gradients with respect to x, given those with respect to the
+    /// outputs.
+    pub(super) fn input_gradients(&self, dy: Matrix<'_>, epilogue: Epilogue<'_>, out: MatrixMut<'_>) {
+        product(out, epilogue, dy, &self.untransposed);
     }
 }
 
@@ -41,36 +42,36 @@ impl PackedWeights {
 pub(super) struct Mlp {
     /// Its layers.
     pub(super) spec: MlpSpec,
-    /// One entry a layer: always those of the model's parameters.
+    /// One entry per layer, always in step with the model's parameters.
     weights: Vec<PackedWeights>,
 }
 
 impl Mlp {
-    /// Nothing is packed yet.
+    /// Creates an MLP whose weights are not yet packed.
     pub(super) fn new(spec: MlpSpec) -> Self {
         Self { weights: vec![PackedWeights::default(); spec.layers.len()], spec }
     }
 
-    /// Every layer with its packed weights, to be packed again.
+    /// Returns every layer with its packed weights, to pack them again.
     pub(super) fn layers_mut(&mut self) -> impl Iterator<Item = (&Layer, &mut PackedWeights)> {
         self.spec.layers.iter().zip(&mut self.weights)
     }
 }
 
-/// What an MLP keeps of one tile between its passes. What only products read is in panels.
+/// The activations that an MLP keeps of one tile between its passes. Matrices that only products read are in panels.
 #[derive(Debug, Default)]
 pub(super) struct MlpTile {
     input: Panels,
-    /// The outputs of each layer but the last, behind the ReLU.
+    /// The outputs of each layer but the last, after the ReLU.
     hidden: Vec<Panels>,
-    /// The loss's gradients by those, before the ReLU.
+    /// The gradients of the loss with respect to those, before the ReLU.
     hidden_gradients: Vec<Panels>,
     outputs: Vec<f32>,
     output_gradients: Vec<f32>,
 }
 
 impl MlpTile {
-    /// Makes room for a tile of `samples` samples.
+    /// Sizes the buffers for a tile of `samples` samples.
     pub(super) fn resize(&mut self, mlp: &Mlp, samples: usize) {
         let Some((last, hidden)) = mlp.spec.layers.split_last() else { return };
         for buffers in [&mut self.hidden, &mut self.hidden_gradients] {
@@ -82,22 +83,23 @@ impl MlpTile {
         }
     }
 
-    /// The last layer's outputs, `[samples, outputs]`, behind the ReLU; nothing where the MLP has no layers.
+    /// Returns the last layer's outputs, `[samples, outputs]`, after the ReLU; `None` if the MLP has no layers.
     pub(super) fn outputs(&self) -> Option<&[f32]> {
         (!self.outputs.is_empty()).then_some(&self.outputs)
     }
 
-    /// The same, to be added to.
+    /// Returns the same outputs as a mutable slice.
     pub(super) fn outputs_mut(&mut self) -> Option<&mut [f32]> {
         (!self.outputs.is_empty()).then_some(&mut self.outputs)
     }
 
-    /// The last layer's outputs, and where the loss's gradients by them go; nothing where the MLP has no layers.
+    /// Returns the last layer's outputs, and the buffer for the gradients with respect to them; `None` if the MLP has
+    /// no layers.
     pub(super) fn output_gradients_mut(&mut self) -> Option<(&[f32], &mut [f32])> {
         (!self.outputs.is_empty()).then_some((&self.outputs, &mut self.output_gradients))
     }
 
-    /// `input` is `[samples, inputs]`, `parameters` are the model's.
+    /// Runs the forward pass. `input` is `[samples, inputs]`, `parameters` are the model's.
     pub(super) fn forward(&mut self, mlp: &Mlp, parameters: &[f32], input: &[f32], samples: usize) {
         let Some((last, _)) = mlp.spec.layers.split_last() else { return };
         self.input.pack(Matrix::dense(input, samples, mlp.spec.layers[0].inputs));
@@ -105,21 +107,22 @@ impl MlpTile {
             let (before, from) = self.hidden.split_at_mut(number);
             let input = before.last().unwrap_or(&self.input);
             let bias = &parameters[layer.bias()];
-            let finish = match (layer.bias, layer.relu) {
-                (false, _) => Finish::Replace,
-                (true, false) => Finish::Bias(bias),
-                (true, true) => Finish::BiasRelu(bias),
+            let epilogue = match (layer.bias, layer.relu) {
+                (false, _) => Epilogue::Replace,
+                (true, false) => Epilogue::Bias(bias),
+                (true, true) => Epilogue::BiasRelu(bias),
             };
             let out = match from.first_mut() {
                 Some(hidden) => hidden.matrix_mut(),
                 None => MatrixMut::dense(&mut self.outputs, samples, last.outputs),
             };
-            weights.forward(input.matrix(), finish, out);
+            weights.forward(input.matrix(), epilogue, out);
         }
     }
 
-    /// From the gradients by the outputs, which the caller has filled in, to all others, and to the gradients by the
-    /// input where they are wanted. Gradients by a ReLU's output become those by its input on the way.
+    /// Runs the backward pass: from the gradients with respect to the outputs, which the caller has filled in, to all
+    /// others, and on request to those with respect to the input. Gradients with respect to a ReLU's output are turned
+    /// into those with respect to its input on the way.
     pub(super) fn backward(&mut self, mlp: &Mlp, samples: usize, input_gradients: Option<&mut [f32]>) {
         let Some((last, hidden)) = mlp.spec.layers.split_last() else { return };
         if last.relu {
@@ -134,18 +137,18 @@ impl MlpTile {
             let outputs = self.hidden[number].matrix();
             mlp.weights[number + 1].input_gradients(
                 dy,
-                if before.relu { Finish::WherePositive(outputs) } else { Finish::Replace },
+                if before.relu { Epilogue::WherePositive(outputs) } else { Epilogue::Replace },
                 gradients[number].matrix_mut(),
             );
         }
         if let Some(input_gradients) = input_gradients {
             let (dy, layer) = (self.layer(0, mlp, samples).output_gradients, &mlp.spec.layers[0]);
             let out = MatrixMut::dense(input_gradients, samples, layer.inputs);
-            mlp.weights[0].input_gradients(dy, Finish::Replace, out);
+            mlp.weights[0].input_gradients(dy, Epilogue::Replace, out);
         }
     }
 
-    /// What the tile has for a layer's weight gradients.
+    /// Returns what the tile contributes to a layer's weight gradient.
     pub(super) fn layer(&self, number: usize, mlp: &Mlp, samples: usize) -> WgradTile<'_> {
         WgradTile {
             input: if number == 0 { &self.input } else { &self.hidden[number - 1] },
@@ -163,41 +166,46 @@ fn mask_by_relu(gradients: &mut [f32], outputs: &[f32]) {
     }
 }
 
-/// One tile's share in a layer's weight gradient.
+/// One tile's contribution to a layer's weight gradient.
 pub(super) struct WgradTile<'a> {
     /// The layer's input, `[samples, inputs]`.
     input: &'a Panels,
-    /// The gradients by its outputs before the ReLU, `[samples, outputs]`.
+    /// The gradients with respect to its outputs before the ReLU, `[samples, outputs]`.
     output_gradients: Matrix<'a>,
 }
 
-/// Whether gradients are summed from nothing, or added to what earlier tiles gave.
+/// Whether gradients start from zero or are added to those of earlier tiles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sum {
-    Begin,
+pub(super) enum Accumulation {
+    Start,
     Continue,
 }
 
 /// Sums a layer's gradients over tiles, in order: `dW = sum dyᵀ x`, `db = sum dy`. `gradients` is the layer's piece of
 /// the dense gradients, W then b.
-pub(super) fn weight_gradients(layer: &Layer, tiles: &[WgradTile<'_>], sum: Sum, gradients: &mut [f32]) {
+pub(super) fn weight_gradients(
+    layer: &Layer,
+    tiles: &[WgradTile<'_>],
+    sum: Accumulation,
+    gradients: &mut [f32],
+) {
     let piece_rows = wgrad_rows();
     let (weights, bias) = gradients.split_at_mut(layer.inputs * layer.outputs);
-    // Without a bias each piece of W has an empty piece of it.
+    // Without a bias, each piece of W goes with an empty piece of it.
     let bias = bias.chunks_mut(piece_rows).map(Some).chain(std::iter::repeat_with(|| None));
     let bias = bias.take(layer.outputs.div_ceil(piece_rows)).map(Option::unwrap_or_default);
     let bias: Vec<&mut [f32]> = bias.collect();
     let pieces = weights.par_chunks_mut(piece_rows * layer.inputs).zip(bias);
     pieces.enumerate().for_each(|(piece, (weights, bias))| {
         let (first, rows) = (piece * piece_rows, weights.len() / layer.inputs);
-        if sum == Sum::Begin {
+        if sum == Accumulation::Start {
             bias.fill(0.0);
         }
         for (number, tile) in tiles.iter().enumerate() {
-            let begins = number == 0 && sum == Sum::Begin;
+            let starts = number == 0 && sum == Accumulation::Start;
             transposed_product(
                 MatrixMut::dense(weights, rows, layer.inputs),
-                if begins { Finish::Replace } else { Finish::Add },
+                if starts { Epilogue::Replace } else { Epilogue::Add },
                 (tile.output_gradients, first..first + rows),
                 tile.input,
             );

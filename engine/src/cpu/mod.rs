@@ -1,9 +1,9 @@
 //! Training and scoring on the CPU, in f32, on rayon's threads: the executable specification of every other back end.
 //!
-//! A batch is cut into tiles of samples. Each tile goes forward and back through the whole model on one thread, so its
-//! activations stay in cache; then the weight gradients are summed over tiles, in order, a piece of a layer a task;
-//! then parameters and tables are updated, unless the verdict is that something is no finite number. Tiles and pieces
-//! depend on the batch alone: any number of threads gives the same bits.
+//! A batch is divided into tiles of samples. One thread takes a tile through forward and backward pass of the whole
+//! model, so its activations stay in cache. Then the weight gradients are summed over the tiles, in order, with one
+//! task per piece of a layer. Then parameters and tables are updated, unless the verdict is that something is not
+//! finite. Tiles and pieces depend only on the batch: any number of threads gives the same bits.
 
 mod dense;
 mod interaction;

@@ -1,4 +1,4 @@
-//! A model in host memory: one training step, and scores.
+//! A model in host memory: training steps and scores.
 
 use std::ops::Range;
 
@@ -17,20 +17,20 @@ use crate::checkpoint::{DenseState, RankState};
 use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
-/// A model, its optimizers' state, and the buffers of a step: on one rank, or spread over several.
+/// A model, its optimizers' state, and the buffers of a step, on one rank or several.
 #[derive(Debug)]
 pub struct CpuModel {
-    device: Device,
+    distribution: Distribution,
     steps: u64,
 }
 
 #[derive(Debug)]
-enum Device {
-    One(Box<OneRank>),
-    Several(Ranks),
+enum Distribution {
+    OneRank(Box<OneRank>),
+    Ranks(Ranks),
 }
 
-/// A model with nobody to share it with: rows are looked up and updated where they lie.
+/// A model on a single rank: rows are looked up and updated in the tables themselves.
 #[derive(Debug)]
 struct OneRank {
     replica: Replica,
@@ -40,11 +40,11 @@ struct OneRank {
 }
 
 impl CpuModel {
-    /// A model as training starts with it: a function of the seed alone. Weights are uniform with variance
-    /// `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
+    /// Creates a model as it is at the start of training: a function of the seed only. Weights are uniform with
+    /// variance `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
     ///
     /// # Panics
-    /// Where the rules are not for the tables of the spec.
+    /// If the rules do not match the tables of the spec.
     pub fn initialized(spec: ModelSpec, rules: &TrainingRules, seed: u64) -> Self {
         let tables = rules.all_tables(&spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
             if number < spec.tables.len() {
@@ -58,27 +58,31 @@ impl CpuModel {
         Self::new(spec, rules, parameters, tables)
     }
 
-    /// The same model, spread over ranks. It learns what one rank would, but for the order in which sums are taken.
+    /// Creates the same model, spread over ranks. It learns what one rank would, except that sums are taken in another
+    /// order.
     ///
     /// # Errors
-    /// Where the operating system refuses the ranks their threads.
+    /// If the operating system refuses to start the ranks' threads.
     ///
     /// # Panics
-    /// Where plan or rules are not for the tables of the spec.
+    /// If plan or rules do not match the tables of the spec.
     pub fn over_ranks(
         spec: &ModelSpec,
         rules: &TrainingRules,
         seed: u64,
         sharding: Sharding,
     ) -> Result<Self, rayon::ThreadPoolBuildError> {
-        Ok(Self { device: Device::Several(Ranks::initialized(spec, rules, seed, sharding)?), steps: 0 })
+        Ok(Self {
+            distribution: Distribution::Ranks(Ranks::initialized(spec, rules, seed, sharding)?),
+            steps: 0,
+        })
     }
 
-    /// A model with given parameters, laid out as [`crate::model::DenseLayout::named_layers`] says, and fresh state of
-    /// the dense optimizer. `tables` are those of the spec, then those of first-order terms.
+    /// Creates a model with given parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes, and
+    /// fresh state of the dense optimizer. `tables` are those of the spec, then those of first-order terms.
     ///
     /// # Panics
-    /// Where parameters or tables are not those of the spec.
+    /// If parameters or tables do not match the spec.
     pub fn new(spec: ModelSpec, rules: &TrainingRules, parameters: Vec<f32>, tables: Vec<Table>) -> Self {
         let one = OneRank {
             dense_optimizer: DenseOptimizer::new(rules.dense, &parameters),
@@ -86,65 +90,66 @@ impl CpuModel {
             tables: ModelTables::new(&spec, tables),
             replica: Replica::new(spec, parameters, 0),
         };
-        Self { device: Device::One(Box::new(one)), steps: 0 }
+        Self { distribution: Distribution::OneRank(Box::new(one)), steps: 0 }
     }
 
-    /// What the model is.
+    /// Returns the model's spec.
     pub fn spec(&self) -> &ModelSpec {
         &self.replica().parts.spec
     }
 
-    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
+    /// Returns the dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes.
     pub fn parameters(&self) -> &[f32] {
         &self.replica().parts.parameters
     }
 
     fn replica(&self) -> &Replica {
-        match &self.device {
-            Device::One(one) => &one.replica,
-            Device::Several(ranks) => ranks.replica(),
+        match &self.distribution {
+            Distribution::OneRank(one) => &one.replica,
+            Distribution::Ranks(ranks) => ranks.replica(),
         }
     }
 
-    /// Lets `visit` see what each rank has, all at once; returns what it returns, in the order of ranks.
+    /// Calls `visit` with the state of each rank, for all ranks in parallel; returns the results in the order of
+    /// ranks.
     ///
     /// # Errors
-    /// The first that `visit` returns.
+    /// The first error that `visit` returns.
     pub(crate) fn on_each_rank<T: Send, E: Send>(
         &self,
         visit: impl Fn(usize, RankState<'_>) -> Result<T, E> + Sync,
     ) -> Result<Vec<T>, E> {
-        match &self.device {
-            Device::One(one) => {
+        match &self.distribution {
+            Distribution::OneRank(one) => {
                 let rows = one.tables.rows();
                 let state = one.dense_optimizer.state();
                 let dense = DenseState { first: 0, parameters: self.parameters().to_vec(), state };
                 Ok(vec![visit(0, RankState { dense: vec![dense], rows: &rows })?])
             }
-            Device::Several(ranks) => ranks.on_each(visit),
+            Distribution::Ranks(ranks) => ranks.on_each(visit),
         }
     }
 
-    /// Collects the weights of some rows of a table, `[row][dim]`.
+    /// Copies the weights of some rows of a table to `weights`, `[row][dim]`.
     ///
     /// # Panics
-    /// Where there is no such table or row, or no such room.
+    /// If there is no such table or row, or `weights` is too small.
     pub fn gather(&self, table: usize, rows: Range<u64>, (dim, weights): (usize, &mut [f32])) {
-        let gathered = match &self.device {
-            Device::One(one) => gather(&one.tables.rows(), table, rows, false, (dim, weights)),
-            Device::Several(ranks) => ranks.gather(table, rows, (dim, weights)),
+        let gathered = match &self.distribution {
+            Distribution::OneRank(one) => gather(&one.tables.rows(), table, rows, false, (dim, weights)),
+            Distribution::Ranks(ranks) => ranks.gather(table, rows, (dim, weights)),
         };
-        gathered.expect("it is the host's memory");
+        gathered.expect("host memory is always readable");
     }
 
-    /// Takes over what was saved after so many steps: the dense parameters with their state, and rows, which `load`
-    /// puts where each rank has them, for all ranks at once.
+    /// Restores what was saved after `steps` steps: the dense parameters with their state, and rows, which `load`
+    /// writes to each rank's part, for all ranks in parallel.
     ///
     /// # Errors
-    /// The first that `load` returns; rows are then partly set.
+    /// The first error that `load` returns; some rows may then be set.
     ///
     /// # Panics
-    /// Where the dense parameters are not those of the spec and the rules.
+    /// If the dense parameters do not match the spec and the rules.
     pub(crate) fn restore<E: Send>(
         &mut self,
         steps: u64,
@@ -152,65 +157,65 @@ impl CpuModel {
         load: impl Fn(&mut dyn RowsMut) -> Result<(), E> + Sync,
     ) -> Result<(), E> {
         self.steps = steps;
-        match &mut self.device {
-            Device::One(one) => {
+        match &mut self.distribution {
+            Distribution::OneRank(one) => {
                 one.replica.set_parameters(&dense.parameters);
                 let state: Vec<_> = dense.state.iter().map(Vec::as_slice).collect();
                 one.dense_optimizer.set_state(&state);
                 load(&mut one.tables.rows_mut())
             }
-            Device::Several(ranks) => ranks.restore(dense, load),
+            Distribution::Ranks(ranks) => ranks.restore(dense, load),
         }
     }
 
-    /// Keeps book, from now on, of which rows are updated.
+    /// Starts to record which rows are updated.
     pub(crate) fn begin_tracking(&mut self) {
-        let begun = match &mut self.device {
-            Device::One(one) => one.tables.rows_mut().begin_tracking(),
-            Device::Several(ranks) => ranks.begin_tracking(),
+        let begun = match &mut self.distribution {
+            Distribution::OneRank(one) => one.tables.rows_mut().begin_tracking(),
+            Distribution::Ranks(ranks) => ranks.begin_tracking(),
         };
-        begun.expect("it is the host's memory");
+        begun.expect("host memory can always be tracked");
     }
 
-    /// The ranks of which what all have is not the same, bit by bit, as what the first one has; nothing but a defect
-    /// of Rankine or of the machine makes it so.
+    /// Returns the ranks whose replicated state is not bitwise identical to that of rank 0. Only a defect of Rankine
+    /// or of the machine makes it differ.
     pub fn diverged_ranks(&self) -> Vec<usize> {
-        match &self.device {
-            Device::One(_) => Vec::new(),
-            Device::Several(ranks) => ranks.diverged(),
+        match &self.distribution {
+            Distribution::OneRank(_) => Vec::new(),
+            Distribution::Ranks(ranks) => ranks.diverged(),
         }
     }
 
-    /// What the ranks have sent to each other in all steps of training; one rank sends nothing.
+    /// Returns what the ranks have sent to each other in all training steps; zero with one rank.
     pub fn traffic(&self) -> RankTraffic {
-        match &self.device {
-            Device::One(_) => RankTraffic::default(),
-            Device::Several(ranks) => ranks.traffic(),
+        match &self.distribution {
+            Distribution::OneRank(_) => RankTraffic::default(),
+            Distribution::Ranks(ranks) => ranks.traffic(),
         }
     }
 
-    /// One step of training on a global batch; returns what it came to, with its loss before the update: over the
-    /// heads, the sum of each one's weighted mean over the samples whose label is there, times the head's weight.
-    /// `rate_factor` is what the schedule multiplies every learning rate by. Nothing but the number of steps changes
-    /// where loss or gradients are no finite numbers.
+    /// Runs one training step on a global batch, and returns its outcome with the loss before the update: the sum over
+    /// the heads of each one's weighted mean over the samples with a label, times the head's weight. `rate_factor` is
+    /// the schedule's factor of every learning rate. If loss or gradients are not finite, the step is skipped: only
+    /// the step count changes.
     ///
     /// # Panics
-    /// Where the batch is empty or its columns are not the model's.
+    /// If the batch is empty or its columns do not match the model.
     pub fn train_step(&mut self, batch: &Samples, rate_factor: f64) -> StepOutcome {
         assert!(batch.len > 0, "a batch has at least one sample");
         self.steps += 1;
         let step = Step { number: self.steps, rate_factor };
-        match &mut self.device {
-            Device::One(one) => one.train_step(batch, step),
-            Device::Several(ranks) => ranks.train_step(batch, step),
+        match &mut self.distribution {
+            Distribution::OneRank(one) => one.train_step(batch, step),
+            Distribution::Ranks(ranks) => ranks.train_step(batch, step),
         }
     }
 
-    /// Appends the logits of each sample, one a head.
+    /// Appends the logits of each sample, one per head.
     pub fn logits(&mut self, batch: &Samples, out: &mut Vec<f32>) {
-        match &mut self.device {
-            Device::One(one) => one.replica.logits(batch, &one.tables, out),
-            Device::Several(ranks) => ranks.logits(batch, out),
+        match &mut self.distribution {
+            Distribution::OneRank(one) => one.replica.logits(batch, &one.tables, out),
+            Distribution::Ranks(ranks) => ranks.logits(batch, out),
         }
     }
 }
@@ -222,18 +227,18 @@ impl OneRank {
         let heads: Vec<_> = heads.iter().map(|head| HeadLabels::new(head, batch)).collect();
         let backward = replica.forward_backward(batch, &heads, tables);
         let mut dense = backward.dense;
-        // Neither needs the other: side by side, one barrier waits for both. So it is with the updates.
+        // Neither needs the other's result: run in parallel, both wait at one barrier. The same holds for the updates.
         let (squares, ()) = rayon::join(|| squared_norm(dense.sum()), || tables.route(batch));
         let loss = heads.iter().zip(&backward.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
-        let vectors = (backward.vector_gradients, backward.vectors_hold);
+        let vectors = (backward.vector_gradients, backward.vectors_finite);
         let findings = Findings::new(dense.spec(), (0, 1), backward.loss_sums, vectors);
         let outcome = findings.verdict(dense.spec(), loss, squares);
-        if outcome.left_out.is_some() {
+        if outcome.skipped.is_some() {
             return outcome;
         }
         rayon::join(
             || {
-                let (parameters, gradients) = dense.both();
+                let (parameters, gradients) = dense.parameters_and_gradients();
                 let scale = clip_norm.map_or(1.0, |longest| clip_scale(squares, longest));
                 dense_optimizer.update(parameters, gradients, scale, step);
                 dense.finish();

@@ -1,4 +1,4 @@
-//! The models once more, in f64 and one sample at a time, sharing nothing with what they check; and the checks.
+//! The models once more, in f64 and one sample at a time, sharing no code with what they check; and the checks.
 
 use std::cell::Cell;
 
@@ -18,11 +18,11 @@ struct Oracle {
     parameters: Vec<f64>,
     /// `[table][row][element]`: the spec's tables, then those of first-order terms.
     tables: Vec<Vec<Vec<f64>>>,
-    /// The least distance of an input of a ReLU from 0, over all samples so far.
+    /// The smallest distance of a ReLU's input from 0, over all samples so far.
     nearest_kink: Cell<f64>,
 }
 
-/// The weights of every row of all tables.
+/// Returns the weights of every row of all tables.
 pub(super) fn rows_of(model: &CpuModel) -> Vec<Vec<f32>> {
     let tables = model.spec().tables.iter().cloned().chain(model.spec().wide_tables()).enumerate();
     let rows_of_table = |(number, table): (usize, TableSpec)| {
@@ -49,7 +49,7 @@ impl Oracle {
         }
     }
 
-    /// The layers whose names begin like this, one fed by the other.
+    /// Applies the layers whose names start with `name`, each to the output of the one before.
     fn through(&self, name: &str, input: Vec<f64>) -> Vec<f64> {
         let layers = self.layers.iter().filter(|(layer, _)| layer.starts_with(name));
         layers.fold(input, |x, (_, layer)| {
@@ -149,7 +149,7 @@ impl Oracle {
         self.spec.heads.iter().enumerate().map(of_head).sum()
     }
 
-    /// The slope of the loss along one parameter, by central differences.
+    /// Returns the slope of the loss along one parameter, by central differences.
     fn slope(&mut self, batch: &Samples, parameter: impl Fn(&mut Self) -> &mut f64) -> f64 {
         const STEP: f64 = 1e-6;
         let at = *parameter(self);
@@ -161,7 +161,7 @@ impl Oracle {
         (above - below) / (2.0 * STEP)
     }
 
-    /// The slopes along all parameters: the dense ones, and those of the tables.
+    /// Returns the slopes along all parameters: the dense ones, and those of the tables.
     fn slopes(&mut self, batch: &Samples) -> (Vec<f64>, Vec<Vec<Vec<f64>>>) {
         let dense = (0..self.parameters.len())
             .map(|i| self.slope(batch, |oracle| &mut oracle.parameters[i]))
@@ -184,14 +184,14 @@ fn uniform(seed: u64, stream: u32, len: usize) -> Vec<f32> {
     values
 }
 
-/// What the samples of a test are like.
+/// The properties of a test's samples.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchShape {
     pub(super) samples: usize,
     /// Bags of one id instead of 0 to 3.
     pub(super) one_hot: bool,
     pub(super) weighted: bool,
-    /// A third of the labels, and all of the last head's where there are several.
+    /// A third of the labels are missing, and all of the last head's if there are several heads.
     pub(super) missing: bool,
 }
 
@@ -254,8 +254,8 @@ fn any_interaction() -> impl Strategy<Value = Interaction> {
     ]
 }
 
-/// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; of several features some
-/// share a table, and where the interaction allows it, tables have lengths of their own.
+/// Any model: of every kind, with and without dense columns, bottom MLP and first-order terms; some features share a
+/// table, and if the interaction allows it, tables differ in vector length.
 pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     let table = (1..12u64, 1..9usize);
     let feature = (any::<prop::sample::Index>(), any::<bool>());
@@ -270,7 +270,7 @@ pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     (parts, embeddings).prop_map(|(parts, (dim, tables, more_features, means))| {
         let (interaction, dense_columns, mut bottom_mlp, top_mlp, head_count, wide) = parts;
         let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
-        // With one vector alone nothing interacts.
+        // A single vector has nothing to interact with.
         let dense_columns =
             if tables.len() + more_features.len() < 2 { dense_columns.max(1) } else { dense_columns };
         if dense_columns == 0 {
@@ -306,8 +306,8 @@ pub(super) fn any_spec() -> impl Strategy<Value = ModelSpec> {
     })
 }
 
-/// A model all of whose parameters are random. Biases of 0 would put units without input right on the kink of their
-/// ReLU, where there is no gradient.
+/// A model with random parameters throughout. Biases of 0 would put units without input exactly on the kink of their
+/// ReLU, where the gradient is undefined.
 fn random_model(spec: &ModelSpec, rules: &TrainingRules, seed: u64) -> CpuModel {
     let parameters = uniform(seed, 4, spec.dense_parameters()).into_iter().map(|value| 0.8 * value);
     let tables = rules.all_tables(spec).into_iter().enumerate().map(|(number, (table, optimizer))| {
@@ -319,7 +319,7 @@ fn random_model(spec: &ModelSpec, rules: &TrainingRules, seed: u64) -> CpuModel 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Logits, loss, and by plain SGD with rate 1 the gradient of every parameter, equal the oracle's.
+    /// Logits, loss and (with plain SGD at rate 1) the gradient of every parameter equal the oracle's.
     #[test]
     fn a_step_equals_the_oracle_and_its_finite_differences(
         spec in any_spec(),
@@ -332,8 +332,8 @@ proptest! {
         let mut model = random_model(&spec, &TrainingRules::sgd(&spec, 1.0), seed);
         let mut oracle = Oracle::of(&model);
 
-        // Each cross layer squares what rounding does to vectors, which are below 4 in length as they come, and layers
-        // are below 40 wide: a few hundred roundings of 2^-24 each, relative to the largest logit.
+        // Each cross layer squares the effect of rounding on vectors, which start below 4 in length, and layers are
+        // below 40 wide: a few hundred roundings of 2^-24 each, relative to the largest logit.
         let mut logits = Vec::new();
         model.logits(&batch, &mut logits);
         let exact: Vec<f64> = (0..batch.len).flat_map(|sample| oracle.logits(&batch, sample)).collect();
@@ -343,8 +343,9 @@ proptest! {
         for (logit, exact) in logits.iter().zip(&exact) {
             prop_assert!((f64::from(*logit) - exact).abs() <= tolerance, "logit {logit} {exact}");
         }
-        // Where rounding, or the step of a difference, can take the input of a ReLU across its kink, gradients there
-        // are anything between those of both sides. Such a batch is skipped; all gradients of any other are compared.
+        // If rounding, or the step of a difference, can take the input of a ReLU across its kink, the gradients there
+        // lie anywhere between those of both sides. Such a batch is skipped; for any other, all gradients are
+        // compared.
         prop_assume!(oracle.nearest_kink.get() > tolerance);
         let before = Oracle::of(&model);
         let loss = model.train_step(&batch, 1.0).loss;
@@ -374,7 +375,7 @@ proptest! {
     }
 }
 
-/// A model of some size of each kind, with everything that kind can have.
+/// A medium-sized model of each kind, with everything that kind can have.
 fn models() -> Vec<ModelSpec> {
     let spec = |interaction, wide| {
         let equal_lengths = matches!(interaction, Interaction::Dot | Interaction::FactorizationMachine);
@@ -413,7 +414,7 @@ fn optimizer(rule: UpdateRule, learning_rate: f64) -> Optimizer {
     Optimizer { rule, learning_rate, weight_decay: 0.0 }
 }
 
-/// A rule of its own for each part; `damping` is what their divisors are at least.
+/// A different rule for each part; `damping` is the lower bound of their divisors.
 fn mixed_rules(spec: &ModelSpec, damping: f32) -> TrainingRules {
     let rowwise = UpdateRule::RowwiseAdagrad { initial_accumulator: damping, epsilon: damping };
     let momentum = UpdateRule::Momentum { momentum: 0.5, nesterov: true };
@@ -451,8 +452,8 @@ fn any_number_of_threads_gives_the_same_bits() {
     }
 }
 
-/// Several steps with the oracle's gradients, each part by its rule, as [`Optimizer`] applies it; dense gradients are
-/// clipped together, and rows that the batch does not name stay as they are.
+/// Several steps with the oracle's gradients, each part by its rule, as [`Optimizer`] applies it. Dense gradients are
+/// clipped together, and rows that the batch does not name keep their values.
 #[test]
 fn every_part_learns_by_its_own_rule() {
     let dims = [3, 4];
@@ -527,8 +528,8 @@ fn every_part_learns_by_its_own_rule() {
                 oracle.tables[t][r] = row.iter().map(|&value| f64::from(value)).collect();
             }
         }
-        // Gradients differ by some 1e-6, rounding and difference quotients together; rates are below 0.1 and what
-        // divides above 0.1, over four steps.
+        // Gradients differ by some 1e-6, rounding and difference quotients together; rates are below 0.1 and divisors
+        // above 0.1, over four steps.
         let found = Oracle::of(&model);
         for (found, expected) in found.parameters.iter().zip(&oracle.parameters) {
             assert!((found - expected).abs() <= 1e-5, "step {number}: {found} {expected}");

@@ -1,9 +1,9 @@
 //! A model spread over ranks, each with its threads, its replica of the dense parts and its part of the tables.
 //!
-//! Every rank takes its share of the samples of a batch through the model. Gradients of what all ranks have, dense
-//! parameters and frequent rows, are summed over the ranks together; those of other rows go to their owners. Sums are
-//! taken in the order of ranks: a run is the same every time, for any number of threads, and what all ranks have stays
-//! the same bit by bit.
+//! Every rank takes its share of a batch's samples through the model. Gradients of replicated state (dense parameters
+//! and frequent rows) are all-reduced together; those of other rows are sent to their owners. Sums are taken in the
+//! order of ranks: a run is the same every time, for any number of threads, and replicated state stays bitwise
+//! identical on all ranks.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -30,28 +30,28 @@ use crate::model::{ModelSpec, TrainingRules};
 /// How a model is spread over ranks.
 #[derive(Debug, Clone)]
 pub struct Sharding {
-    /// Where the rows of tables lie: an entry a table of the spec, and then one a table of first-order terms.
+    /// Which ranks store the rows of each table: one entry per table of the spec, then one per table of first-order
+    /// terms.
     pub plan: EmbeddingPlan,
-    /// Whether each rank updates only a part of the dense parameters, and keeps the optimizer's state of that part
-    /// alone.
+    /// Whether each rank updates only a part of the dense parameters, and keeps only that part's optimizer state.
     pub shard_dense_update: bool,
-    /// Threads of all ranks together; each has at least one.
+    /// Threads of all ranks together; each rank has at least one.
     pub threads: usize,
 }
 
-/// What ranks have sent to each other.
+/// Bytes and rows that ranks have sent to each other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RankTraffic {
-    /// Keys, rows and gradients of rows that are owned.
+    /// Keys, rows and gradients of sharded rows.
     pub exchange: Traffic,
-    /// Gradients of what all ranks have, and parameters where their update is sharded.
+    /// Gradients of replicated state, and parameters if their update is sharded.
     pub reduction: Traffic,
 }
 
 /// All ranks of a model.
 #[derive(Debug)]
 pub(super) struct Ranks {
-    /// The threads of each rank are its own: its work may wait for other ranks.
+    /// Each rank has its own threads, because its work may wait for other ranks.
     pools: Vec<ThreadPool>,
     ranks: Vec<Rank>,
     traffic: RankTraffic,
@@ -65,18 +65,18 @@ struct Rank {
     shard_dense_update: bool,
     tables: RankTables,
     look_ups: LookUps,
-    /// What was looked up, `[sample, LookUps::stride]`.
+    /// The looked-up vectors, `[sample, LookUps::stride]`.
     vectors: Vec<f32>,
 }
 
-/// What looks up which table, and where the result goes: into one matrix, a sample's vectors as its tile has them and
-/// behind them its first-order terms, feature by feature.
+/// Which column looks up which table, and where the result is stored: in one matrix, with a sample's vectors in the
+/// layout of its tile, followed by its first-order terms, feature by feature.
 #[derive(Debug)]
 struct LookUps {
-    /// One entry a table.
+    /// One entry per table.
     tables: Vec<Vec<TableLookUp>>,
     stride: usize,
-    /// Where the embeddings lie among a sample's vectors.
+    /// The range of the embeddings among a sample's vectors.
     embeddings: Range<usize>,
     heads: usize,
 }
@@ -87,7 +87,7 @@ struct TableLookUp {
     column: usize,
     pooling: Pooling,
     slot: FeatureSlot,
-    /// Of first-order terms the gradients are those of the logits.
+    /// For first-order terms, the gradients are those of the logits.
     first_order: bool,
 }
 
@@ -115,9 +115,9 @@ impl Ranks {
                 });
             let tables = RankTables::initialized(plan.clone(), rank, tables);
             let part = topology.part(parameters.len(), rank);
-            let learnt_here = if shard_dense_update { &parameters[part] } else { &parameters };
+            let updated_here = if shard_dense_update { &parameters[part] } else { &parameters };
             Rank {
-                dense_optimizer: DenseOptimizer::new(rules.dense, learnt_here),
+                dense_optimizer: DenseOptimizer::new(rules.dense, updated_here),
                 clip_norm: rules.dense_clip_norm,
                 shard_dense_update,
                 replica: Replica::new(spec.clone(), parameters.clone(), tables.frequent_elements()),
@@ -133,7 +133,7 @@ impl Ranks {
         })
     }
 
-    /// Any rank's.
+    /// Returns the replica of rank 0; all are equal.
     pub(super) fn replica(&self) -> &Replica {
         &self.ranks[0].replica
     }
@@ -142,7 +142,7 @@ impl Ranks {
         self.traffic
     }
 
-    /// The ranks that do not have what the first one has.
+    /// Returns the ranks whose replicated state differs from that of rank 0.
     pub(super) fn diverged(&self) -> Vec<usize> {
         let sums: Vec<_> = self.ranks.iter().map(Rank::checksum).collect();
         (1..sums.len()).filter(|&rank| sums[rank] != sums[0]).collect()
@@ -191,7 +191,7 @@ impl Ranks {
     ) -> Result<(), E> {
         let of_ranks = self.on_all(|rank, _| {
             rank.replica.set_parameters(&dense.parameters);
-            let own = rank.learnt_here();
+            let own = rank.updated_here();
             let state: Vec<_> = dense.state.iter().map(|kind| &kind[own.clone()]).collect();
             rank.dense_optimizer.set_state(&state);
             load(&mut rank.tables.rows_mut())
@@ -212,7 +212,7 @@ impl Ranks {
             self.traffic.exchange += *exchange;
             self.traffic.reduction += *reduction;
         }
-        // All have the same one.
+        // The outcome is the same on all ranks.
         of_ranks.swap_remove(0).0
     }
 
@@ -221,7 +221,7 @@ impl Ranks {
         of_ranks.iter().for_each(|logits| out.extend_from_slice(logits));
     }
 
-    /// Runs a function on every rank at once; returns what they return, in the order of ranks.
+    /// Runs a function on every rank in parallel; returns the results in the order of ranks.
     fn on_all<T: Send>(&mut self, run: impl Fn(&mut Rank, &mut Communicator) -> T + Sync) -> Vec<T> {
         let topology = self.ranks[0].tables.plan().topology;
         let run = &run;
@@ -229,7 +229,7 @@ impl Ranks {
             let ranks = self.pools.iter().zip(&mut self.ranks).zip(Communicator::connect(topology));
             let mut running = Vec::new();
             for ((pool, rank), mut communicator) in ranks {
-                // A rank that panics drops its communicator, so that nobody waits for it.
+                // A rank that panics drops its communicator, so that no other rank waits for it.
                 running.push(scope.spawn(move || pool.install(move || run(rank, &mut communicator))));
             }
             let join = |rank: thread::ScopedJoinHandle<'_, T>| {
@@ -251,15 +251,15 @@ impl Rank {
         communicator.sum(&mut total_weights);
         heads.iter_mut().zip(total_weights).for_each(|(head, total)| head.total_weight = total);
 
-        let looked_up = LookedUp { vectors, look_ups };
-        let backward = replica.forward_backward(batch, &heads, &looked_up);
+        let results = LookUpResults { vectors, look_ups };
+        let backward = replica.forward_backward(batch, &heads, &results);
         let mut dense = backward.dense;
         let here = (communicator.rank(), communicator.topology().ranks());
-        let vectors = (backward.vector_gradients, backward.vectors_hold);
+        let vectors = (backward.vector_gradients, backward.vectors_finite);
         let mut findings = Findings::new(dense.spec(), here, backward.loss_sums, vectors);
         findings.add_up(communicator);
         dense.sum();
-        let (parameters, summed) = dense.both();
+        let (parameters, summed) = dense.parameters_and_gradients();
         let of_tables = look_ups.gradients(backward.vector_gradients, backward.logit_gradients);
         tables.backward(communicator, &of_tables, &mut summed[parameters.len()..]);
 
@@ -276,13 +276,13 @@ impl Rank {
             squared_norm(&summed[..parameters.len()])
         };
         let loss = heads.iter().zip(&findings.loss_sums).map(|(head, &sum)| head.loss(sum)).sum();
-        // Made of what all ranks have added up: all come to the same one.
+        // Computed from sums over all ranks, so every rank gets the same verdict.
         let outcome = findings.verdict(dense.spec(), loss, squares);
-        if outcome.left_out.is_some() {
+        if outcome.skipped.is_some() {
             tables.forget();
             return outcome;
         }
-        let (parameters, summed) = dense.both();
+        let (parameters, summed) = dense.parameters_and_gradients();
         let (gradients, frequent) = summed.split_at_mut(parameters.len());
         let scale = self.clip_norm.map_or(1.0, |longest| clip_scale(squares, longest));
         if self.shard_dense_update {
@@ -296,21 +296,21 @@ impl Rank {
         outcome
     }
 
-    /// The dense parameters whose optimizer's state is here.
-    fn learnt_here(&self) -> Range<usize> {
+    /// Returns the dense parameters whose optimizer state this rank keeps.
+    fn updated_here(&self) -> Range<usize> {
         let parameters = self.replica.parts.parameters.len();
         if self.shard_dense_update { self.part(parameters) } else { 0..parameters }
     }
 
-    /// The part of all dense parameters that this rank speaks for.
+    /// Returns the part of all dense parameters that this rank saves.
     fn part(&self, parameters: usize) -> Range<usize> {
         self.tables.plan().topology.part(parameters, self.tables.rank())
     }
 
-    /// That part, with its state.
+    /// Returns that part, with its state.
     fn dense(&self) -> DenseState {
         let parameters = &self.replica.parts.parameters;
-        let (own, here) = (self.part(parameters.len()), self.learnt_here());
+        let (own, here) = (self.part(parameters.len()), self.updated_here());
         let of_state = own.start - here.start..own.end - here.start;
         let state = self.dense_optimizer.state().into_iter().map(|kind| kind[of_state.clone()].to_vec());
         DenseState { first: own.start, parameters: parameters[own].to_vec(), state: state.collect() }
@@ -321,8 +321,8 @@ impl Rank {
         let batch = &self.share(communicator, batch);
         self.look_up(communicator, batch);
         let mut logits = Vec::new();
-        let looked_up = LookedUp { vectors: &self.vectors, look_ups: &self.look_ups };
-        self.replica.logits(batch, &looked_up, &mut logits);
+        let results = LookUpResults { vectors: &self.vectors, look_ups: &self.look_ups };
+        self.replica.logits(batch, &results, &mut logits);
         logits
     }
 
@@ -336,7 +336,7 @@ impl Rank {
         self.tables.forward(communicator, &features, &mut self.vectors);
     }
 
-    /// Of what all ranks have.
+    /// Returns a checksum of the replicated state.
     fn checksum(&self) -> u64 {
         let mut hash = Xxh3::new();
         hash.update(bytemuck::cast_slice(&self.replica.parts.parameters));
@@ -371,7 +371,7 @@ impl LookUps {
         Self { tables, stride, embeddings, heads }
     }
 
-    /// What a batch looks up, table by table.
+    /// Returns the look-ups of a batch, table by table.
     fn features<'a>(&self, batch: &'a Samples) -> Vec<Vec<Feature<'a>>> {
         let feature = |look_up: &TableLookUp| {
             let bags = &batch.categorical[look_up.column];
@@ -381,7 +381,7 @@ impl LookUps {
         self.tables.iter().map(|look_ups| look_ups.iter().map(feature).collect()).collect()
     }
 
-    /// Where the gradients of what was looked up are, table by table.
+    /// Returns where the gradients of the looked-up vectors are stored, table by table.
     fn gradients<'a>(
         &self,
         vector_gradients: &'a [f32],
@@ -400,20 +400,20 @@ impl LookUps {
     }
 }
 
-/// A batch whose ids are looked up.
-struct LookedUp<'a> {
+/// A batch whose ids have been looked up.
+struct LookUpResults<'a> {
     vectors: &'a [f32],
     look_ups: &'a LookUps,
 }
 
-impl LookedUp<'_> {
+impl LookUpResults<'_> {
     fn rows(&self, samples: &Range<usize>) -> impl Iterator<Item = &[f32]> {
         let stride = self.look_ups.stride;
         self.vectors[samples.start * stride..samples.end * stride].chunks_exact(stride)
     }
 }
 
-impl LookUp for LookedUp<'_> {
+impl LookUp for LookUpResults<'_> {
     fn pool(&self, _: &Samples, samples: &Range<usize>, vectors: &mut [f32]) {
         let embeddings = &self.look_ups.embeddings;
         for (row, vectors) in self.rows(samples).zip(vectors.chunks_exact_mut(embeddings.end)) {

@@ -1,4 +1,4 @@
-//! The dense parts of a model and what a step of them works in: every rank has one, and one rank alone too.
+//! The dense parts of a model and the buffers of a step: one replica per rank, and one for a model on a single rank.
 
 use std::ops::Range;
 
@@ -7,52 +7,52 @@ use rankine_reader::Samples;
 use rayon::prelude::*;
 
 use super::loss::HeadLabels;
-use super::mlp::{Sum, weight_gradients};
+use super::mlp::{Accumulation, weight_gradients};
 use super::tables::LookUp;
 use super::tile::{Parts, Tile};
 use crate::model::ModelSpec;
 
-/// Streams of random numbers from here on belong to dense layers, those before to tables.
+/// Random streams from here on belong to dense layers, those before to tables.
 const DENSE_STREAMS: u32 = 1 << 31;
-/// Tiles a thread that are in memory at once: enough that few threads wait for the last tile of a round.
+/// Tiles per thread that are in memory at once: enough that few threads wait for the last tile of a round.
 const ROUND_TILES_PER_THREAD: usize = 8;
 
 /// The dense parts of a model, and the buffers of a step.
 #[derive(Debug)]
 pub(super) struct Replica {
     pub(super) parts: Parts,
-    // What a step works in; the contents mean nothing between steps.
+    // Buffers of a step; their contents are undefined between steps.
     gradients: Vec<f32>,
     vector_gradients: Vec<f32>,
     logit_gradients: Vec<f32>,
     tiles: Vec<Tile>,
 }
 
-/// A step whose samples have gone forward and back.
+/// A step after forward and backward pass.
 pub(super) struct Backward<'a> {
-    /// Of each head, the weighted sum of its losses.
+    /// The weighted sum of losses, one per head.
     pub(super) loss_sums: Vec<f64>,
     /// `[sample, vector elements]`
     pub(super) vector_gradients: &'a [f32],
-    /// Whether all of these are finite.
-    pub(super) vectors_hold: bool,
+    /// Whether all of these are finite and within bounds.
+    pub(super) vectors_finite: bool,
     /// `[sample, heads]`
     pub(super) logit_gradients: &'a [f32],
-    /// What becomes of the dense parameters.
+    /// The dense parameters, ready for their update.
     pub(super) dense: DenseStep<'a>,
 }
 
-/// The dense parameters in a step whose samples have gone forward and back.
+/// The dense parameters in a step after forward and backward pass.
 pub(super) struct DenseStep<'a> {
     parts: &'a mut Parts,
     tiles: &'a [Tile],
-    /// How the tiles enter the sums.
-    sum: Sum,
+    /// Whether the tiles start the sums or continue them.
+    sum: Accumulation,
     gradients: &'a mut [f32],
 }
 
-/// Dense parameters as training starts with them: a function of the seed alone. Weights are uniform with variance
-/// `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
+/// Returns the dense parameters at the start of training: a function of the seed only. Weights are uniform with
+/// variance `2 / (inputs + outputs)` (Glorot and Bengio, 2010), biases and first-order terms 0.
 pub(crate) fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
     let layout = spec.dense_layout();
     let mut parameters = vec![0.0; layout.parameters()];
@@ -71,14 +71,14 @@ pub(crate) fn initial_parameters(spec: &ModelSpec, seed: u64) -> Vec<f32> {
 }
 
 impl Replica {
-    /// A model with given parameters. Behind the gradients there is room for `beside` more elements, so that others are
-    /// summed over ranks together with them.
+    /// Creates a model with given parameters. The gradient buffer has `extra` more elements at its end, so that other
+    /// values can be all-reduced with the gradients.
     ///
     /// # Panics
-    /// Where parameters are not those of the spec.
-    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>, beside: usize) -> Self {
+    /// If the parameters do not match the spec.
+    pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>, extra: usize) -> Self {
         Self {
-            gradients: vec![0.0; parameters.len() + beside],
+            gradients: vec![0.0; parameters.len() + extra],
             vector_gradients: Vec::new(),
             logit_gradients: Vec::new(),
             tiles: Vec::new(),
@@ -89,14 +89,14 @@ impl Replica {
     /// Replaces the dense parameters.
     ///
     /// # Panics
-    /// Where there are more or fewer.
+    /// If their number differs.
     pub(super) fn set_parameters(&mut self, parameters: &[f32]) {
         self.parts.parameters.copy_from_slice(parameters);
         self.parts.pack_weights();
     }
 
-    /// Takes a batch, which may be empty, forward and back. What the last round of tiles gives is not yet in the sums
-    /// of the weight gradients: see [`DenseStep::sum`].
+    /// Runs forward and backward pass of a batch, which may be empty. The last round of tiles is not yet part of the
+    /// weight gradients: see [`DenseStep::sum`].
     pub(super) fn forward_backward(
         &mut self,
         batch: &Samples,
@@ -107,18 +107,18 @@ impl Replica {
         self.vector_gradients.resize(batch.len * elements, 0.0);
         self.logit_gradients.resize(batch.len * heads.len(), 0.0);
         if batch.len == 0 {
-            // Else tiles of an earlier batch would be summed.
+            // Otherwise tiles of an earlier batch would be summed.
             self.tiles.clear();
         }
         let tile_samples = tile_samples(batch.len);
         let mut loss_sums = vec![0.0; heads.len()];
-        let (mut sum, mut vectors_hold) = (Sum::Begin, true);
+        let (mut sum, mut vectors_finite) = (Accumulation::Start, true);
         for round in rounds(batch.len) {
             if round.start > 0 {
                 sum_weight_gradients(&self.parts, &self.tiles, sum, &mut self.gradients);
-                sum = Sum::Continue;
+                sum = Accumulation::Continue;
             }
-            self.lay_tiles(&round, tile_samples);
+            self.prepare_tiles(&round, tile_samples);
             let Self { parts, tiles, vector_gradients, logit_gradients, .. } = self;
             let parts = &*parts;
             let of_tiles = vector_gradients[round.start * elements..].par_chunks_mut(tile_samples * elements);
@@ -130,18 +130,18 @@ impl Replica {
             });
             for tile in tiles {
                 loss_sums.iter_mut().zip(&tile.loss_sums).for_each(|(sum, of_tile)| *sum += of_tile);
-                vectors_hold &= tile.vectors_hold;
+                vectors_finite &= tile.vectors_finite;
             }
         }
         let Self { parts, gradients, vector_gradients, logit_gradients, tiles } = self;
         let dense = DenseStep { parts, tiles, sum, gradients };
-        Backward { loss_sums, vector_gradients, vectors_hold, logit_gradients, dense }
+        Backward { loss_sums, vector_gradients, vectors_finite, logit_gradients, dense }
     }
 
-    /// Appends the logits of each sample, one a head.
+    /// Appends the logits of each sample, one per head.
     pub(super) fn logits(&mut self, batch: &Samples, tables: &impl LookUp, out: &mut Vec<f32>) {
         for round in rounds(batch.len) {
-            self.lay_tiles(&round, tile_samples(batch.len));
+            self.prepare_tiles(&round, tile_samples(batch.len));
             let Self { parts, tiles, .. } = self;
             tiles.par_iter_mut().for_each(|tile| parts.forward(tables, batch, tile));
             for tile in tiles {
@@ -150,8 +150,8 @@ impl Replica {
         }
     }
 
-    /// Makes tiles of a round's samples.
-    fn lay_tiles(&mut self, round: &Range<usize>, tile_samples: usize) {
+    /// Divides a round's samples into tiles.
+    fn prepare_tiles(&mut self, round: &Range<usize>, tile_samples: usize) {
         self.tiles.resize_with(round.len().div_ceil(tile_samples), Tile::default);
         for (start, tile) in round.clone().step_by(tile_samples).zip(&mut self.tiles) {
             self.parts.resize(tile, start..round.end.min(start + tile_samples));
@@ -160,7 +160,7 @@ impl Replica {
 }
 
 impl DenseStep<'_> {
-    /// Completes the sums over the samples; returns the gradients with the room behind them.
+    /// Completes the sums over the samples; returns the gradients with the extra elements after them.
     pub(super) fn sum(&mut self) -> &mut [f32] {
         if self.tiles.is_empty() {
             self.gradients.fill(0.0);
@@ -170,37 +170,37 @@ impl DenseStep<'_> {
         self.gradients
     }
 
-    /// What the model is.
+    /// Returns the model's spec.
     pub(super) fn spec(&self) -> &ModelSpec {
         &self.parts.spec
     }
 
-    /// The parameters, and their gradients with the room behind them, after [`DenseStep::sum`].
-    pub(super) fn both(&mut self) -> (&mut [f32], &mut [f32]) {
+    /// Returns the parameters, and their gradients with the extra elements after them; valid after [`DenseStep::sum`].
+    pub(super) fn parameters_and_gradients(&mut self) -> (&mut [f32], &mut [f32]) {
         (&mut self.parts.parameters, self.gradients)
     }
 
-    /// Ends the step, once the parameters are updated.
+    /// Ends the step, after the parameters have been updated.
     pub(super) fn finish(self) {
         self.parts.pack_weights();
     }
 }
 
-/// Samples of a tile. Their number is a compromise: large tiles use each weight that they load for more samples, many
-/// tiles keep more threads busy.
+/// Returns the samples per tile, a compromise: large tiles use each loaded weight for more samples, many tiles keep
+/// more threads busy.
 fn tile_samples(batch_samples: usize) -> usize {
     (batch_samples / 8).next_power_of_two().clamp(64, 256)
 }
 
-/// Cuts a batch into rounds of tiles, so that what a step takes of memory does not grow with the batch. Where they are
-/// cut depends on the threads, and no result does: tiles are the same, and are summed in the same order.
+/// Divides a batch into rounds of tiles, so that a step's memory does not grow with the batch. The rounds depend on
+/// the number of threads, but no result does: tiles are the same, and are summed in the same order.
 fn rounds(batch_samples: usize) -> impl Iterator<Item = Range<usize>> {
     let samples = tile_samples(batch_samples) * ROUND_TILES_PER_THREAD * rayon::current_num_threads();
     (0..batch_samples).step_by(samples).map(move |start| start..batch_samples.min(start + samples))
 }
 
-fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Sum, gradients: &mut [f32]) {
-    // Layers lie one behind the other in the gradients: each takes its piece off the front.
+fn sum_weight_gradients(parts: &Parts, tiles: &[Tile], sum: Accumulation, gradients: &mut [f32]) {
+    // The gradients store layer after layer: each layer takes its piece off the front.
     let mut rest = gradients;
     let mut tasks = Vec::new();
     let of_tiles: Vec<_> = tiles.iter().map(|tile| parts.mlps(tile)).collect();
@@ -228,9 +228,10 @@ mod tests {
     use super::*;
     use crate::model::{FeatureSpec, HeadSpec, Interaction};
 
-    /// Layer by layer, row by row: uniform weights of variance `2 / (inputs + outputs)` from streams of their own.
+    /// Layer by layer, row by row: uniform weights of variance `2 / (inputs + outputs)`, with one random stream per
+    /// layer.
     #[test]
-    fn layers_begin_with_the_numbers_of_their_seed() {
+    fn layers_start_with_the_numbers_of_their_seed() {
         let spec = ModelSpec {
             dense_columns: 5,
             bottom_mlp: vec![19],
@@ -242,11 +243,11 @@ mod tests {
             features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
         };
         let parameters = initial_parameters(&spec, 77);
-        // Inputs, outputs and whether there is a bias: bottom.0, cross.0.v, cross.0.u, top.0, top.1.
+        // Inputs, outputs and whether the layer has a bias: bottom.0, cross.0.v, cross.0.u, top.0, top.1.
         let layers = [(5, 19, true), (21, 3, false), (3, 21, true), (21, 6, true), (6, 1, true)];
         let mut rest = &parameters[..];
         for (number, (inputs, outputs, bias)) in (0u32..).zip(layers) {
-            // A variance of 2 / n is that of a uniform number within the root of 6 / n.
+            // A uniform number within the square root of 6 / n has a variance of 2 / n.
             let bound = (6.0 / f64::from(inputs + outputs)).sqrt() as f32;
             for row in 0..outputs {
                 let (weights, behind) = rest.split_at(inputs as usize);

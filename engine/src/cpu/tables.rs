@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::model::ModelSpec;
 
-/// Where a tile gets what its ids stand for.
+/// Where a tile gets the vectors of its ids from.
 pub(super) trait LookUp: Sync {
     /// Writes the pooled embeddings of some samples of a batch into their `vectors`.
     fn pool(&self, batch: &Samples, samples: &Range<usize>, vectors: &mut [f32]);
@@ -25,14 +25,14 @@ pub(super) trait LookUp: Sync {
     );
 }
 
-/// All tables of a model, whole and in one place.
+/// All tables of a model, each as a whole.
 #[derive(Debug)]
 pub(super) struct ModelTables {
     shared: Vec<SharedTable>,
     heads: usize,
 }
 
-/// A table, and what looks it up.
+/// A table and the columns that look it up.
 #[derive(Debug)]
 struct SharedTable {
     table: Table,
@@ -46,9 +46,9 @@ struct TableFeature {
     /// The number of the column in a batch.
     column: usize,
     pooling: Pooling,
-    /// Where its vector lies among those of a sample.
+    /// The position of its vector among those of a sample.
     slot: FeatureSlot,
-    /// Its first-order terms, one element a head.
+    /// Its first-order terms, one element per head.
     wide: Option<Table>,
     wide_route: Route,
 }
@@ -61,10 +61,10 @@ impl TableFeature {
 }
 
 impl ModelTables {
-    /// `tables` are those of the spec, then those of first-order terms, where it has any.
+    /// `tables` are those of the spec, then those of first-order terms, if it has any.
     ///
     /// # Panics
-    /// Where they are not.
+    /// If they are not.
     pub(super) fn new(spec: &ModelSpec, tables: Vec<Table>) -> Self {
         assert!(tables.iter().map(Table::spec).eq(spec.tables.iter().chain(&spec.wide_tables())));
         let mut tables = tables.into_iter();
@@ -87,7 +87,7 @@ impl ModelTables {
         Self { shared, heads: spec.heads.len() }
     }
 
-    /// Every table with its number, those of the spec first, then those of first-order terms.
+    /// Returns every table with its number, those of the spec first, then those of first-order terms.
     pub(super) fn rows(&self) -> HostRows<&Table> {
         let shared = self.shared.iter().enumerate().map(|(number, shared)| (number, &shared.table));
         let wide = self.shared.iter().flat_map(|shared| &shared.features);
@@ -96,7 +96,7 @@ impl ModelTables {
         HostRows::new(shared.chain(wide).map(|(number, table)| (RowPart::whole(number, table), table)))
     }
 
-    /// The same, to be changed.
+    /// Returns the same tables, mutable.
     pub(super) fn rows_mut(&mut self) -> HostRows<&mut Table> {
         let tables = self.shared.len();
         let mut all = Vec::new();
@@ -121,7 +121,7 @@ impl ModelTables {
         self.shared.par_iter_mut().for_each(|SharedTable { table, features, route }| {
             let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
             route.build(&of_batch, table.spec().rows);
-            // A column that has the table to itself has its rows sorted already.
+            // A column that is the only one of its table has its rows sorted already.
             if features.len() > 1 {
                 features.par_iter_mut().for_each(|feature| {
                     let Some(wide) = &feature.wide else { return };
@@ -131,8 +131,8 @@ impl ModelTables {
         });
     }
 
-    /// Updates every row that a batch names, once in each table, from the gradients by its vectors and by its logits,
-    /// after [`ModelTables::route`].
+    /// Updates every row that a batch names, once per table, from the gradients with respect to its vectors and its
+    /// logits. [`ModelTables::route`] must have run before.
     pub(super) fn update(
         &mut self,
         batch: &Samples,
@@ -145,17 +145,17 @@ impl ModelTables {
             let SharedTable { table, features, route } = shared;
             let of_batch: Vec<_> = features.iter().map(|feature| feature.of(batch, feature.slot)).collect();
             table.update(route, &of_batch, vector_gradients, step);
-            let alone = features.len() == 1;
+            let only_column = features.len() == 1;
             features.par_iter_mut().for_each(|feature| {
                 let of_batch = [feature.of(batch, logit_slot)];
                 let Some(wide) = &mut feature.wide else { return };
-                let route = if alone { &*route } else { &feature.wide_route };
+                let route = if only_column { &*route } else { &feature.wide_route };
                 wide.update(route, &of_batch, logit_gradients, step);
             });
         });
     }
 
-    /// Logits, and the gradients by them, are one feature of an element a head.
+    /// Logits, and the gradients with respect to them, are one feature with one element per head.
     fn logit_slot(&self) -> FeatureSlot {
         FeatureSlot { stride: self.heads, offset: 0 }
     }

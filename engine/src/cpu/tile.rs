@@ -1,4 +1,4 @@
-//! One tile of samples on its way through a model, forward and back, on one thread.
+//! The forward and backward pass of one tile of samples through a model, on one thread.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::tables::LookUp;
 use super::verdict;
 use crate::model::ModelSpec;
 
-/// The layers of a model that a tile goes through.
+/// The layers of a model, as tiles use them.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) spec: ModelSpec,
-    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] says.
+    /// The dense parameters, laid out as [`crate::model::DenseLayout::named_layers`] describes.
     pub(super) parameters: Vec<f32>,
     bottom: Mlp,
     interaction: InteractionPart,
@@ -25,10 +25,10 @@ pub(super) struct Parts {
     linear: Mlp,
 }
 
-/// What one tile of samples keeps between the passes of a step.
+/// The activations that one tile of samples keeps between the passes of a step.
 #[derive(Debug, Default)]
 pub(super) struct Tile {
-    /// Which samples of the batch these are.
+    /// The range of these samples in the batch.
     pub(super) samples: Range<usize>,
     bottom: MlpTile,
     /// `[samples, vector elements]`: the dense columns' vector and the pooled embeddings.
@@ -36,17 +36,17 @@ pub(super) struct Tile {
     interaction: InteractionTile,
     top: MlpTile,
     linear: MlpTile,
-    /// What first-order terms are looked up into.
+    /// The buffer into which first-order terms are looked up.
     scratch: Vec<f32>,
-    /// The weighted sum of the samples' losses, one a head.
+    /// The weighted sum of the samples' losses, one per head.
     pub(super) loss_sums: Vec<f64>,
-    /// Whether the gradients by the samples' vectors are finite.
-    pub(super) vectors_hold: bool,
+    /// Whether the gradients with respect to the samples' vectors are finite and within bounds.
+    pub(super) vectors_finite: bool,
 }
 
 impl Parts {
     /// # Panics
-    /// Where parameters are not those of the spec.
+    /// If the parameters do not match the spec.
     pub(super) fn new(spec: ModelSpec, parameters: Vec<f32>) -> Self {
         let layout = spec.dense_layout();
         assert_eq!(parameters.len(), layout.parameters());
@@ -62,7 +62,7 @@ impl Parts {
         parts
     }
 
-    /// Packs the weights of all layers, after each change of the parameters.
+    /// Packs the weights of all layers; to be repeated after each change of the parameters.
     pub(super) fn pack_weights(&mut self) {
         let Self { parameters, bottom, interaction, top, linear, .. } = self;
         let mlps = [bottom, top, linear].into_iter().chain(interaction.mlps_mut());
@@ -72,7 +72,7 @@ impl Parts {
         });
     }
 
-    /// Makes room for a tile of these samples.
+    /// Sizes the buffers for a tile of these samples.
     pub(super) fn resize(&self, tile: &mut Tile, samples: Range<usize>) {
         let len = samples.len();
         tile.samples = samples;
@@ -83,7 +83,7 @@ impl Parts {
         tile.linear.resize(&self.linear, len);
     }
 
-    /// From a batch's samples to their logits.
+    /// Computes the logits of a batch's samples.
     pub(super) fn forward(&self, tables: &impl LookUp, batch: &Samples, tile: &mut Tile) {
         let Tile { samples, bottom, vectors, interaction, top, linear, scratch, .. } = tile;
         let (len, heads) = (samples.len(), self.spec.heads.len());
@@ -108,8 +108,8 @@ impl Parts {
         }
     }
 
-    /// From the labels of the samples to the gradients of every layer's outputs, which stay in the tile, of the vectors
-    /// and of the logits.
+    /// Computes, from the labels of the samples, the gradients with respect to every layer's outputs, which stay in
+    /// the tile, and those with respect to the vectors and the logits.
     pub(super) fn backward(
         &self,
         heads: &[HeadLabels<'_>],
@@ -117,7 +117,7 @@ impl Parts {
         vector_gradients: &mut [f32],
         logit_gradients: &mut [f32],
     ) {
-        let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, vectors_hold, .. } = tile;
+        let Tile { samples, bottom, vectors, interaction, top, linear, loss_sums, vectors_finite, .. } = tile;
         let len = samples.len();
         let logits = top.outputs().expect("the top MLP has a layer");
         loss_sums.clear();
@@ -133,8 +133,8 @@ impl Parts {
         let top_input_gradients = self.interaction.top_input_gradients(interaction, vector_gradients);
         top.backward(&self.top, len, Some(top_input_gradients));
         self.interaction.backward(vectors, (heads.len(), logit_gradients), interaction, vector_gradients);
-        // While they are in this core's cache.
-        *vectors_hold = verdict::hold(vector_gradients);
+        // Checked here because they are still in this core's cache.
+        *vectors_finite = verdict::all_finite(vector_gradients);
         if let Some((_, output_gradients)) = bottom.output_gradients_mut() {
             let dim = self.spec.bottom_outputs();
             let rows = vector_gradients.chunks_exact(self.spec.vector_elements());
@@ -145,7 +145,7 @@ impl Parts {
         }
     }
 
-    /// Every MLP of the model with what a tile kept of it, in the order of their parameters.
+    /// Returns every MLP of the model with a tile's activations of it, in the order of their parameters.
     pub(super) fn mlps<'a>(&'a self, tile: &'a Tile) -> Vec<(&'a Mlp, &'a MlpTile)> {
         let mut mlps = vec![(&self.bottom, &tile.bottom)];
         mlps.extend(self.interaction.mlps(&tile.interaction));

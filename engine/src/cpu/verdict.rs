@@ -1,46 +1,46 @@
-//! Whether a step may be written: what its samples have come to, rank by rank, and the verdict, which is the same on
-//! all of them.
+//! The verdict on a step: what the samples of each rank yielded, and whether the step is applied, which is the same on
+//! all ranks.
 
 use rankine_embedding::cpu::Communicator;
 use rankine_embedding::vectorized;
 
-use crate::guard::{DENSE_SQUARES_MAX, FoundOn, LeftOut, NonFinite, StepOutcome, VECTOR_GRADIENT_MAX};
+use crate::guard::{DENSE_SQUARES_MAX, FoundOn, NonFinite, SkipReason, StepOutcome, VECTOR_GRADIENT_MAX};
 use crate::model::ModelSpec;
 
-/// What the samples of a rank, or of all of them, have come to. Each entry counts ranks.
+/// The findings on the samples of one rank, or after [`Findings::add_up`] of all ranks. Each entry counts ranks.
 #[derive(Debug)]
 pub(super) struct Findings {
-    /// One a head: the weighted sum of its losses.
+    /// The weighted sum of losses, one per head.
     pub(super) loss_sums: Vec<f64>,
-    /// One a rank: whether a loss or a gradient by a vector is no finite number there.
+    /// One per rank: whether a loss or a vector gradient is not finite there.
     ranks: Vec<f64>,
-    /// Whether it is a gradient by a vector.
+    /// Whether a vector gradient is not finite.
     vectors: f64,
-    /// One a table: whether such a gradient is by a vector of it.
+    /// One per table: whether a gradient with respect to one of its vectors is not finite.
     tables: Vec<f64>,
 }
 
 impl Findings {
-    /// What a rank finds by itself. `vector_gradients` are `[sample, vector elements]`, and `hold` where all of them
-    /// are finite.
+    /// Creates the findings of one rank. `vector_gradients` are `[sample, vector elements]`; `finite` is whether all
+    /// of them are finite and within bounds.
     pub(super) fn new(
         spec: &ModelSpec,
         (rank, ranks): (usize, usize),
         loss_sums: Vec<f64>,
-        (vector_gradients, hold): (&[f32], bool),
+        (vector_gradients, finite): (&[f32], bool),
     ) -> Self {
         let mut of_ranks = vec![0.0; ranks];
-        if !hold || loss_sums.iter().any(|sum| !sum.is_finite()) {
+        if !finite || loss_sums.iter().any(|sum| !sum.is_finite()) {
             of_ranks[rank] = 1.0;
         }
         let mut tables = vec![0.0; spec.tables.len()];
-        if !hold {
+        if !finite {
             mark_tables(spec, vector_gradients, &mut tables);
         }
-        Self { loss_sums, ranks: of_ranks, vectors: f64::from(u8::from(!hold)), tables }
+        Self { loss_sums, ranks: of_ranks, vectors: f64::from(u8::from(!finite)), tables }
     }
 
-    /// Adds up what all ranks have found.
+    /// Sums the findings over all ranks.
     pub(super) fn add_up(&mut self, communicator: &Communicator) {
         let mut all = self.loss_sums.clone();
         all.extend(&self.ranks);
@@ -56,50 +56,50 @@ impl Findings {
         self.vectors = vectors[0];
     }
 
-    /// The verdict on a step with this loss and this sum of the squares of all dense gradients.
+    /// Returns the verdict on a step with this loss and this sum of the squares of all dense gradients.
     pub(super) fn verdict(&self, spec: &ModelSpec, loss: f64, squares: f64) -> StepOutcome {
-        // Of NaN neither is true.
-        let dense_holds = squares <= DENSE_SQUARES_MAX;
-        let vectors_hold = self.vectors == 0.0;
-        if loss.is_finite() && dense_holds && vectors_hold {
-            return StepOutcome { loss, left_out: None };
+        // NaN fails both comparisons.
+        let dense_finite = squares <= DENSE_SQUARES_MAX;
+        let vectors_finite = self.vectors == 0.0;
+        if loss.is_finite() && dense_finite && vectors_finite {
+            return StepOutcome { loss, skipped: None };
         }
         let found_on = self.ranks.iter().enumerate().filter(|(_, found)| **found > 0.0);
         let found_on: Vec<_> = found_on.map(|(rank, _)| rank).collect();
         let tables = spec.tables.iter().zip(&self.tables).filter(|(_, found)| **found > 0.0);
         let found = NonFinite {
             loss: !loss.is_finite(),
-            dense_gradients: !dense_holds,
-            vector_gradients: !vectors_hold,
+            dense_gradients: !dense_finite,
+            vector_gradients: !vectors_finite,
             tables: tables.map(|(table, _)| table.name.clone()).collect(),
-            found_on: FoundOn::of(found_on.len(), found_on.iter().sum()),
+            found_on: FoundOn::from_ranks(found_on.len(), found_on.iter().sum()),
         };
-        StepOutcome { loss, left_out: Some(LeftOut::NonFinite(found)) }
+        StepOutcome { loss, skipped: Some(SkipReason::NonFinite(found)) }
     }
 }
 
-/// Whether gradients by vectors are finite, and within what can be added up and squared.
-pub(super) fn hold(gradients: &[f32]) -> bool {
+/// Whether vector gradients are finite, and small enough to be added up and squared.
+pub(super) fn all_finite(gradients: &[f32]) -> bool {
     let mut largest = 0;
     largest_magnitude(gradients, &mut largest);
     largest <= VECTOR_GRADIENT_MAX.to_bits()
 }
 
 vectorized! {
-    /// By its bits, which are in the order of magnitudes: those of infinity are behind all numbers, those of NaN behind
+    /// Compares bits, which have the order of magnitudes: infinity is above all finite numbers, and NaN above
     /// infinity.
     fn largest_magnitude(gradients: &[f32], largest: &mut u32) {
         *largest = gradients.iter().fold(0, |largest, gradient| largest.max(gradient.abs().to_bits()));
     }
 }
 
-/// Marks the tables of which some vector has a gradient that does not hold.
+/// Marks the tables with a vector whose gradient is not finite or out of bounds.
 fn mark_tables(spec: &ModelSpec, vector_gradients: &[f32], tables: &mut [f64]) {
     for row in vector_gradients.chunks_exact(spec.vector_elements()) {
         let mut offset = spec.bottom_outputs();
         for feature in &spec.features {
             let dim = spec.feature_dim(feature);
-            if !hold(&row[offset..offset + dim]) {
+            if !all_finite(&row[offset..offset + dim]) {
                 tables[feature.table] = 1.0;
             }
             offset += dim;
@@ -123,30 +123,30 @@ mod tests {
     use crate::model::{FeatureSpec, HeadSpec, Interaction, TrainingRules};
 
     #[test]
-    fn a_gradient_by_a_vector_is_found_with_its_table_and_rank() {
+    fn a_vector_gradient_is_found_with_its_table_and_rank() {
         let values =
             [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 2.0 * VECTOR_GRADIENT_MAX, -VECTOR_GRADIENT_MAX];
         let inputs =
             (any_spec(), 1..9usize, any::<prop::sample::Index>(), prop::sample::select(values.to_vec()));
-        let check = |(spec, samples, place, value): (ModelSpec, usize, prop::sample::Index, f32)| {
+        let check = |(spec, samples, index, value): (ModelSpec, usize, prop::sample::Index, f32)| {
             let elements = spec.vector_elements();
             let mut gradients = vec![VECTOR_GRADIENT_MAX; samples * elements];
-            let place = place.index(gradients.len());
-            gradients[place] = value;
-            let holds = value == -VECTOR_GRADIENT_MAX;
-            prop_assert_eq!(hold(&gradients), holds);
-            let findings = Findings::new(&spec, (3, 5), vec![1.0], (&gradients, holds));
+            let index = index.index(gradients.len());
+            gradients[index] = value;
+            let finite = value == -VECTOR_GRADIENT_MAX;
+            prop_assert_eq!(all_finite(&gradients), finite);
+            let findings = Findings::new(&spec, (3, 5), vec![1.0], (&gradients, finite));
             let outcome = findings.verdict(&spec, 0.5, 7.0);
-            if holds {
-                prop_assert_eq!(outcome, StepOutcome { loss: 0.5, left_out: None });
+            if finite {
+                prop_assert_eq!(outcome, StepOutcome { loss: 0.5, skipped: None });
                 return Ok(());
             }
             let mut ends = spec.bottom_outputs();
-            let of_place = spec.features.iter().find(|feature| {
+            let feature = spec.features.iter().find(|feature| {
                 ends += spec.feature_dim(feature);
-                place % elements >= spec.bottom_outputs() && place % elements < ends
+                index % elements >= spec.bottom_outputs() && index % elements < ends
             });
-            let table = of_place.map(|feature| spec.tables[feature.table].name.clone());
+            let table = feature.map(|feature| spec.tables[feature.table].name.clone());
             let expected = NonFinite {
                 vector_gradients: true,
                 tables: table.into_iter().collect(),
@@ -159,8 +159,8 @@ mod tests {
         TestRunner::default().run(&inputs, check).unwrap();
     }
 
-    /// A batch of several tiles. In one of them the square of a gradient with respect to a vector overflows, while its
-    /// loss and the dense gradients are small.
+    /// A batch of several tiles. In one of them the square of a vector gradient overflows, while loss and dense
+    /// gradients are small.
     #[test]
     fn one_tile_of_a_batch_decides_for_all() {
         let table = TableSpec { name: "C1".into(), rows: 1, dim: 1, dtype: Dtype::Fp32 };
@@ -175,7 +175,7 @@ mod tests {
             features: vec![FeatureSpec { column: "C1".into(), table: 0, pooling: Pooling::Sum }],
         };
         let rules = TrainingRules::sgd(&spec, 1.0);
-        // A hidden unit of the dense column and of 2^60 times the embedding, which is 0; then the logit.
+        // A hidden unit fed by the dense column and by 2^60 times the embedding, which is 0; then the logit.
         let parameters = vec![1.0, 2f32.powi(60), 0.0, 1.0, 0.0];
         let of_batch = |active: Option<usize>| {
             let mut bags = Bags::default();
@@ -198,7 +198,7 @@ mod tests {
             let mut model = CpuModel::new(spec.clone(), &rules, parameters.clone(), tables);
             model.train_step(&of_batch(active), 1.0)
         };
-        assert_eq!(step(None).left_out, None);
+        assert_eq!(step(None).skipped, None);
         for sample in [0, 70, 199] {
             let outcome = step(Some(sample));
             let expected = NonFinite {
@@ -222,6 +222,6 @@ mod tests {
         assert_eq!(judged(1.0, DENSE_SQUARES_MAX), None);
         assert_eq!(judged(f64::NAN, 1.0), Some((true, false, FoundOn::Rank(1))));
         assert_eq!(judged(f64::INFINITY, f64::NAN), Some((true, true, FoundOn::Rank(1))));
-        assert_eq!(judged(1.0, 2.0 * DENSE_SQUARES_MAX), Some((false, true, FoundOn::Sums)));
+        assert_eq!(judged(1.0, 2.0 * DENSE_SQUARES_MAX), Some((false, true, FoundOn::SumOverRanks)));
     }
 }

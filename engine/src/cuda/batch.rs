@@ -1,4 +1,4 @@
-//! Batches on their way to ranks: whole ones, and each rank's share.
+//! Batches and each rank's share of them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -25,13 +25,13 @@ impl Batch<'_> {
     }
 }
 
-/// A batch, of all ranks.
-pub(super) enum Whole<'a> {
+/// A batch of all ranks.
+pub(super) enum GlobalBatch<'a> {
     Unpacked(&'a Samples, Range<usize>),
     Packed(&'a FedBatch),
 }
 
-impl<'a> Whole<'a> {
+impl<'a> GlobalBatch<'a> {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Unpacked(_, samples) => samples.len(),
@@ -39,8 +39,8 @@ impl<'a> Whole<'a> {
         }
     }
 
-    /// The share of the only rank here.
-    pub(super) fn only(self, topology: Topology, rank: usize) -> Batch<'a> {
+    /// Returns the share of the only rank of this process.
+    pub(super) fn share(self, topology: Topology, rank: usize) -> Batch<'a> {
         match self {
             Self::Unpacked(batch, samples) => {
                 let share = topology.share(samples.len(), rank);
@@ -48,12 +48,12 @@ impl<'a> Whole<'a> {
             }
             Self::Packed(batch) => match batch.parts() {
                 [part] => Batch::Packed(Arc::clone(part)),
-                parts => panic!("a batch for {} GPUs, and there is one", parts.len()),
+                parts => panic!("a batch for {} GPUs, but this process has one", parts.len()),
             },
         }
     }
 
-    /// Those of some ranks, each its share.
+    /// Returns the shares of some ranks.
     pub(super) fn shares(&self, topology: Topology, ranks: Range<usize>) -> Vec<Batch<'static>> {
         match self {
             Self::Unpacked(batch, samples) => {
@@ -66,15 +66,15 @@ impl<'a> Whole<'a> {
             }
             Self::Packed(batch) => {
                 let parts = batch.parts();
-                assert_eq!(parts.len(), ranks.len(), "a part a GPU");
+                assert_eq!(parts.len(), ranks.len(), "one part per GPU");
                 parts.iter().map(|part| Batch::Packed(Arc::clone(part))).collect()
             }
         }
     }
 }
 
-/// Samples by so many at a time.
-pub(super) fn parts(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
+/// Divides samples into ranges of at most `size`.
+pub(super) fn chunks(batch: &Samples, size: usize) -> impl Iterator<Item = Range<usize>> {
     let len = batch.len;
     (0..len).step_by(size).map(move |first| first..len.min(first + size))
 }

@@ -1,12 +1,12 @@
-//! What can go wrong while GPUs train.
+//! Errors of training on GPUs.
 
-/// An error of a GPU, or of what it is fed with.
+/// An error of a GPU, or of its input.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something of the GPU's failed.
+    /// An operation of the GPU failed.
     #[error(transparent)]
     Gpu(#[from] rankine_embedding::cuda::Error),
-    /// Something of one GPU's failed, where there are several.
+    /// An operation of one of several GPUs failed.
     #[error("rank {rank} (GPU {device}): {error}")]
     Rank {
         /// The rank.
@@ -16,27 +16,27 @@ pub enum Error {
         /// What failed.
         error: rankine_embedding::cuda::Error,
     },
-    /// Rows cannot be read, or set, where they lie.
+    /// Rows in the GPU's memory cannot be read or set.
     #[error(transparent)]
     State(#[from] rankine_embedding::rows::RowsError),
-    /// What processes hand each other did not come.
+    /// Processes could not exchange data.
     #[error(transparent)]
     Processes(#[from] crate::launch::MeetError),
-    /// The dataset cannot be read, or is not what its schema says.
+    /// The dataset cannot be read, or does not match its schema.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
 }
 
 impl Error {
-    /// The same as one of several ranks has it. What is wrong with data is so on any of them.
-    pub(super) fn of_rank(self, rank: usize, device: usize) -> Self {
+    /// The same error, with rank and device if it is the GPU's. Errors in the data would occur on any rank.
+    pub(super) fn on_rank(self, rank: usize, device: usize) -> Self {
         match self {
             Self::Gpu(error) => Self::Rank { rank, device, error },
             other => other,
         }
     }
 
-    /// Whether it is only that a rank did not come to what all ranks do together.
+    /// Whether the only error is that another rank did not take part in a collective operation.
     pub fn misses_rank(&self) -> bool {
         use rankine_cuda::Error as Cuda;
         let Some(rankine_embedding::cuda::Error::Cuda(error)) = self.gpu() else { return false };
@@ -52,7 +52,7 @@ impl Error {
         )
     }
 
-    /// What failed of a GPU's; none where it is the data.
+    /// Returns the GPU's error, if it is one.
     pub fn gpu(&self) -> Option<&rankine_embedding::cuda::Error> {
         match self {
             Self::Gpu(error) | Self::Rank { error, .. } => Some(error),
@@ -67,5 +67,5 @@ impl From<rankine_cuda::Error> for Error {
     }
 }
 
-/// What calls return.
+/// The result of calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,7 +1,7 @@
-//! The metrics of an evaluation, computed where the logits are.
+//! The metrics of an evaluation, computed on the GPU that has the logits.
 //!
-//! Batches leave 8 bytes a sample and head: the score, the label and the weight in one key. Sums are kept in f64. The
-//! AUC is counted in integers, so it equals the host's to the bit, for any number of ranks.
+//! Batches leave 8 bytes per sample and head: one key with score, label and weight. Sums are kept in f64. The AUC is
+//! counted in integers, so it is bitwise equal to the host's, for any number of ranks.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -14,48 +14,48 @@ use rankine_cuda::nccl::Parcel;
 use rankine_cuda::{Buffer, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
-use super::together::Member;
+use super::together::RankLinks;
 use crate::evaluation::{HeadMetrics, Pairs, Sums, WEIGHT_CLASSES, weight_scales};
 use crate::model::HeadSpec;
 
-/// Samples that can be judged: their number fits in 31 bits, so twice the number of pairs fits in 62.
+/// The limit of samples: their number fits in 31 bits, so twice the number of pairs fits in 62.
 const SAMPLES_MAX: u64 = 1 << 31;
-/// Blocks that sum up a batch.
+/// Blocks that sum over a batch.
 const BLOCKS: usize = 256;
 const _: () = assert!(WEIGHT_CLASSES == WeightsCount::CLASSES);
 
-/// What a model is to judge.
+/// The size of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct JudgedPart {
-    /// Samples, one or more, as many as [`CudaEvaluation::fits`] allows.
+pub struct EvaluationShape {
+    /// The number of samples: at least one, at most as [`CudaEvaluation::fits`] allows.
     pub samples: usize,
     /// Samples of every batch but the last one.
     pub batch_size: usize,
-    /// Whether samples have weights. Otherwise the AUC takes each to weigh 1.
+    /// Whether samples have weights. Otherwise each counts as 1 in the AUC.
     pub weighted: bool,
 }
 
-/// What an evaluation has room for.
+/// The number of samples that an evaluation's buffers hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct EvaluationRoom {
+pub(super) struct EvaluationSizes {
     /// Samples of all ranks.
     pub(super) samples: usize,
-    /// Samples of one rank, at most.
+    /// The most samples of one rank.
     pub(super) own: usize,
     /// Whether samples have weights.
     pub(super) weighted: bool,
 }
 
-/// Judges a model's heads on as many samples as there is room for, again and again. Takes 8 bytes a sample and head,
-/// and 8 more a sample.
+/// Evaluates a model's heads, repeatedly, on as many samples as its buffers hold. Takes 8 bytes per sample and head,
+/// and 8 more per sample.
 ///
-/// Over ranks each judges its own samples; the first one gets the keys of all in the end, and has room for them. Over
-/// nodes those of a node come by way of its first rank.
+/// With several ranks, each evaluates its own samples; in the end the first rank, which has buffers for them, receives
+/// all keys. With several nodes, the keys of a node pass through its first rank.
 #[derive(Debug)]
 pub struct CudaEvaluation {
     heads: Vec<HeadSpec>,
-    room: EvaluationRoom,
-    /// Keys that there is room for here.
+    sizes: EvaluationSizes,
+    /// The number of keys that this rank's buffers hold.
     capacity: usize,
     judged: Buffer<u64>,
     /// `[head][capacity]`
@@ -63,21 +63,21 @@ pub struct CudaEvaluation {
     sums: Buffer<JudgeSums>,
     parts: Buffer<JudgeSums>,
 
-    // What keys are sorted and counted in:
+    // Buffers in which keys are sorted and counted:
     sorted: Buffer<u64>,
     counts: Buffer<u32>,
     totals: Buffer<u32>,
     tiles: Buffer<Before>,
     pairs: Buffer<u64>,
-    /// `[label][exponent]`, where samples have weights.
+    /// `[label][exponent]`, if samples have weights.
     classes: Buffer<u32>,
 }
 
-/// Where keys lie.
+/// The memory of the keys.
 #[derive(Debug)]
 enum Keys {
-    Alone(Buffer<u64>),
-    Together(Shared<u64>),
+    Local(Buffer<u64>),
+    Shared(Shared<u64>),
 }
 
 impl Deref for Keys {
@@ -85,77 +85,77 @@ impl Deref for Keys {
 
     fn deref(&self) -> &Buffer<u64> {
         match self {
-            Self::Alone(buffer) => buffer,
-            Self::Together(shared) => shared,
+            Self::Local(buffer) => buffer,
+            Self::Shared(shared) => shared,
         }
     }
 }
 
-/// A batch that was scored.
+/// The logits of a batch, with its labels and weights.
 #[derive(Debug, Clone, Copy)]
-pub struct Scored {
+pub struct ScoredBatch {
     /// `[sample][head]`
     pub logits: Pointer<f32>,
     /// `[head][labels_stride]`: 0, 1, or NaN where a label is missing.
     pub labels: Pointer<f32>,
-    /// From a head's labels to the next one's.
+    /// Elements from a head's labels to the next head's.
     pub labels_stride: usize,
-    /// One a sample.
+    /// One per sample.
     pub weights: Pointer<f32>,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: Pointer<u32>,
 }
 
-/// What came of an evaluation.
+/// The result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judgement {
+pub struct EvaluationResult {
     /// The metrics of each head, in the model's order.
     pub heads: Vec<HeadMetrics>,
-    /// Logits that are not numbers. Where there are any, the metrics mean nothing.
-    pub not_numbers: u64,
+    /// The number of logits that are NaN. If there are any, the metrics are meaningless.
+    pub nan_logits: u64,
 }
 
 impl CudaEvaluation {
-    /// Room for `samples` samples. Unless they are `weighted`, the AUC takes each to weigh 1.
+    /// Allocates buffers for `samples` samples. Unless they are `weighted`, each counts as 1 in the AUC.
     ///
     /// # Panics
     /// If there are no samples, or more than [`CudaEvaluation::fits`] allows.
     ///
     /// # Errors
-    /// If the GPU's memory does not suffice.
+    /// If the GPU has too little memory.
     pub fn new(device: &Arc<Device>, heads: &[HeadSpec], samples: usize, weighted: bool) -> Result<Self> {
-        Self::of_rank((device, None), heads, EvaluationRoom { samples, own: samples, weighted })
+        Self::of_rank((device, None), heads, EvaluationSizes { samples, own: samples, weighted })
     }
 
-    /// The evaluation of one rank. With other ranks this is a collective call.
+    /// Creates the evaluation of one rank. With several ranks this is a collective call.
     ///
     /// # Panics
     /// As [`CudaEvaluation::new`].
     ///
     /// # Errors
-    /// Where the GPU's memory does not suffice, or a rank does not come.
+    /// If the GPU has too little memory, or a rank does not take part.
     pub(super) fn of_rank(
-        (device, member): (&Arc<Device>, Option<&Member>),
+        (device, links): (&Arc<Device>, Option<&RankLinks>),
         heads: &[HeadSpec],
-        room: EvaluationRoom,
+        sizes: EvaluationSizes,
     ) -> Result<Self> {
-        let EvaluationRoom { samples, own, weighted } = room;
-        assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be judged");
+        let EvaluationSizes { samples, own, weighted } = sizes;
+        assert!(samples > 0 && Self::fits(samples as u64), "{samples} samples cannot be evaluated");
         let _evaluation = device.purpose("evaluation");
-        let is_first = member.is_none_or(|member| member.cluster.rank() == 0);
-        let capacity = member.map_or(samples, |Member { cluster, .. }| match cluster.peers().rank() {
+        let is_first = links.is_none_or(|links| links.cluster.rank() == 0);
+        let capacity = links.map_or(samples, |RankLinks { cluster, .. }| match cluster.peers().rank() {
             0 => first_capacity(samples, own, (cluster.node(), cluster.peers().ranks())),
             _ => own,
         });
         let sorted = if is_first { samples } else { 0 };
         let count = sorted as u32;
-        let keys = match member {
-            None => Keys::Alone(Buffer::uninitialized(device, heads.len() * capacity)?),
-            Some(member) => Keys::Together(member.cluster.peers().share(heads.len() * capacity, 0xff)?),
+        let keys = match links {
+            None => Keys::Local(Buffer::uninitialized(device, heads.len() * capacity)?),
+            Some(links) => Keys::Shared(links.cluster.peers().share(heads.len() * capacity, 0xff)?),
         };
         Ok(Self {
             heads: heads.to_vec(),
-            room,
+            sizes,
             capacity,
             judged: Buffer::filled(device, 1, 0)?,
             keys,
@@ -170,35 +170,34 @@ impl CudaEvaluation {
         })
     }
 
-    /// What there is room for.
-    pub(super) fn room(&self) -> EvaluationRoom {
-        self.room
+    /// Returns the number of samples that the buffers hold.
+    pub(super) fn sizes(&self) -> EvaluationSizes {
+        self.sizes
     }
 
-    /// Whether so many samples can be numbered.
+    /// Whether this number of samples can be evaluated.
     pub fn fits(samples: u64) -> bool {
         samples < SAMPLES_MAX
     }
 
-    /// Begins an evaluation, once the lane has done all that was enqueued on it.
+    /// Starts an evaluation, after the lane has finished all work enqueued before.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work enqueued on the lane failed.
     pub fn begin(&self, lane: &Lane) -> Result<()> {
         self.judged.write(lane, &[0])?;
         Ok(self.sums.write(lane, &vec![JudgeSums::default(); self.heads.len()])?)
     }
 
-    /// Enqueues judging a batch. May be captured in a graph: the samples' number is read when it runs.
+    /// Enqueues the evaluation of a batch. May be captured in a graph: the number of samples is read when it runs.
     ///
     /// # Safety
-    /// There must be as many logits, labels and weights as there are samples, of each of the heads; see
-    /// [`Lane::launch`].
+    /// There must be as many logits, labels and weights as samples, for each of the heads; see [`Lane::launch`].
     ///
     /// # Errors
-    /// Where the driver refuses.
-    pub unsafe fn add(&self, lane: &Lane, batch: Scored) -> Result<()> {
-        let Scored { logits, labels, labels_stride, weights, samples } = batch;
+    /// If the driver refuses.
+    pub unsafe fn add(&self, lane: &Lane, batch: ScoredBatch) -> Result<()> {
+        let ScoredBatch { logits, labels, labels_stride, weights, samples } = batch;
         let judge = Judge {
             logits,
             labels,
@@ -212,9 +211,9 @@ impl CudaEvaluation {
             heads: self.heads.len() as u32,
             labels_stride: labels_stride as u32,
             blocks: BLOCKS as u32,
-            weighted: self.room.weighted.into(),
+            weighted: self.sizes.weighted.into(),
         };
-        // SAFETY: the caller vouches for the batch; all else is this value's, with these lengths.
+        // SAFETY: the caller vouches for the batch; all other buffers are this value's, with these lengths.
         unsafe {
             lane.launch(&JudgeParts(judge), (judge.blocks, judge.heads))?;
             lane.launch(&JudgeTotal(judge), (1, 1))?;
@@ -222,74 +221,75 @@ impl CudaEvaluation {
         Ok(())
     }
 
-    /// The metrics over the batches since [`CudaEvaluation::begin`], once the lane has done all that was enqueued on
-    /// it.
+    /// Returns the metrics over the batches since [`CudaEvaluation::begin`], after the lane has finished all work
+    /// enqueued before.
     ///
     /// # Panics
-    /// Where there were more samples than there is room for.
+    /// If there were more samples than the buffers hold.
     ///
     /// # Errors
-    /// Where something of the GPU's failed.
-    pub fn finish(&self, lane: &Lane) -> Result<Judgement> {
+    /// If an operation of the GPU failed.
+    pub fn finish(&self, lane: &Lane) -> Result<EvaluationResult> {
         self.finish_with(lane, None)
     }
 
-    /// The same over ranks, all of which call it. All know the sums, and only the first one the AUCs.
-    pub(super) fn finish_with(&self, lane: &Lane, member: Option<&Member>) -> Result<Judgement> {
+    /// The same with several ranks, all of which call it. All get the sums, but only the first rank gets the AUCs.
+    pub(super) fn finish_with(&self, lane: &Lane, links: Option<&RankLinks>) -> Result<EvaluationResult> {
         let mut judged = self.judged.read(lane)?[0];
-        assert!(judged <= self.capacity as u64, "{judged} samples, and room for {}", self.capacity);
+        assert!(judged <= self.capacity as u64, "{judged} samples, but the buffers hold {}", self.capacity);
         let mut sums = self.sums.read(lane)?;
-        if let (Some(member), Keys::Together(keys)) = (member, &self.keys) {
-            judged = self.gather(lane, (member, keys), judged, &mut sums)?;
+        if let (Some(links), Keys::Shared(keys)) = (links, &self.keys) {
+            judged = self.gather(lane, (links, keys), judged, &mut sums)?;
         }
-        let not_numbers = sums.iter().map(|sums| sums.not_numbers).sum();
+        let nan_logits = sums.iter().map(|sums| sums.not_numbers).sum();
         let mut heads = Vec::new();
         for (number, (head, sums)) in self.heads.iter().zip(sums).enumerate() {
-            let is_first = member.is_none_or(|member| member.cluster.rank() == 0);
+            let is_first = links.is_none_or(|links| links.cluster.rank() == 0);
             let auc = if judged > 0 && is_first { self.auc(lane, number, judged as u32)? } else { None };
             let JudgeSums { weights, losses, predictions, positives, samples, .. } = sums;
             let sums = Sums { samples, weights, losses, predictions, positives };
             heads.push(HeadMetrics { label: head.label.clone(), metrics: sums.metrics(auc) });
         }
-        Ok(Judgement { heads, not_numbers })
+        Ok(EvaluationResult { heads, nan_logits })
     }
 
-    /// Brings the keys of all ranks to the first one, behind each other in the order of ranks, and adds up their sums.
-    /// Returns how many samples they have judged.
+    /// Brings the keys of all ranks to the first one, in the order of ranks, and adds up their sums. Returns the
+    /// number of samples that they have evaluated.
     fn gather(
         &self,
         lane: &Lane,
-        (member, keys): (&Member, &Shared<u64>),
+        (links, keys): (&RankLinks, &Shared<u64>),
         judged: u64,
         sums: &mut [JudgeSums],
     ) -> Result<u64> {
-        let cluster = &member.cluster;
-        let (node, place, places) = (cluster.node(), cluster.peers().rank(), cluster.peers().ranks());
+        let cluster = &links.cluster;
+        let (node, local_rank, node_ranks) =
+            (cluster.node(), cluster.peers().rank(), cluster.peers().ranks());
         let of_ranks = cluster.gather(judged)?;
         let sum = |ranks: &[u64]| ranks.iter().sum::<u64>() as usize;
         let all = sum(&of_ranks);
-        let EvaluationRoom { samples, own, .. } = self.room;
-        assert!(all <= samples, "{all} samples, and room for {samples}");
-        if place > 0 {
-            let before = sum(&of_ranks[node * places..][..place]);
-            let capacity = first_capacity(samples, own, (node, places));
+        let EvaluationSizes { samples, own, .. } = self.sizes;
+        assert!(all <= samples, "{all} samples, but the buffers hold {samples}");
+        if local_rank > 0 {
+            let before = sum(&of_ranks[node * node_ranks..][..local_rank]);
+            let capacity = first_capacity(samples, own, (node, node_ranks));
             for head in 0..self.heads.len() {
                 let from = keys.pointer().element(head * self.capacity);
                 let to = keys.of(0).element(head * capacity + before);
-                // SAFETY: there are as many keys here, and room for those of all its ranks at the first one of the
-                // node, which has judged its own samples when it handed out their number.
+                // SAFETY: this rank has as many keys, and the first rank of the node has buffers for those of all its
+                // ranks; it had evaluated its own samples when it sent their number.
                 unsafe { lane.copy(from, to, judged as usize) }?;
             }
             lane.synchronize()?;
         }
-        if let Some(rails) = &member.rails {
-            // Each node's first rank has the keys of its node behind this.
+        if let Some(rails) = &links.rails {
+            // After this, each node's first rank has the keys of its node.
             cluster.gather(0_u8)?;
-            if place == 0 {
-                self.gather_nodes(lane, &rails.rows, |node| sum(&of_ranks[..node * places]))?;
+            if local_rank == 0 {
+                self.gather_nodes(lane, &rails.rows, |node| sum(&of_ranks[..node * node_ranks]))?;
             }
         }
-        // Behind this all keys are there.
+        // After this, all keys have arrived.
         for sums in sums {
             let mut of_ranks = cluster.gather(*sums)?.into_iter();
             *sums = of_ranks.next().unwrap_or_default();
@@ -298,8 +298,8 @@ impl CudaEvaluation {
         Ok(all as u64)
     }
 
-    /// Brings the keys of all nodes, which their first ranks have, to the first one, behind each other in the order of
-    /// nodes; `before` says how many there are before a node's.
+    /// Brings the keys of all nodes from their first ranks to the first one, in the order of nodes; `before` returns
+    /// the number of keys before those of a node.
     fn gather_nodes(&self, lane: &Lane, rail: &Rail, before: impl Fn(usize) -> usize) -> Result<()> {
         let (mut sent, mut received) = (Vec::new(), Vec::new());
         let parcel = |rank, of: usize, key: usize| Parcel {
@@ -315,24 +315,24 @@ impl CudaEvaluation {
                 node => sent.push(parcel(0, node, head * self.capacity)),
             }
         }
-        // SAFETY: there are as many keys here, and room for those of all ranks at the first one.
+        // SAFETY: this rank has as many keys, and the first one has buffers for those of all ranks.
         unsafe { rail.exchange(lane, "scores of an evaluation", &sent, &received) }?;
         let done = Moment::new(lane.device())?;
         lane.record(&done)?;
         Ok(Rail::wait_for(&done, &[rail])?)
     }
 
-    /// The AUC of a head, whose keys are sorted for it.
+    /// Returns the AUC of a head, whose keys are sorted for it.
     fn auc(&self, lane: &Lane, head: usize, count: u32) -> Result<Option<f64>> {
         let keys = self.keys.pointer().element(head * self.capacity);
-        let scales = match self.room.weighted {
+        let scales = match self.sizes.weighted {
             true => self.weight_scales(lane, keys, count)?,
             false => Some([0.0; 2]),
         };
         let Some(scales) = scales else { return Ok(None) };
         let (counts, totals) = (self.counts.pointer(), self.totals.pointer());
         let tiles = KeysCount::tiles(count);
-        let places = [keys, self.sorted.pointer()];
+        let buffers = [keys, self.sorted.pointer()];
         self.pairs.write(lane, &[0; Ties::RESULTS])?;
         let ties = Ties {
             keys,
@@ -342,18 +342,18 @@ impl CudaEvaluation {
             count,
             tiles_count: tiles,
         };
-        // SAFETY: all buffers are this value's, with room for `capacity` keys, and `count` is no more. After an even
-        // number of passes the keys lie where they lay.
+        // SAFETY: all buffers are this value's and hold `capacity` keys, which `count` does not exceed. After an even
+        // number of passes the keys are back in the first buffer.
         unsafe {
             for pass in 0..KEY_DIGITS {
-                let [from, to] = [pass, pass + 1].map(|turn| places[turn as usize % 2]);
+                let [from, to] = [pass, pass + 1].map(|turn| buffers[turn as usize % 2]);
                 let number = KeysCount { keys: from, counts, count, pass };
                 lane.launch(&number, number.grid())?;
                 lane.launch(&KeysSum { counts, totals, tiles, reserved: 0 }, KeysSum::GRID)?;
                 let scatter = KeysScatter { keys: from, counts, totals, sorted: to, count, pass };
                 lane.launch(&scatter, number.grid())?;
             }
-            if self.room.weighted {
+            if self.sizes.weighted {
                 lane.launch(&TiesCountWeights(ties), (tiles, 1))?;
                 lane.launch(&TiesBefore(ties), (1, 1))?;
                 lane.launch(&TiesPairsWeights(ties), (tiles, 1))?;
@@ -373,7 +373,7 @@ impl CudaEvaluation {
         Ok(pairs.auc())
     }
 
-    /// What the weights in a head's keys are multiplied by; `None` if one of them is not finite.
+    /// Returns the factors of the weights in a head's keys; `None` if one of the weights is not finite.
     fn weight_scales(&self, lane: &Lane, keys: Pointer<u64>, count: u32) -> Result<Option<[f64; 2]>> {
         self.classes.write(lane, &[0; WEIGHT_CLASSES])?;
         let classes = WeightsCount { keys, classes: self.classes.pointer(), count, reserved: 0 };
@@ -386,8 +386,8 @@ impl CudaEvaluation {
     }
 }
 
-/// Keys of a head that a node's first rank has room for: those of all samples on the first node, and else of the
-/// node's.
-fn first_capacity(samples: usize, own: usize, (node, places): (usize, usize)) -> usize {
-    if node == 0 { samples } else { samples.min(own * places) }
+/// Returns the keys of a head that a node's first rank has buffers for: on the first node those of all samples, on the
+/// others those of the node.
+fn first_capacity(samples: usize, own: usize, (node, node_ranks): (usize, usize)) -> usize {
+    if node == 0 { samples } else { samples.min(own * node_ranks) }
 }

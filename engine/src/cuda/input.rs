@@ -1,4 +1,4 @@
-//! Batches on their way to a GPU.
+//! The input of a step: copying or unpacking batches into slots of a GPU.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -14,13 +14,13 @@ use super::feed::FedPart;
 use super::unpack::Unpacker;
 use crate::model::ModelSpec;
 
-/// Where the parts of a batch lie in a slot, counted in words of four bytes: first what the step is told, then the rows
-/// of packed blocks that a batch is made of where the GPU unpacks it, then the batch.
+/// The layout of a slot, in words of four bytes: first the step's parameters, then the rows of packed blocks that make
+/// up a batch if the GPU unpacks it, then the batch.
 #[derive(Debug, Clone)]
 pub struct InputLayout {
-    /// Of categorical columns, and samples that there is room for.
+    /// The categorical columns, and the number of samples that a slot holds.
     ids_layout: Layout,
-    /// Of each head: the number of its label column.
+    /// For each head, the number of its label column.
     labels_of: Vec<usize>,
     dense_columns: usize,
     rates: usize,
@@ -35,15 +35,15 @@ pub struct InputLayout {
     words: usize,
 }
 
-/// Words of what the step is told.
+/// Words of the step's parameters.
 const STEP_WORDS: usize = size_of::<Step>() / 4;
-/// Which of them says how many samples there are.
+/// The word with the number of samples.
 const STEP_SAMPLES: usize = offset_of!(Step, samples) / 4;
-/// Words that a part begins at a multiple of, so that kernels may read by vectors.
+/// Every part starts at a multiple of this number of words, so that kernels may read vectors.
 const ALIGNMENT: usize = 64;
 
 impl InputLayout {
-    /// For a model's batches, whose ids lie as the tables' layout says.
+    /// The layout for a model's batches, with ids in the layout of the tables.
     pub fn new(spec: &ModelSpec, layout: &Layout) -> Self {
         let mut end = STEP_WORDS;
         let mut part = |words: usize| {
@@ -76,45 +76,45 @@ impl InputLayout {
     }
 }
 
-/// A batch's addresses on the GPU.
+/// The addresses of a batch on the GPU.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Input {
     pub(super) step: Pointer<Step>,
-    /// One a table.
+    /// One per table.
     pub(super) rates: Pointer<Rate>,
-    /// Of each head: the sum of the weights of the samples that have its label, over all ranks.
+    /// For each head: the sum of the weights of the samples with its label, over all ranks.
     pub(super) totals: Pointer<f64>,
-    /// The same of this rank's samples alone.
+    /// The same for this rank's samples only.
     pub(super) own_totals: Pointer<f64>,
-    /// `[head][sample]`: NaN where there is none, and behind the batch's samples.
+    /// `[head][sample]`: NaN if the label is missing, and after the batch's samples.
     pub(super) labels: Pointer<f32>,
-    /// One a sample.
+    /// One per sample.
     pub(super) weights: Pointer<f32>,
-    /// `[sample][column]`: zeros behind the batch's samples.
+    /// `[sample][column]`: zeros after the batch's samples.
     pub(super) dense: Pointer<f32>,
     pub(super) ids: Ids,
 }
 
-/// Room for a batch in the host's memory and in the GPU's.
+/// The buffers of a batch in host memory and on the GPU.
 #[derive(Debug)]
 pub struct InputSlot {
     layout: InputLayout,
-    /// What the step is told, and rows.
-    told: Pinned<u32>,
-    /// The batch, where it comes unpacked.
+    /// The step's parameters, and the rows.
+    header: Pinned<u32>,
+    /// The batch, if it is not unpacked on the GPU.
     staged: Option<Pinned<u32>>,
     words: Buffer<u32>,
     ready: Moment,
 }
 
 impl InputSlot {
-    /// A slot on the GPU, which must be the current one of this thread.
+    /// Allocates a slot on the GPU, which must be the current one of this thread.
     ///
     /// # Errors
-    /// Where the GPU's memory does not suffice, or the host's.
+    /// If the GPU or the host has too little memory.
     pub fn new(device: &Arc<Device>, layout: InputLayout) -> Result<Self> {
         Ok(Self {
-            told: Pinned::zeroed(device, layout.totals)?,
+            header: Pinned::zeroed(device, layout.totals)?,
             staged: None,
             words: Buffer::filled(device, layout.words, 0)?,
             ready: Moment::new(device)?,
@@ -140,31 +140,31 @@ impl InputSlot {
         }
     }
 
-    /// What batches of a schema are unpacked into such slots with.
+    /// Returns the unpacker for batches of a schema into such slots.
     ///
     /// # Errors
-    /// Where the GPU's memory does not suffice.
+    /// If the GPU has too little memory.
     pub fn unpacker(&self, device: &Arc<Device>, schema: &Schema) -> Result<Unpacker> {
         Unpacker::new(device, schema, &self.layout.labels_of, &self.layout.ids_layout)
     }
 
-    /// Enqueues copying samples of a batch, with what the step is told, on a lane, and lets `reader` wait for it.
-    /// Nothing that was enqueued for the slot before may be under way.
+    /// Enqueues copying samples of a batch, with the step's parameters, on a lane, and makes `reader` wait for it. All
+    /// work enqueued for the slot before must be done.
     ///
     /// # Panics
-    /// Where there are more samples than room, or their columns are not the layout's.
+    /// If there are more samples than the slot holds, or their columns do not match the layout.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver refuses.
     pub fn send(
         &mut self,
         (lane, reader): (&Lane, &Lane),
         batch: &Samples,
         samples: Range<usize>,
-        told: (Step, &[Rate]),
+        parameters: (Step, &[Rate]),
     ) -> Result<()> {
-        self.tell(samples.len(), told);
-        let (layout, told_words) = (&self.layout, self.layout.rows);
+        self.write_header(samples.len(), parameters);
+        let (layout, header_words) = (&self.layout, self.layout.rows);
         let staged = match &mut self.staged {
             Some(staged) => staged,
             none => none.insert(Pinned::zeroed(lane.device(), layout.words - layout.totals)?),
@@ -173,51 +173,51 @@ impl InputSlot {
         // SAFETY: the pinned memory has these parts of the layout's words, and is not written before the reader has
         // been waited for.
         unsafe {
-            lane.upload_first(&self.told, told_words, self.words.pointer())?;
+            lane.upload_first(&self.header, header_words, self.words.pointer())?;
             lane.upload(staged, self.words.pointer().element(layout.totals))?;
         }
         self.complete(lane, reader)
     }
 
-    /// The same for a batch whose blocks lie on the GPU, or are copied there: it is unpacked there.
+    /// The same for a batch whose blocks are on the GPU or being copied there: the GPU unpacks it.
     ///
     /// # Panics
-    /// Where there are more samples than room.
+    /// If there are more samples than the slot holds.
     ///
     /// # Errors
-    /// Where the driver refuses.
+    /// If the driver refuses.
     pub fn unpack(
         &mut self,
         (lane, reader): (&Lane, &Lane),
         batch: &FedPart,
         (unpacker, faults): (&Unpacker, Pointer<u32>),
-        told: (Step, &[Rate]),
+        parameters: (Step, &[Rate]),
     ) -> Result<()> {
-        self.tell(batch.len(), told);
+        self.write_header(batch.len(), parameters);
         let rows = self.layout.rows;
-        let to = self.told.elements_mut()[rows..].chunks_exact_mut(2);
+        let to = self.header.elements_mut()[rows..].chunks_exact_mut(2);
         to.zip(batch.rows()).for_each(|(to, row)| to.copy_from_slice(&row));
         batch.copied().try_for_each(|copied| lane.wait(copied))?;
         let rows_at = self.words.pointer().element(rows).cast();
         // SAFETY: the pinned memory has these words, and is not written before the reader has been waited for; until
         // then the batch is kept, and with it its blocks, for which the lane has just waited.
         unsafe {
-            lane.upload_first(&self.told, rows + 2 * batch.len(), self.words.pointer())?;
+            lane.upload_first(&self.header, rows + 2 * batch.len(), self.words.pointer())?;
             unpacker.enqueue(lane, batch.ring(), rows_at, self.input(), faults)?;
         }
         self.complete(lane, reader)
     }
 
-    fn tell(&mut self, samples: usize, (step, rates): (Step, &[Rate])) {
+    fn write_header(&mut self, samples: usize, (step, rates): (Step, &[Rate])) {
         let layout = &self.layout;
         assert!(samples <= layout.samples() && rates.len() == layout.ids_layout.tables().len());
-        let words = self.told.elements_mut();
+        let words = self.header.elements_mut();
         let step = Step { samples: samples as u32, ..step };
         words[..STEP_WORDS].copy_from_slice(bytemuck::cast_slice(&[step]));
         words[layout.rates..][..2 * rates.len()].copy_from_slice(bytemuck::cast_slice(rates));
     }
 
-    /// Enqueues what follows from the batch.
+    /// Enqueues computing the sums of weights from the batch.
     fn complete(&self, lane: &Lane, reader: &Lane) -> Result<()> {
         let (layout, input) = (&self.layout, self.input());
         let totals = Totals {
@@ -227,19 +227,20 @@ impl InputSlot {
             samples: layout.samples() as u32,
             reserved: 0,
         };
-        // SAFETY: all these addresses lie in the slot's words, as the layout says.
+        // SAFETY: all these addresses are within the slot's words, according to the layout.
         unsafe { lane.launch(&totals, (layout.labels_of.len() as u32, 1)) }?;
         lane.record(&self.ready)?;
         Ok(reader.wait(&self.ready)?)
     }
 }
 
-/// A batch for whoever wants to look at one.
+/// Access to a batch for tests and tools.
 impl InputSlot {
-    /// The batch that was sent last, once the lane has done all that was enqueued on it; labels are those of the heads.
+    /// Returns the batch that was sent last, after the lane has finished all work enqueued before; its labels are
+    /// those of the heads.
     ///
     /// # Errors
-    /// Where work that was enqueued on the lane failed.
+    /// If work enqueued on the lane failed.
     pub fn samples(&self, lane: &Lane) -> Result<Samples> {
         let (layout, words) = (&self.layout, self.words.read(lane)?);
         let (len, room) = (words[STEP_SAMPLES] as usize, layout.samples());
@@ -269,7 +270,7 @@ impl InputSlot {
 }
 
 impl InputLayout {
-    /// Puts samples of a batch into words that begin where the batch does.
+    /// Writes samples of a batch to words that start where the batch does.
     fn stage(&self, batch: &Samples, samples: Range<usize>, words: &mut [u32]) {
         let (count, room, hotness) = (samples.len(), self.samples(), self.ids_layout.columns());
         assert_eq!((batch.dense_columns, batch.categorical.len()), (self.dense_columns, hotness.len()));
@@ -305,12 +306,12 @@ impl InputLayout {
     }
 }
 
-/// Puts the bags of some samples into a column's room for ids, and where each begins into that for offsets, where there
-/// is any; samples behind them have empty bags.
+/// Writes the bags of some samples to a column's buffer for ids, and their offsets to that for offsets, if it has one;
+/// samples after them get empty bags.
 fn put_bags(bags: &Bags, samples: Range<usize>, ids: &mut [u32], offsets: &mut [u32]) {
     let first = bags.offsets[samples.start];
     let from = &bags.ids[first as usize..bags.offsets[samples.end] as usize];
-    // What does not fit in 32 bits is out of range: the tables say so.
+    // An id that does not fit in 32 bits is out of range, which the tables report.
     let narrow = |&id: &u64| u32::try_from(id).unwrap_or(u32::MAX);
     ids.iter_mut().zip(from).for_each(|(to, from)| *to = narrow(from));
     if !offsets.is_empty() {

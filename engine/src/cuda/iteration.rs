@@ -1,4 +1,4 @@
-//! An iteration: its phases, and how lanes share them.
+//! An iteration: its phases, and how they are distributed over lanes.
 
 use rankine_cuda::kernels::{Element, Outcome};
 use rankine_cuda::{Lane, Moment, Pointer};
@@ -6,12 +6,12 @@ use rankine_embedding::cuda::Result;
 
 use super::input::Input;
 use super::network::{Backward, Forward, Network};
-use super::tables::{Routed, Tables};
-use super::together::Together;
+use super::tables::{RoutedBatch, Tables};
+use super::together::RankGroup;
 use crate::overlap::{Overlap, Overlaps};
 
-/// Parts of an iteration that each are of one lane, in the order in which they could run alone. Over ranks, look-ups
-/// need the route; it is made before the iteration, which one GPU has within.
+/// The parts of an iteration, each of one lane, in the order in which they could run one after another. With several
+/// ranks, look-ups need the route, so it is built before the iteration; one GPU builds it within.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     BottomForward,
@@ -26,11 +26,11 @@ pub(crate) enum Phase {
     Reduce,
     BottomBackward,
     BottomWeights,
-    TopSums,
-    Sums,
-    SumTop,
-    SumInteraction,
-    SumBottom,
+    TopBiases,
+    OtherBiases,
+    AllReduceTop,
+    AllReduceInteraction,
+    AllReduceBottom,
     Verdict,
     Route,
     UpdateTables,
@@ -51,25 +51,25 @@ impl Phase {
         Self::Reduce,
         Self::BottomBackward,
         Self::BottomWeights,
-        Self::TopSums,
-        Self::Sums,
-        Self::SumTop,
-        Self::SumInteraction,
-        Self::SumBottom,
+        Self::TopBiases,
+        Self::OtherBiases,
+        Self::AllReduceTop,
+        Self::AllReduceInteraction,
+        Self::AllReduceBottom,
         Self::Verdict,
         Self::Route,
         Self::UpdateTables,
         Self::UpdateDense,
     ];
 
-    /// Whether it is of the layers alone, which no other rank has a part in.
-    pub(super) fn is_of_layers(self) -> bool {
+    /// Whether the phase consists only of layers, so that no other rank takes part in it.
+    pub(super) fn is_local(self) -> bool {
         let of_ranks = matches!(self, Self::LookUp | Self::Reduce | Self::Route | Self::UpdateTables);
-        let sums = matches!(self, Self::SumTop | Self::SumInteraction | Self::SumBottom);
+        let sums = matches!(self, Self::AllReduceTop | Self::AllReduceInteraction | Self::AllReduceBottom);
         !of_ranks && !sums && !matches!(self, Self::Verdict | Self::UpdateDense)
     }
 
-    /// As reports call it.
+    /// Its name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::BottomForward => "bottom MLP",
@@ -77,18 +77,18 @@ impl Phase {
             Self::Interact => "interaction",
             Self::TopForward => "top MLP",
             Self::Head => "heads and loss",
-            Self::TopBackward => "top MLP back",
-            Self::TopWeights => "top MLP by weights",
-            Self::InteractBackward => "interaction back",
-            Self::InteractWeights => "interaction by weights",
-            Self::Reduce => "gradients of rows to owners",
-            Self::BottomBackward => "bottom MLP back",
-            Self::BottomWeights => "bottom MLP by weights",
-            Self::TopSums => "top MLP by biases",
-            Self::Sums => "other layers by biases",
-            Self::SumTop => "sum over ranks, top MLP",
-            Self::SumInteraction => "sum over ranks, interaction",
-            Self::SumBottom => "sum over ranks, bottom MLP",
+            Self::TopBackward => "top MLP backward",
+            Self::TopWeights => "top MLP weight gradients",
+            Self::InteractBackward => "interaction backward",
+            Self::InteractWeights => "interaction weight gradients",
+            Self::Reduce => "row gradients to owners",
+            Self::BottomBackward => "bottom MLP backward",
+            Self::BottomWeights => "bottom MLP weight gradients",
+            Self::TopBiases => "top MLP bias gradients",
+            Self::OtherBiases => "other bias gradients",
+            Self::AllReduceTop => "all-reduce, top MLP",
+            Self::AllReduceInteraction => "all-reduce, interaction",
+            Self::AllReduceBottom => "all-reduce, bottom MLP",
             Self::Verdict => "verdict",
             Self::Route => "route",
             Self::UpdateTables => "update of tables",
@@ -97,62 +97,62 @@ impl Phase {
     }
 }
 
-/// What an iteration works on.
+/// The data of an iteration.
 #[derive(Clone, Copy)]
 pub(super) struct Iteration<'a, T> {
     pub(super) network: &'a Network<T>,
     pub(super) tables: &'a Tables,
-    /// Where there are other ranks.
-    pub(super) together: Option<&'a Together>,
+    /// The other ranks, if there are any.
+    pub(super) group: Option<&'a RankGroup>,
     pub(super) forward: &'a Forward,
     pub(super) backward: &'a Backward,
     pub(super) input: Input,
-    /// The number of the slot that the input is of.
-    pub(super) place: usize,
+    /// The number of the input's slot.
+    pub(super) slot: usize,
     /// The size of messages between nodes; 0 with one node.
     pub(super) size: usize,
-    /// Where what the step came to goes to its place.
+    /// Where the step's outcome is written, at its position.
     pub(super) outcomes: Pointer<Outcome>,
 }
 
-/// What an iteration is enqueued on. Beside the layers, the look-ups and the way to the tables' update have lanes of
-/// their own, and so have the gradients by weights: only the verdict waits for those, and they fill what the way back
-/// leaves free. Over ranks, gradients are added up on one more.
+/// The lanes of an iteration. In parallel with the layers, the look-ups and the steps that lead to the tables' update
+/// run on lanes of their own, and so do the weight gradients: only the verdict waits for them, and they use what the
+/// backward pass leaves idle. With several ranks, gradients are all-reduced on one more lane.
 pub(super) struct Lanes<'a> {
     main: &'a Lane,
-    /// None where all is done on the one lane.
-    aside: Option<Aside>,
+    /// `None` if everything runs on the main lane.
+    side: Option<SideLanes>,
     overlaps: Overlaps,
-    begun: Moment,
+    started: Moment,
     looked_up: Moment,
     routed: Moment,
-    /// Of the way back: through the top MLP, the interaction and the bottom MLP.
-    back: [Moment; 3],
-    /// Of the gradients by weights: of the top MLP and of the interaction.
-    weighed: [Moment; 2],
+    /// The backward pass has finished the top MLP, the interaction and the bottom MLP.
+    backward_done: [Moment; 3],
+    /// The weight gradients of the top MLP and of the interaction are done.
+    weights_done: [Moment; 2],
     reduced: Moment,
     summed: Moment,
-    judged: Moment,
+    verdict_done: Moment,
     updated: Moment,
 }
 
-/// Lanes beside the main one.
-struct Aside {
+/// The lanes besides the main one.
+struct SideLanes {
     tables: Lane,
     routes: Lane,
     weights: Lane,
-    /// Over ranks.
+    /// Used with several ranks.
     sums: Lane,
 }
 
 impl<'a> Lanes<'a> {
-    /// Lanes beside the one that begins and ends an iteration, for what may overlap with it; or none, where several
-    /// ranks share a GPU: it has not as many queues as they would have lanes, and in one queue a rank's work could wait
-    /// behind another's that waits for it.
+    /// Creates lanes for work that may overlap with the main lane, which starts and ends an iteration. If several
+    /// ranks share a GPU there are no such lanes: the GPU has fewer queues than they would have lanes, and in one
+    /// queue a rank's work could wait for work of another rank that waits for it.
     pub(super) fn new(main: &'a Lane, shared: bool, overlaps: Overlaps) -> Result<Self> {
         let device = main.device();
-        let aside = || -> Result<_> {
-            Ok(Aside {
+        let side = || -> Result<_> {
+            Ok(SideLanes {
                 tables: Lane::of_high_priority(device)?,
                 routes: Lane::new(device)?,
                 weights: Lane::new(device)?,
@@ -162,38 +162,38 @@ impl<'a> Lanes<'a> {
         let moment = || Moment::new(device);
         Ok(Self {
             main,
-            aside: (!shared).then(aside).transpose()?,
+            side: (!shared).then(side).transpose()?,
             overlaps,
-            begun: moment()?,
+            started: moment()?,
             looked_up: moment()?,
             routed: moment()?,
-            back: [moment()?, moment()?, moment()?],
-            weighed: [moment()?, moment()?],
+            backward_done: [moment()?, moment()?, moment()?],
+            weights_done: [moment()?, moment()?],
             reduced: moment()?,
             summed: moment()?,
-            judged: moment()?,
+            verdict_done: moment()?,
             updated: moment()?,
         })
     }
 
-    /// The lane of what an overlap is about: the main one where it is left out.
+    /// Returns the lane of the work that may overlap: the main one if the overlap is off.
     fn of(&self, overlap: Overlap) -> &Lane {
-        let Some(aside) = self.aside.as_ref().filter(|_| self.overlaps.has(overlap)) else {
+        let Some(side) = self.side.as_ref().filter(|_| self.overlaps.has(overlap)) else {
             return self.main;
         };
         match overlap {
-            Overlap::LookUps | Overlap::RowGradients => &aside.tables,
-            Overlap::Routes => &aside.routes,
-            Overlap::WeightGradients | Overlap::DenseUpdate => &aside.weights,
-            Overlap::GradientSums => &aside.sums,
+            Overlap::LookUps | Overlap::RowGradients => &side.tables,
+            Overlap::Routes => &side.routes,
+            Overlap::WeightGradients | Overlap::DenseUpdate => &side.weights,
+            Overlap::GradientSums => &side.sums,
             Overlap::Input => unreachable!("batches come before the iteration"),
         }
     }
 
-    /// The lane of the gradients by biases, short kernels that go on beside others.
+    /// Returns the lane of the bias gradients, short kernels that run in parallel with others.
     fn of_biases(&self) -> &Lane {
-        let aside = self.aside.as_ref().filter(|_| self.overlaps.has(Overlap::WeightGradients));
-        aside.map_or(self.main, |aside| &aside.tables)
+        let side = self.side.as_ref().filter(|_| self.overlaps.has(Overlap::WeightGradients));
+        side.map_or(self.main, |side| &side.tables)
     }
 }
 
@@ -201,11 +201,11 @@ impl<T: Element> Iteration<'_, T> {
     /// Enqueues a phase.
     ///
     /// # Safety
-    /// Network, tables, input and outcomes must live and be of the same model and batch size, and what comes before the
-    /// phase must be done before; see [`Lane::launch`].
+    /// Network, tables, input and outcomes must live and be of the same model and batch size, and the phases before
+    /// must be done; see [`Lane::launch`].
     pub(super) unsafe fn enqueue(&self, phase: Phase, lane: &Lane) -> Result<()> {
-        let &Self { network, tables, forward, backward, input, place, size, outcomes, .. } = self;
-        let batch = Routed { ids: input.ids, place, size };
+        let &Self { network, tables, forward, backward, input, slot, size, outcomes, .. } = self;
+        let batch = RoutedBatch { ids: input.ids, slot, size };
         let samples = tables.layout().samples();
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -222,14 +222,14 @@ impl<T: Element> Iteration<'_, T> {
                 Phase::Reduce => network.reduce(lane, tables, batch),
                 Phase::BottomBackward => network.bottom_backward(lane, backward),
                 Phase::BottomWeights => network.bottom_weights(lane, backward),
-                Phase::TopSums => network.top_sums(lane, backward),
-                Phase::Sums => {
+                Phase::TopBiases => network.top_sums(lane, backward),
+                Phase::OtherBiases => {
                     network.interact_sums(lane, backward)?;
                     network.bottom_sums(lane, backward)
                 }
-                Phase::SumTop => network.sum_top(lane),
-                Phase::SumInteraction => network.sum_interaction(lane),
-                Phase::SumBottom => network.sum_bottom(lane),
+                Phase::AllReduceTop => network.sum_top(lane),
+                Phase::AllReduceInteraction => network.sum_interaction(lane),
+                Phase::AllReduceBottom => network.sum_bottom(lane),
                 Phase::Verdict => network.verdict(lane, input, outcomes),
                 Phase::Route => self.route(lane),
                 Phase::UpdateTables => network.update_tables(lane, tables, (batch, input)),
@@ -238,40 +238,40 @@ impl<T: Element> Iteration<'_, T> {
         }
     }
 
-    /// Enqueues making the batch's route, and what else is to be known of all ranks' samples beforehand.
+    /// Enqueues building the batch's route, and all-reducing the sums of sample weights.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn route(&self, lane: &Lane) -> Result<()> {
-        let &Self { tables, together, input, place, size, .. } = self;
+        let &Self { tables, group, input, slot, size, .. } = self;
         // SAFETY: the caller vouches for it.
         unsafe {
-            if let Some(together) = together {
-                together.add_weights(lane, input.own_totals, input.totals)?;
+            if let Some(group) = group {
+                group.add_weights(lane, input.own_totals, input.totals)?;
             }
-            let batch = Routed { ids: input.ids, place, size };
+            let batch = RoutedBatch { ids: input.ids, slot, size };
             tables.route(lane, batch)?;
             tables.route_rest(lane, batch)
         }
     }
 
-    /// Enqueues all of them, over ranks all but the route.
+    /// Enqueues all phases; with several ranks, all but the route.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
     pub(super) unsafe fn enqueue_all(&self, lanes: &Lanes<'_>) -> Result<()> {
         let (main, look_ups) = (lanes.main, lanes.of(Overlap::LookUps));
         let (routes, dense) = (lanes.of(Overlap::Routes), lanes.of(Overlap::DenseUpdate));
-        let Lanes { begun, looked_up, routed, judged, updated, .. } = lanes;
-        main.record(begun)?;
-        look_ups.wait(begun)?;
-        // SAFETY: the caller vouches for what is worked on. The lanes order the work: tables and parameters change when
-        // all that reads them is done.
+        let Lanes { started, looked_up, routed, verdict_done, updated, .. } = lanes;
+        main.record(started)?;
+        look_ups.wait(started)?;
+        // SAFETY: the caller vouches for the data. The lanes order the work: tables and parameters change only after
+        // everything that reads them is done.
         unsafe {
             self.enqueue(Phase::LookUp, look_ups)?;
             look_ups.record(looked_up)?;
-            if self.together.is_none() {
-                routes.wait(begun)?;
+            if self.group.is_none() {
+                routes.wait(started)?;
                 self.enqueue(Phase::Route, routes)?;
                 routes.record(routed)?;
             }
@@ -280,16 +280,16 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::Interact, main)?;
             self.enqueue(Phase::TopForward, main)?;
             self.enqueue(Phase::Head, main)?;
-            if self.together.is_none() {
-                self.enqueue_back(lanes)?;
+            if self.group.is_none() {
+                self.enqueue_backward(lanes)?;
                 main.wait(routed)?;
             } else {
-                self.enqueue_back_together(lanes)?;
+                self.enqueue_backward_over_ranks(lanes)?;
             }
             self.enqueue(Phase::Verdict, main)?;
-            main.record(judged)?;
-            // The tables' update is what takes longest: the dense one is where it is in nobody's way.
-            dense.wait(judged)?;
+            main.record(verdict_done)?;
+            // The tables' update takes longest, so the dense one runs in parallel with it.
+            dense.wait(verdict_done)?;
             self.enqueue(Phase::UpdateTables, main)?;
             self.enqueue(Phase::UpdateDense, dense)?;
             dense.record(updated)?;
@@ -298,15 +298,15 @@ impl<T: Element> Iteration<'_, T> {
         Ok(())
     }
 
-    /// Enqueues the way back where there is one rank.
+    /// Enqueues the backward pass with one rank.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
-    unsafe fn enqueue_back(&self, lanes: &Lanes<'_>) -> Result<()> {
+    unsafe fn enqueue_backward(&self, lanes: &Lanes<'_>) -> Result<()> {
         let (main, weights) = (lanes.main, lanes.of(Overlap::WeightGradients));
         let biases = lanes.of_biases();
-        let Lanes { back, weighed: [_, weighed], summed, .. } = lanes;
-        let [through_top, through_interaction, through_bottom] = back;
+        let Lanes { backward_done, weights_done: [_, weights_done], summed, .. } = lanes;
+        let [through_top, through_interaction, through_bottom] = backward_done;
         // SAFETY: as for `enqueue_all`.
         unsafe {
             self.enqueue(Phase::TopBackward, main)?;
@@ -314,36 +314,40 @@ impl<T: Element> Iteration<'_, T> {
             weights.wait(through_top)?;
             self.enqueue(Phase::TopWeights, weights)?;
             biases.wait(through_top)?;
-            self.enqueue(Phase::TopSums, biases)?;
+            self.enqueue(Phase::TopBiases, biases)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(through_interaction)?;
             weights.wait(through_interaction)?;
             self.enqueue(Phase::InteractWeights, weights)?;
-            weights.record(weighed)?;
+            weights.record(weights_done)?;
             self.enqueue(Phase::BottomBackward, main)?;
             main.record(through_bottom)?;
             biases.wait(through_bottom)?;
-            self.enqueue(Phase::Sums, biases)?;
+            self.enqueue(Phase::OtherBiases, biases)?;
             biases.record(summed)?;
-            // They move more than they multiply: the products of the other layers' go on beside them.
+            // They move more than they multiply, so the other layers' products run in parallel with them.
             self.enqueue(Phase::BottomWeights, main)?;
-            main.wait(weighed)?;
+            main.wait(weights_done)?;
             main.wait(summed)?;
         }
         Ok(())
     }
 
-    /// Enqueues the way back over ranks. What is complete of the dense gradients is added up while the rest is
-    /// computed: so gradients by weights come as early as they can, on the lane of the way back. The gradients of rows
-    /// go to their owners beside all of this.
+    /// Enqueues the backward pass with several ranks. Dense gradients that are complete are all-reduced while the rest
+    /// is computed; so weight gradients come as early as possible, on the lane of the backward pass. Row gradients are
+    /// sent to their owners in parallel with all of this.
     ///
     /// # Safety
     /// As for [`Iteration::enqueue`].
-    unsafe fn enqueue_back_together(&self, lanes: &Lanes<'_>) -> Result<()> {
+    unsafe fn enqueue_backward_over_ranks(&self, lanes: &Lanes<'_>) -> Result<()> {
         let (main, sums) = (lanes.main, lanes.of(Overlap::GradientSums));
         let rows = lanes.of(Overlap::RowGradients);
         let Lanes {
-            back: [_, interaction, bottom], weighed: [top_weighed, weighed], reduced, summed, ..
+            backward_done: [_, interaction, bottom],
+            weights_done: [top_weights_done, weights_done],
+            reduced,
+            summed,
+            ..
         } = lanes;
         let (network, backward) = (self.network, self.backward);
         // SAFETY: as for `enqueue_all`.
@@ -351,9 +355,9 @@ impl<T: Element> Iteration<'_, T> {
             self.enqueue(Phase::TopBackward, main)?;
             self.enqueue(Phase::TopWeights, main)?;
             network.top_sums(main, backward)?;
-            main.record(top_weighed)?;
-            sums.wait(top_weighed)?;
-            self.enqueue(Phase::SumTop, sums)?;
+            main.record(top_weights_done)?;
+            sums.wait(top_weights_done)?;
+            self.enqueue(Phase::AllReduceTop, sums)?;
             self.enqueue(Phase::InteractBackward, main)?;
             main.record(interaction)?;
             rows.wait(interaction)?;
@@ -361,15 +365,15 @@ impl<T: Element> Iteration<'_, T> {
             rows.record(reduced)?;
             self.enqueue(Phase::InteractWeights, main)?;
             network.interact_sums(main, backward)?;
-            main.record(weighed)?;
-            sums.wait(weighed)?;
-            self.enqueue(Phase::SumInteraction, sums)?;
+            main.record(weights_done)?;
+            sums.wait(weights_done)?;
+            self.enqueue(Phase::AllReduceInteraction, sums)?;
             self.enqueue(Phase::BottomBackward, main)?;
             self.enqueue(Phase::BottomWeights, main)?;
             network.bottom_sums(main, backward)?;
             main.record(bottom)?;
             sums.wait(bottom)?;
-            self.enqueue(Phase::SumBottom, sums)?;
+            self.enqueue(Phase::AllReduceBottom, sums)?;
             sums.record(summed)?;
             main.wait(summed)?;
             main.wait(reduced)?;

@@ -1,19 +1,19 @@
 //! Rows of tables on their way from the processes that have them to the one that saves them.
 //!
-//! A piece is some rows of a table, of which each process has filled in what it has. What it sends are the runs that it
-//! has filled, whatever the tables' placement.
+//! A piece is a range of a table's rows, in which each process has filled in the rows that it has. It sends the runs
+//! that it has filled, whatever the tables' placement.
 
-/// What stands where nobody has filled in a weight. It is no number, and no model with such a weight is saved.
+/// The value of weights that no process has filled in: a NaN. A model with such a weight is not saved.
 pub(super) const MISSING: f32 = f32::from_bits(0x7fc0_dead);
 
-/// Bytes in front of a run: where it begins, and how long it is.
+/// Bytes of a run's header: its start and its length.
 const HEAD_BYTES: usize = 8;
 
 fn is_missing(weight: &f32) -> bool {
     weight.to_bits() == MISSING.to_bits()
 }
 
-/// The runs of weights that are there.
+/// Encodes the runs of weights that are filled in.
 pub(super) fn pack(weights: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut at = 0;
@@ -28,15 +28,15 @@ pub(super) fn pack(weights: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Puts runs to their places, if they have places there.
+/// Writes runs to their positions; `None` if they do not fit.
 pub(super) fn unpack(mut bytes: &[u8], weights: &mut [f32]) -> Option<()> {
     while let Some((head, rest)) = bytes.split_first_chunk::<HEAD_BYTES>() {
         let number =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
         let (run, rest) = rest.split_at_checked(4 * number(4))?;
-        let places = weights.get_mut(number(0)..number(0) + number(4))?;
-        for (place, weight) in places.iter_mut().zip(run.as_chunks::<4>().0) {
-            *place = f32::from_le_bytes(*weight);
+        let targets = weights.get_mut(number(0)..number(0) + number(4))?;
+        for (target, weight) in targets.iter_mut().zip(run.as_chunks::<4>().0) {
+            *target = f32::from_le_bytes(*weight);
         }
         bytes = rest;
     }
@@ -52,7 +52,7 @@ mod tests {
     proptest! {
         #[test]
         fn rows_of_all_processes_are_put_together(owners in proptest::collection::vec(0usize..3, 0..50)) {
-            let whole: Vec<f32> = (0..owners.len()).map(|place| place as f32 - 7.0).collect();
+            let whole: Vec<f32> = (0..owners.len()).map(|index| index as f32 - 7.0).collect();
             let of_process = |process: usize| -> Vec<f32> {
                 let own = |(&owner, &weight)| if owner == process { weight } else { MISSING };
                 owners.iter().zip(&whole).map(own).collect()
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_nowhere_is_refused() {
+    fn runs_out_of_range_are_refused() {
         let bytes = pack(&[MISSING, 1.0, 2.0, MISSING]);
         assert_eq!(bytes.len(), HEAD_BYTES + 8);
         assert_eq!(unpack(&bytes, &mut [0.0; 2]), None);

@@ -1,4 +1,4 @@
-//! One rank of a model, as whoever tells it what to do sees it. A GPU that trains alone is one, too.
+//! The interface of one rank of a model. A single GPU is one rank, too.
 
 use std::fmt::Debug;
 
@@ -11,92 +11,91 @@ use rankine_reader::schema;
 
 use super::batch::Batch;
 use super::error::Result;
-use super::evaluation::{EvaluationRoom, Judgement};
+use super::evaluation::{EvaluationResult, EvaluationSizes};
 use super::work::PhaseTimes;
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::guard::StepOutcome;
 use crate::model::{ModelSpec, TrainingRules};
 
-/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is copied.
+/// Batches that are on the GPU at once: one that is computed, one that is ready, one that is being copied.
 pub(super) const SLOTS: usize = 3;
 
-/// What a rank does, whatever its activations are kept as. Of every batch it is given its own samples alone. With
-/// others, each operation is done by all ranks, in the same order. Its GPU must be the current one of the thread.
+/// One rank, for any type of activations. It receives only its own samples of every batch. With several ranks, all of
+/// them call each operation, in the same order. The rank's GPU must be the current one of the thread.
 pub(super) trait Rank: Debug + Send {
-    /// Begins a step of training. Waits only where several are under way.
+    /// Starts a training step. Waits only if several are in flight.
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()>;
 
     /// Waits for all steps.
     fn finish(&mut self) -> Result<()>;
 
-    /// What steps came to that are known to be done, and were not taken yet.
+    /// Returns the outcomes of finished steps that were not taken yet.
     fn take_outcomes(&mut self) -> Vec<StepOutcome>;
 
-    /// The logits of samples that fit a slot, one a sample and head.
+    /// Returns the logits of samples that fit a slot, one per sample and head.
     fn logits(&mut self, batch: Batch<'_>) -> Result<Vec<f32>>;
 
-    /// Begins an evaluation, once all steps are done.
-    fn begin_judging(&mut self, room: EvaluationRoom) -> Result<()>;
+    /// Starts an evaluation, after all steps are done.
+    fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()>;
 
-    /// Enqueues scoring samples that fit a slot, and judging the scores.
-    fn judge(&mut self, batch: Batch<'_>) -> Result<()>;
+    /// Enqueues scoring samples that fit a slot, and adding the scores to the evaluation.
+    fn evaluate(&mut self, batch: Batch<'_>) -> Result<()>;
 
-    /// What an evaluation has come to; over ranks, only the first one tells AUCs.
-    fn finish_judging(&mut self) -> Result<Judgement>;
+    /// Returns the result of an evaluation; with several ranks, only the first one gets AUCs.
+    fn finish_evaluation(&mut self) -> Result<EvaluationResult>;
 
-    /// Steps that were left out so far, where they can be.
+    /// Returns the number of steps skipped so far, if the precision can skip steps.
     fn skipped_steps(&self) -> Result<Option<u64>>;
 
-    /// The moment at which what was begun will be done.
+    /// Returns the moment at which all started work will be done.
     fn mark(&self) -> Result<Moment>;
 
-    /// Waits for all steps and takes the first slot next.
-    fn begin_anew(&mut self) -> Result<()>;
+    /// Waits for all steps, and continues with the first slot.
+    fn restart(&mut self) -> Result<()>;
 
-    /// Trains so many steps on what lies in the first `slots` slots, each in its turn; returns how long each took, in
-    /// milliseconds.
+    /// Trains `steps` steps on the batches in the first `slots` slots, in turn; returns the milliseconds of each.
     fn time_steps(&mut self, slots: usize, steps: usize) -> Result<Vec<f64>>;
 
-    /// Times the phases of an iteration over the batch that lies in the first slot.
+    /// Times the phases of an iteration over the batch in the first slot.
     fn time_phases(&mut self, spec: &ModelSpec, rules: &TrainingRules) -> Result<PhaseTimes>;
 
-    /// The algorithms that products take.
+    /// Returns the algorithms that products use.
     fn tuning(&self) -> Tuning;
 
-    /// What its GPU's memory is for.
+    /// Returns its GPU's memory budget.
     fn budget(&self) -> Result<Budget>;
 
-    /// The dense parameters, once all steps are done.
+    /// Returns the dense parameters, after all steps are done.
     fn parameters(&self) -> Result<Vec<f32>>;
 
-    /// A checksum of what all ranks have.
+    /// Returns a checksum of the replicated state.
     fn checksum(&self) -> Result<u64>;
 
-    /// Its rows, once all steps are done.
+    /// Returns its rows, after all steps are done.
     fn rows(&self) -> Box<dyn RowsMut + '_>;
 
-    /// The dense parameters that it speaks for among all ranks, being this one of them, with what their optimizer
-    /// keeps; once all steps are done.
+    /// Returns the dense parameters that this rank saves, as rank `rank` of all ranks, with their optimizer state;
+    /// after all steps are done.
     fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>>;
 
-    /// What is kept beside parameters, once all steps are done.
+    /// Returns the device's state besides parameters, after all steps are done.
     fn device_state(&self) -> Result<DeviceState>;
 
-    /// Goes on with what a checkpoint has of both.
+    /// Restores both from a checkpoint.
     fn restore(&mut self, dense: &DenseState, device: Option<&DeviceState>) -> Result<()>;
 }
 
-/// What a rank is made for.
+/// The sizes that a rank is made for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
-    /// Samples of a batch that come to one rank, at most.
+pub(super) struct RankShape<'a> {
+    /// The most samples of a batch for one rank.
     pub(super) samples: usize,
-    /// The same of batches that are scored.
+    /// The same for batches that are scored.
     pub(super) score_samples: usize,
-    /// Of each categorical column: how many ids a bag may hold.
+    /// For each categorical column, how many ids a bag may hold.
     pub(super) hotness: &'a [schema::Hotness],
-    /// Where tables lie, unless their rows take turns.
+    /// The placement of tables; without it they are sharded row-wise.
     pub(super) plan: Option<&'a EmbeddingPlan>,
-    /// Whether book is kept of the rows that are updated.
-    pub(super) keeps_book: bool,
+    /// Whether updated rows are recorded.
+    pub(super) tracks_updates: bool,
 }

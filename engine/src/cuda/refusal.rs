@@ -1,4 +1,4 @@
-//! What of a job cannot be trained on GPUs yet.
+//! Settings of a job that GPUs do not support yet.
 
 use half::{bf16, f16};
 use rankine_cuda::kernels::{Dot, Element, Head, RANKS_MAX};
@@ -7,7 +7,7 @@ use super::network::{Fp8Layers, Places};
 use crate::job::{Conflict, Exchange, Job, Optimizer, Placement, Precision};
 use crate::model::{Interaction, Layer, ModelSpec};
 
-/// Everything about a job that GPUs do not do, each with what they do.
+/// Returns every setting of a job that GPUs do not support, each with what they support.
 pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let mut found = Vec::new();
     let mut refuse = |key: String, message: String| found.push(Conflict::new(key, message));
@@ -15,17 +15,16 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let ranks = job.device.ranks.get() as usize;
     let nodes = job.device.nodes.get() as usize;
     if ranks.div_ceil(nodes) > RANKS_MAX {
-        let why =
-            format!("up to {RANKS_MAX} GPUs of a node train a model, and not {}: {on_cpu}", ranks / nodes);
+        let why = format!("a node trains on up to {RANKS_MAX} GPUs, not on {}: {on_cpu}", ranks / nodes);
         refuse("device.ranks".into(), why);
     }
     if nodes > RANKS_MAX {
-        let why = format!("GPUs of up to {RANKS_MAX} nodes train a model, and not of {nodes}: {on_cpu}");
+        let why = format!("a model trains on GPUs of up to {RANKS_MAX} nodes, not of {nodes}: {on_cpu}");
         refuse("device.nodes".into(), why);
     }
     if nodes > 1 {
         let pooled = format!(
-            "over several nodes GPUs exchange rows so far, and no pooled bags: use \"auto\" or \"rows\", 1 node, or \
+            "GPUs on several nodes exchange rows, but not pooled bags yet: use \"auto\" or \"rows\", 1 node, or \
              {on_cpu}"
         );
         if job.embedding.exchange == Exchange::Pooled {
@@ -39,14 +38,14 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     }
     if ranks > 1 {
         if job.device.tune {
-            let why = "several GPUs do not time algorithms so far, and all must take the same: leave it out, or name \
-                       with device.tuning the tuning.json of a training on one GPU with as large a batch as a rank's";
+            let why = "several GPUs do not time algorithms yet, and all must use the same: remove it, or name with \
+                       device.tuning the tuning.json of a training on one GPU with the batch size of one rank";
             refuse("device.tune".into(), why.into());
         }
         for (key, table) in pooled_beyond(job, spec) {
             let why = format!(
-                "GPUs do not pool bags of table {table}, of which frequent rows are on every rank or whose columns \
-                 share squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
+                "GPUs do not pool bags of table {table}, which has frequent rows on every rank or columns that share \
+                 squares of gradients: use exchange = \"rows\" or \"auto\" for it, or {on_cpu}"
             );
             refuse(key, why);
         }
@@ -54,14 +53,14 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
     let heads = spec.heads.len();
     if heads > Head::<f32>::HEADS_MAX {
         let most = Head::<f32>::HEADS_MAX;
-        refuse("head".into(), format!("GPUs train up to {most} heads, and not {heads}: {on_cpu}"));
+        refuse("head".into(), format!("GPUs train up to {most} heads, not {heads}: {on_cpu}"));
     }
     let sizes = layers_for_fp8(spec);
     if let (Precision::Fp8, Err(sizes)) = (job.device.precision, sizes) {
         refuse(
             "device.precision".into(),
             format!(
-                "fp8 is for layers whose widths, filled up to multiples of 8, are multiples of 16, and {sizes}: set \
+                "fp8 needs layers whose widths, padded to multiples of 8, are multiples of 16, but {sizes}: set \
                  other widths, or use \"bf16\""
             ),
         );
@@ -71,14 +70,16 @@ pub fn refusals(job: &Job, spec: &ModelSpec) -> Vec<Conflict> {
         let vectors = spec.vectors();
         refuse(
             "model.embedding_dim".into(),
-            format!("{vectors} vectors of {dim} elements are more than a GPU interacts so far: {on_cpu}"),
+            format!(
+                "the dot interaction of {vectors} vectors of {dim} elements is too large for a GPU: {on_cpu}"
+            ),
         );
     }
     found
 }
 
-/// The tables that a job has placed hybrid, or column-wise under row-wise Adagrad, and pooled: the key that says so,
-/// and what they are called.
+/// Returns the pooled tables that a job places hybrid, or column-wise with row-wise Adagrad: the key that says so, and
+/// the tables' names.
 fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
     let beyond = |placement: Placement, exchange: Exchange, rule: &Optimizer| {
         let rowwise = matches!(rule, Optimizer::RowwiseAdagrad(_));
@@ -101,7 +102,7 @@ fn pooled_beyond(job: &Job, spec: &ModelSpec) -> Vec<(String, String)> {
     found
 }
 
-/// Whether cross layers and hidden layers can be in fp8; else their widths, in words.
+/// Whether cross layers and hidden layers can be in fp8; otherwise returns their widths, in words.
 fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
     let layers = Fp8Layers::new(spec, &Places::new(spec));
     if layers.fit() {
@@ -112,19 +113,19 @@ fn layers_for_fp8(spec: &ModelSpec) -> Result<(), String> {
         let widths = inputs.into_iter().chain(layers.iter().map(|layer| layer.outputs));
         widths.map(|width| width.to_string()).collect::<Vec<_>>().join("-")
     };
-    let hidden = format!("the top MLP's (model.top_mlp) are {}", widths(&layers.hidden));
+    let hidden = format!("those of the top MLP (model.top_mlp) are {}", widths(&layers.hidden));
     let cross = widths(&layers.cross);
     Err(if cross.is_empty() {
         hidden
     } else {
-        format!("the cross layers' (model.embedding_dim, model.cross_rank) are {cross}, {hidden}")
+        format!("those of the cross layers (model.embedding_dim, model.cross_rank) are {cross}, {hidden}")
     })
 }
 
 fn fits(precision: Precision, spec: &ModelSpec) -> bool {
     fn of<T: Element>(spec: &ModelSpec) -> bool {
         let (count, dim, stride) = Places::new(spec).dot(spec);
-        // Within these no size overflows.
+        // Within these limits no size overflows.
         count <= 512 && dim <= 1 << 16 && Dot::<T>::fits(count as u32, dim as u32, stride as u32)
     }
     match precision {
@@ -142,7 +143,7 @@ mod tests {
     use crate::model::{FeatureSpec, HeadSpec};
 
     #[test]
-    fn fp8_is_for_widths_of_sixteens() {
+    fn fp8_needs_widths_of_sixteens() {
         let spec = |interaction, top_mlp: &[usize], dim| ModelSpec {
             dense_columns: 13,
             bottom_mlp: vec![dim],
@@ -154,19 +155,19 @@ mod tests {
             tables: vec![TableSpec { name: "t".into(), rows: 3, dim, dtype: Dtype::Fp32 }],
         };
         let fits = |interaction, top_mlp, dim| layers_for_fp8(&spec(interaction, top_mlp, dim));
-        // What dot products make of vectors is filled up.
+        // The results of dot products are padded.
         assert_eq!(fits(Interaction::Dot, &[32, 48], 7), Ok(()));
         assert_eq!(fits(Interaction::Dot, &[9], 7), Ok(()));
         assert_eq!(
             fits(Interaction::Dot, &[32, 24, 16], 16),
-            Err("the top MLP's (model.top_mlp) are 32-32-24-16".into())
+            Err("those of the top MLP (model.top_mlp) are 32-32-24-16".into())
         );
         assert_eq!(fits(Interaction::Concat, &[32], 8), Ok(()));
         assert_eq!(fits(Interaction::Concat, &[], 8), Ok(()));
         let crossed = |rank| fits(Interaction::Cross { layers: 1, rank }, &[32], 16);
         assert_eq!([crossed(None), crossed(Some(16)), crossed(Some(9))], [Ok(()), Ok(()), Ok(())]);
-        let both = "the cross layers' (model.embedding_dim, model.cross_rank) are 32-24-32, the top MLP's \
-                    (model.top_mlp) are 32-32";
+        let both = "those of the cross layers (model.embedding_dim, model.cross_rank) are 32-24-32, those of the top \
+                    MLP (model.top_mlp) are 32-32";
         assert_eq!(crossed(Some(20)), Err(both.into()));
     }
 }

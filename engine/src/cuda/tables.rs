@@ -1,4 +1,4 @@
-//! A rank's part of the tables: all of them where a GPU trains alone, and else its rows and the exchange of others.
+//! A rank's part of the tables: all of them on a single GPU, otherwise its rows and the exchange with other ranks.
 
 use std::sync::Arc;
 
@@ -8,63 +8,63 @@ use rankine_embedding::cuda::{DeviceRows, Feature, Hotness, Ids, Layout, LocalTa
 use rankine_reader::schema;
 
 use super::network::Places;
-use super::rank::{SLOTS, Shape};
-use super::together::Member;
+use super::rank::{RankShape, SLOTS};
+use super::together::RankLinks;
 use crate::model::{FeatureSpec, ModelSpec, TrainingRules};
 
-/// The tables as one rank has them.
+/// The tables of one rank.
 #[derive(Debug)]
 pub(super) enum Tables {
-    /// All of them.
+    /// All rows of all tables.
     Local(Box<LocalTables>),
-    /// Those of its rows.
+    /// The rows of this rank.
     Node(Box<NodeTables>),
 }
 
-/// A batch's ids, and which of the routes is theirs where there are several.
+/// A batch's ids, and the slot of its route if there are several.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Routed {
+pub(super) struct RoutedBatch {
     pub(super) ids: Ids,
-    pub(super) place: usize,
-    /// The size of its messages between nodes; 0 with one node.
+    pub(super) slot: usize,
+    /// The size class of its messages between nodes; 0 with one node.
     pub(super) size: usize,
 }
 
-/// What gradients are multiplied by, and whether nothing is to be written.
-pub(super) type Told = (Pointer<f32>, Pointer<u32>);
+/// The verdict on the device: the scale of gradients, and whether the update is skipped.
+pub(super) type VerdictPointers = (Pointer<f32>, Pointer<u32>);
 
 impl Tables {
-    /// The tables of a model as training starts with them, for batches of so many samples of this rank. With other
-    /// ranks this is a collective call.
+    /// Creates the tables of a model as they are at the start of training, for batches of `samples` samples of this
+    /// rank. With several ranks this is a collective call.
     pub(super) fn initialized<T: Element>(
-        (device, member): (&Arc<Device>, Option<&Member>),
+        (device, links): (&Arc<Device>, Option<&RankLinks>),
         lane: &Lane,
         (spec, rules): (&ModelSpec, &TrainingRules),
         (places, seed): (&Places, u64),
-        Shape { samples, hotness, plan, keeps_book, .. }: Shape<'_>,
+        RankShape { samples, hotness, plan, tracks_updates, .. }: RankShape<'_>,
     ) -> Result<Self> {
         let columns: Vec<_> = hotness.iter().copied().map(of_column).collect();
         let features = table_features(spec, places);
         let (all, optimizers): (Vec<_>, Vec<_>) = rules.all_tables(spec).into_iter().unzip();
-        let (ranks, nodes) = member.map_or((1, 1), |member| (member.cluster.ranks(), member.cluster.nodes()));
+        let (ranks, nodes) = links.map_or((1, 1), |links| (links.cluster.ranks(), links.cluster.nodes()));
         let layout = Layout::new(ranks, samples, places.stride, &all, &columns, &features)?;
         let mut layout = layout.with_optimizers(&optimizers).with_nodes(nodes)?;
-        if let (Some(plan), Some(_)) = (plan, member) {
+        if let (Some(plan), Some(_)) = (plan, links) {
             layout = layout.with_plan(plan)?;
         }
-        // First-order terms begin with zeros.
+        // First-order terms start at zero.
         let drawn = spec.tables.len();
-        Ok(match member {
+        Ok(match links {
             None => {
                 let mut tables = LocalTables::initialized(device, layout, lane, seed, drawn)?;
-                keeps_book.then(|| tables.keep_book()).transpose()?;
+                tracks_updates.then(|| tables.keep_book()).transpose()?;
                 Self::Local(tables.into())
             }
-            Some(Member { cluster, rails }) => {
+            Some(RankLinks { cluster, rails }) => {
                 let rails = rails.as_ref().map(|rails| (&rails.routes, &rails.rows));
                 let mut tables =
                     NodeTables::initialized::<T>((cluster, rails), layout, lane, seed, drawn, SLOTS)?;
-                keeps_book.then(|| tables.keep_book()).transpose()?;
+                tracks_updates.then(|| tables.keep_book()).transpose()?;
                 Self::Node(tables.into())
             }
         })
@@ -77,21 +77,21 @@ impl Tables {
         }
     }
 
-    /// Enqueues making a batch's route. Over ranks it meets all of them.
+    /// Enqueues building a batch's route. With several ranks it is collective.
     ///
     /// # Safety
     /// The ids must be those of the layout; see [`Lane::launch`].
-    pub(super) unsafe fn route(&self, lane: &Lane, batch: Routed) -> Result<()> {
+    pub(super) unsafe fn route(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self {
                 Self::Local(tables) => tables.route(lane, batch.ids),
-                Self::Node(tables) => tables.route(lane, batch.ids, batch.place),
+                Self::Node(tables) => tables.route(lane, batch.ids, batch.slot),
             }
         }
     }
 
-    /// Sizes that messages between nodes have: 1 where there is one node.
+    /// Returns the number of size classes of messages between nodes: 1 with one node.
     pub(super) fn sizes(&self) -> usize {
         match self {
             Self::Local(_) => 1,
@@ -99,36 +99,36 @@ impl Tables {
         }
     }
 
-    /// The size of its messages between nodes that a batch needs whose route is made.
-    pub(super) fn size_needed(&self, place: usize) -> usize {
+    /// Returns the size class that the routed batch of a slot needs for its messages between nodes.
+    pub(super) fn size_needed(&self, slot: usize) -> usize {
         match self {
             Self::Local(_) => 0,
-            Self::Node(tables) => tables.size_needed(place),
+            Self::Node(tables) => tables.size_needed(slot),
         }
     }
 
-    /// Enqueues the rest of a route, where its batch needs another size than the first.
+    /// Enqueues the rest of a route, if its batch needs another size class than the first.
     ///
     /// # Safety
     /// As for [`Tables::route`].
-    pub(super) unsafe fn route_rest(&self, lane: &Lane, batch: Routed) -> Result<()> {
+    pub(super) unsafe fn route_rest(&self, lane: &Lane, batch: RoutedBatch) -> Result<()> {
         match self {
             Self::Node(tables) if batch.size > 0 => {
                 // SAFETY: the caller vouches for it.
-                unsafe { tables.route_rest(lane, batch.place, batch.size) }
+                unsafe { tables.route_rest(lane, batch.slot, batch.size) }
             }
             _ => Ok(()),
         }
     }
 
-    /// Enqueues the look-up of the first samples of a batch, which over ranks must be routed.
+    /// Enqueues the look-up of the first samples of a batch, which with several ranks must be routed.
     ///
     /// # Safety
-    /// As for [`Tables::route`]; there must be as many of the layout's stride in `vectors`.
+    /// As for [`Tables::route`]; `vectors` must have the layout's stride for each of the samples.
     pub(super) unsafe fn look_up<T: Element>(
         &self,
         lane: &Lane,
-        batch: Routed,
+        batch: RoutedBatch,
         samples: usize,
         vectors: Pointer<T>,
     ) -> Result<()> {
@@ -137,41 +137,41 @@ impl Tables {
             match self {
                 Self::Local(tables) => tables.look_up(lane, batch.ids, samples, vectors),
                 Self::Node(tables) => {
-                    tables.look_up(lane, batch.ids, (batch.place, batch.size), samples, vectors)
+                    tables.look_up(lane, batch.ids, (batch.slot, batch.size), samples, vectors)
                 }
             }
         }
     }
 
-    /// Enqueues sending the sums of a routed batch's gradients to the rows' owners, and waiting until all ranks have;
-    /// nothing where all rows are here.
+    /// Enqueues sending the sums of a routed batch's gradients to the rows' owners, and waiting until all ranks have
+    /// done so; nothing if all rows are on this rank.
     ///
     /// # Safety
     /// As for [`Tables::update`].
     pub(super) unsafe fn reduce<T: Element>(
         &self,
         lane: &Lane,
-        batch: Routed,
+        batch: RoutedBatch,
         gradients: Pointer<T>,
     ) -> Result<()> {
         if let Self::Node(tables) = self {
             // SAFETY: the caller vouches for it.
-            unsafe { tables.reduce(lane, batch.ids, batch.place, gradients) }?;
+            unsafe { tables.reduce(lane, batch.ids, batch.slot, gradients) }?;
         }
         // SAFETY: as above.
-        unsafe { self.meet(lane) }?;
+        unsafe { self.barrier(lane) }?;
         match self {
             Self::Local(_) => Ok(()),
             // SAFETY: as above.
-            Self::Node(tables) => unsafe { tables.carry_back(lane, batch.place, batch.size) },
+            Self::Node(tables) => unsafe { tables.carry_back(lane, batch.slot, batch.size) },
         }
     }
 
-    /// Enqueues waiting for all ranks, which must come between the look-ups of two batches; nothing where there is one.
+    /// Enqueues a barrier of all ranks, which is needed between the look-ups of two batches; nothing with one rank.
     ///
     /// # Safety
-    /// The lane must be that of all else but routes; see [`Lane::launch`].
-    pub(super) unsafe fn meet(&self, lane: &Lane) -> Result<()> {
+    /// The lane must be the one of all work but routes; see [`Lane::launch`].
+    pub(super) unsafe fn barrier(&self, lane: &Lane) -> Result<()> {
         match self {
             Self::Local(_) => Ok(()),
             // SAFETY: the caller vouches for it.
@@ -179,37 +179,37 @@ impl Tables {
         }
     }
 
-    /// Enqueues the update of the rows here that a routed batch looks up, once its gradients are reduced.
+    /// Enqueues the update of this rank's rows that a routed batch looks up, after its gradients are reduced.
     ///
     /// # Safety
     /// The ids must be those of the routed batch; `gradients` must have the layout's stride for each of its samples,
-    /// and `rates` one for each table; see [`Lane::launch`].
+    /// and `rates` one entry per table; see [`Lane::launch`].
     pub(super) unsafe fn update<T: Element>(
         &self,
         lane: &Lane,
-        batch: Routed,
+        batch: RoutedBatch,
         gradients: Pointer<T>,
         (rates, step): (Pointer<Rate>, Pointer<Step>),
-        told: Told,
+        verdict: VerdictPointers,
     ) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
             match self {
-                Self::Local(tables) => tables.update(lane, batch.ids, gradients, rates, step, told),
-                Self::Node(tables) => tables.update(lane, (batch.place, batch.size), rates, step, told),
+                Self::Local(tables) => tables.update(lane, batch.ids, gradients, rates, step, verdict),
+                Self::Node(tables) => tables.update(lane, (batch.slot, batch.size), rates, step, verdict),
             }
         }
     }
 
-    /// The look-ups of a routed batch, and the distinct rows among them.
-    pub(super) fn counts(&self, lane: &Lane, place: usize) -> Result<[u64; 2]> {
+    /// Returns the look-ups of a routed batch, and the distinct rows among them.
+    pub(super) fn counts(&self, lane: &Lane, slot: usize) -> Result<[u64; 2]> {
         match self {
             Self::Local(tables) => tables.counts(lane),
-            Self::Node(tables) => tables.counts(lane, place),
+            Self::Node(tables) => tables.counts(lane, slot),
         }
     }
 
-    /// The rows that lie here, to be read and changed once the lane has done all that was enqueued on it.
+    /// Returns this rank's rows, to be read and changed after the lane has finished all work enqueued before.
     pub(super) fn rows<'a>(&'a self, lane: &'a Lane) -> DeviceRows<'a> {
         match self {
             Self::Local(tables) => tables.rows(lane),
@@ -217,7 +217,7 @@ impl Tables {
         }
     }
 
-    /// Tells whether a rank waited in vain for another, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         match self {
             Self::Local(_) => Ok(()),
@@ -225,7 +225,7 @@ impl Tables {
         }
     }
 
-    /// Waits for the lane, and tells what went wrong on the GPU.
+    /// Waits for the lane, and returns the error of the GPU, if any.
     pub(super) fn check(&self, lane: &Lane) -> Result<()> {
         match self {
             Self::Local(tables) => tables.check(lane),
@@ -234,8 +234,8 @@ impl Tables {
     }
 }
 
-/// What looks up the tables of a model: of each column its vectors, then of each its first-order terms, where the model
-/// has such.
+/// Returns the features that look up a model's tables: for each column its vectors, then for each column its
+/// first-order terms, if the model has any.
 fn table_features(spec: &ModelSpec, places: &Places) -> Vec<Feature> {
     let columns = || spec.features.iter().enumerate();
     let vector = |((column, feature), &place): ((usize, &FeatureSpec), _)| {

@@ -1,5 +1,5 @@
-//! What the ranks of a model agree on in each step: the weights of a batch's samples, the loss, whether the step is
-//! written, and the dense gradients. All of it is added up in the order of ranks, so that all have the same bits.
+//! The values on which the ranks of a model agree in each step: the weights of a batch's samples, the loss, the
+//! verdict, and the dense gradients. All are summed in the order of ranks, so that all ranks have the same bits.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use rankine_cuda::kernels::Tally;
 use rankine_cuda::{AllReduce, Buffer, Cluster, ClusterSum, Device, Lane, Moment, Pointer, Rail, Shared};
 use rankine_embedding::cuda::Result;
 
-/// How long the host looks again and again whether a moment has passed, and how long it sleeps between two looks then.
+/// How long the host polls a moment continuously, and how long it sleeps between polls after that.
 const ATTENTION: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_micros(50);
 
-/// A rank's membership among those of a model, on one node or several.
+/// A rank's connections to the other ranks of a model, on one node or several.
 #[derive(Debug, Clone)]
-pub(super) struct Member {
+pub(super) struct RankLinks {
     pub(super) cluster: Arc<Cluster>,
-    /// Where there are several nodes.
+    /// With several nodes.
     pub(super) rails: Option<Rails>,
 }
 
-/// A rank's rails, one for each lane on which nodes do something together.
+/// A rank's rails, one for each lane with communication between nodes.
 #[derive(Debug, Clone)]
 pub(super) struct Rails {
     pub(super) routes: Rail,
-    /// Of rows, and of their gradients.
+    /// For rows and their gradients.
     pub(super) rows: Rail,
-    /// Of sums of dense gradients.
+    /// For sums of dense gradients.
     pub(super) sums: Rail,
 }
 
-impl Member {
+impl RankLinks {
     /// A collective call.
     pub(super) fn join(cluster: &Arc<Cluster>) -> Result<Self> {
         let [routes, rows, sums] = ["routes", "rows", "dense gradients"].map(|what| cluster.join_rail(what));
@@ -48,8 +48,8 @@ impl Member {
         self.rails.iter().flat_map(|Rails { routes, rows, sums }| [routes, rows, sums]).collect()
     }
 
-    /// Takes each of some sums once: what NCCL does first of a kind allocates, and so must not wait for ranks that
-    /// allocate.
+    /// Runs each of some sums once: NCCL allocates memory for the first operation of a kind, so this must not wait for
+    /// ranks that allocate.
     fn warm_up(&self, sums: &[&ClusterSum]) -> Result<()> {
         if self.rails.is_none() {
             return Ok(());
@@ -57,7 +57,7 @@ impl Member {
         self.cluster.gather(0_u8)?;
         let lane = Lane::new(self.cluster.device())?;
         for sum in sums {
-            // SAFETY: the sums live, and all ranks' lanes are waited for.
+            // SAFETY: the sums live, and the lanes of all ranks are waited for.
             unsafe { sum.enqueue(&lane) }?;
         }
         let done = Moment::new(self.cluster.device())?;
@@ -68,37 +68,37 @@ impl Member {
     }
 }
 
-/// A rank among those of a model.
+/// The values that one rank sums with the others outside of the gradients.
 #[derive(Debug)]
-pub(super) struct Together {
-    member: Member,
-    /// Of each head: what the samples of a batch weigh that have its label.
+pub(super) struct RankGroup {
+    links: RankLinks,
+    /// For each head: the sum of the weights of a batch's samples with its label.
     weights: ClusterSum,
 }
 
-impl Together {
+impl RankGroup {
     /// A collective call.
-    pub(super) fn new(member: Member, heads: usize) -> Result<Self> {
-        let rail = member.rails.as_ref().map(|rails| &rails.routes);
-        let weights = ClusterSum::new(&member.cluster, rail, 0, heads)?;
+    pub(super) fn new(links: RankLinks, heads: usize) -> Result<Self> {
+        let rail = links.rails.as_ref().map(|rails| &rails.routes);
+        let weights = ClusterSum::new(&links.cluster, rail, 0, heads)?;
         let weights = weights.named("the sum of the weights of samples");
-        member.warm_up(&[&weights])?;
-        Ok(Self { member, weights })
+        links.warm_up(&[&weights])?;
+        Ok(Self { links, weights })
     }
 
-    pub(super) fn member(&self) -> &Member {
-        &self.member
+    pub(super) fn links(&self) -> &RankLinks {
+        &self.links
     }
 
     pub(super) fn cluster(&self) -> &Cluster {
-        &self.member.cluster
+        &self.links.cluster
     }
 
-    /// Enqueues adding up, over all ranks, what the samples of a batch weigh here, of each head.
+    /// Enqueues all-reducing the weights of a batch's samples, for each head.
     ///
     /// # Safety
-    /// There must be a weight a head in both places; all ranks must enqueue their calls in the same order, and this
-    /// value live until the lane has done it; see [`Lane::launch`].
+    /// Both addresses must have one weight per head; all ranks must enqueue their calls in the same order, and this
+    /// value must live until the lane has done it; see [`Lane::launch`].
     pub(super) unsafe fn add_weights(
         &self,
         lane: &Lane,
@@ -106,7 +106,7 @@ impl Together {
         of_all: Pointer<f64>,
     ) -> Result<()> {
         let numbers = self.weights.numbers();
-        // SAFETY: there is a number a head; the caller vouches for the rest.
+        // SAFETY: there is one number per head; the caller vouches for the rest.
         unsafe {
             lane.copy(own, numbers.pointer(), numbers.len())?;
             self.weights.enqueue(lane)?;
@@ -115,15 +115,15 @@ impl Together {
         Ok(())
     }
 
-    /// Tells whether a rank waited in vain for another, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         Ok(self.weights.check_now()?)
     }
 
-    /// Waits until a moment has passed behind what ranks do together, or until one of them has waited in vain, as
-    /// `check` tells. Then the GPU waits for nobody any more: there is nothing to wait for behind that.
+    /// Waits until a moment has passed that follows collective work, or until `check` reports that a rank timed out.
+    /// Then the GPU stops waiting for other ranks, so that this rank's work comes to an end.
     pub(super) fn wait_for(&self, moment: &Moment, check: impl Fn() -> Result<()>) -> Result<()> {
-        let (begun, rails) = (Instant::now(), self.member.rails());
+        let (begun, rails) = (Instant::now(), self.links.rails());
         let giving_up = self.cluster().peers().giving_up();
         loop {
             let has_passed = moment.has_passed()?;
@@ -136,7 +136,7 @@ impl Together {
                 _ if has_passed => return Ok(()),
                 waited if waited < ATTENTION => thread::yield_now(),
                 _ => {
-                    // Where a rank is lost no collective of its rail has an end.
+                    // If a rank is lost, no collective of its rail ends.
                     let checked = Rail::check(&rails, begun, giving_up.is_given_up());
                     checked.inspect_err(|_| giving_up.give_up())?;
                     thread::sleep(NAP);
@@ -146,31 +146,33 @@ impl Together {
     }
 }
 
-/// The gradients by all dense parameters.
+/// The gradients with respect to all dense parameters.
 #[derive(Debug)]
 pub(super) enum Gradients {
-    /// Of the only rank.
-    Alone(Buffer<f32>),
-    /// Of this rank's samples, and then of those of all ranks.
-    Together { values: Arc<Shared<f32>>, sums: Box<Sums> },
+    /// Those of the only rank.
+    Local(Buffer<f32>),
+    /// First those of this rank's samples, then those of all ranks.
+    AllReduced { values: Arc<Shared<f32>>, sums: Box<GradientSums> },
 }
 
-/// What adds up the gradients of all ranks: each part as soon as it is there on the way back.
+/// The all-reduces of dense gradients: each part starts as soon as the backward pass has computed it.
 #[derive(Debug)]
-pub(super) struct Sums {
+pub(super) struct GradientSums {
     pub(super) top: ClusterSum,
-    /// Where the interaction has parameters.
+    /// If the interaction has parameters.
     pub(super) interaction: Option<ClusterSum>,
-    /// With what [`Tally`] says of each rank, and more numbers behind it, unless these are apart.
+    /// With the values of [`Tally`] of each rank, followed by more numbers, unless those are separate.
     pub(super) bottom: ClusterSum,
-    /// Those, where slices stay with their ranks over nodes: then numbers that all know take a way of their own.
+    /// Those numbers, if slices stay with their ranks across nodes: numbers that all ranks need are then summed
+    /// separately.
     tallies: Option<ClusterSum>,
-    /// Whether a rank gets the sums of its slices alone: it updates the parameters in their places for all of its node.
+    /// Whether a rank receives only the sums of its slices, updates these parameters in place, and does so for its
+    /// whole node.
     sharded: bool,
 }
 
-impl Sums {
-    /// What adds up the parts within a node, in the order of the parameters.
+impl GradientSums {
+    /// Returns the all-reduces of the parts within a node, in the order of the parameters.
     pub(super) fn parts(&self) -> impl Iterator<Item = &AllReduce> {
         let parts = [Some(&self.bottom), self.interaction.as_ref(), Some(&self.top)];
         parts.into_iter().flatten().map(ClusterSum::of_node)
@@ -180,12 +182,12 @@ impl Sums {
         self.sharded
     }
 
-    /// What [`Tally`] says of each rank, and more numbers behind it.
+    /// Returns the values of [`Tally`] of each rank, followed by more numbers.
     pub(super) fn numbers(&self) -> &Buffer<f64> {
         self.tallies.as_ref().unwrap_or(&self.bottom).numbers()
     }
 
-    /// Enqueues adding up a part.
+    /// Enqueues the all-reduce of a part.
     ///
     /// # Safety
     /// As for [`AllReduce::enqueue`]; sharded, [`AllReduce::spread_of`] must follow.
@@ -195,10 +197,10 @@ impl Sums {
         Ok(())
     }
 
-    /// Enqueues adding up the bottom MLP's part, and all numbers.
+    /// Enqueues the all-reduce of the bottom MLP's part, and of all numbers.
     ///
     /// # Safety
-    /// As for [`Sums::enqueue`].
+    /// As for [`GradientSums::enqueue`].
     pub(super) unsafe fn enqueue_bottom(&self, lane: &Lane) -> Result<()> {
         // SAFETY: the caller vouches for it.
         unsafe {
@@ -214,51 +216,52 @@ impl Sums {
 }
 
 impl Gradients {
-    /// Zeros, of the bottom MLP up to the first place, of the interaction up to the second, and of the top MLP up to
-    /// the third; so many numbers are added up with them. With other ranks this is a collective call.
+    /// Creates gradients of zero: those of the bottom MLP end at the first offset, of the interaction at the second,
+    /// and of the top MLP at the third; `numbers` numbers are all-reduced with them. With several ranks this is a
+    /// collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        member: Option<&Member>,
+        links: Option<&RankLinks>,
         [bottom, interaction, len]: [usize; 3],
         numbers: usize,
         sharded: bool,
     ) -> Result<Self> {
-        let Some(member) = member else { return Ok(Self::Alone(Buffer::filled(device, len, 0)?)) };
-        // Sums are taken by vectors of four.
-        let (cluster, rail) = (&member.cluster, member.rails.as_ref().map(|rails| &rails.sums));
+        let Some(links) = links else { return Ok(Self::Local(Buffer::filled(device, len, 0)?)) };
+        // GradientSums read vectors of four elements.
+        let (cluster, rail) = (&links.cluster, links.rails.as_ref().map(|rails| &rails.sums));
         let values = Arc::new(cluster.peers().share(len.next_multiple_of(4), 0)?);
         let sum = |part, numbers| match sharded {
             true => ClusterSum::by_slices(cluster, rail, &values, part, numbers),
             false => ClusterSum::of_part(cluster, rail, &values, part, numbers),
         };
-        let apart = sharded && rail.is_some();
-        let sums = Box::new(Sums {
+        let separate = sharded && rail.is_some();
+        let sums = Box::new(GradientSums {
             top: sum(interaction..len, 0)?.named("the sum of the top MLP's gradients"),
             interaction: (interaction > bottom)
                 .then(|| sum(bottom..interaction, 0))
                 .transpose()?
                 .map(|sum| sum.named("the sum of the interaction's gradients")),
-            bottom: sum(0..bottom, if apart { 0 } else { numbers })?
+            bottom: sum(0..bottom, if separate { 0 } else { numbers })?
                 .named("the sum of the bottom MLP's gradients"),
-            tallies: apart
+            tallies: separate
                 .then(|| ClusterSum::new(cluster, rail, 0, numbers))
                 .transpose()?
-                .map(|sum| sum.named("the sum of what ranks have come to")),
+                .map(|sum| sum.named("the sum of the ranks' findings")),
             sharded,
         });
-        member.warm_up(&sums.all().collect::<Vec<_>>())?;
-        Ok(Self::Together { values, sums })
+        links.warm_up(&sums.all().collect::<Vec<_>>())?;
+        Ok(Self::AllReduced { values, sums })
     }
 
-    /// What adds them up, where there are several ranks.
-    pub(super) fn sums(&self) -> Option<&Sums> {
+    /// Returns their all-reduces, if there are several ranks.
+    pub(super) fn sums(&self) -> Option<&GradientSums> {
         match self {
-            Self::Alone(_) => None,
-            Self::Together { sums, .. } => Some(sums),
+            Self::Local(_) => None,
+            Self::AllReduced { sums, .. } => Some(sums),
         }
     }
 
-    /// Tells whether a rank waited in vain for another, as far as is known now.
+    /// Returns an error if a rank has timed out waiting for another, as far as known now.
     pub(super) fn check_now(&self) -> Result<()> {
         if let Some(sums) = self.sums() {
             sums.all().try_for_each(ClusterSum::check_now)?;
@@ -272,8 +275,8 @@ impl Deref for Gradients {
 
     fn deref(&self) -> &Buffer<f32> {
         match self {
-            Self::Alone(buffer) => buffer,
-            Self::Together { values, .. } => values,
+            Self::Local(buffer) => buffer,
+            Self::AllReduced { values, .. } => values,
         }
     }
 }

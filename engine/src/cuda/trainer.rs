@@ -1,4 +1,4 @@
-//! A rank with what its GPU has, and the work that it enqueues there.
+//! A rank with the memory of its GPU, and the work that it enqueues there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,113 +12,109 @@ use xxhash_rust::xxh3::Xxh3Default;
 
 use super::batch::Batch;
 use super::error::{Error, Result};
-use super::evaluation::{CudaEvaluation, EvaluationRoom, Judgement, Scored};
+use super::evaluation::{CudaEvaluation, EvaluationResult, EvaluationSizes, ScoredBatch};
 use super::feed::FedPart;
 use super::input::{Input, InputLayout, InputSlot};
 use super::iteration::{Iteration, Lanes, Phase};
 use super::network::{Forward, Network, Places, Products};
-use super::rank::{Rank, SLOTS, Shape};
-use super::tables::{Routed, Tables};
-use super::together::{Member, Together};
+use super::rank::{Rank, RankShape, SLOTS};
+use super::tables::{RoutedBatch, Tables};
+use super::together::{RankGroup, RankLinks};
 use super::unpack::Unpacker;
 use super::work::{PhaseTimes, Sizes, Work, ceilings, fp8_ceiling, time};
 use crate::checkpoint::{DenseState, DeviceState};
 use crate::cpu::initial_parameters;
-use crate::guard::{FoundOn, LeftOut, NonFinite, StepOutcome};
+use crate::guard::{FoundOn, NonFinite, SkipReason, StepOutcome};
 use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::{Overlap, Overlaps};
 
-/// A rank with all that its steps need.
+/// A rank with everything that its steps need.
 #[derive(Debug)]
 pub(super) struct Trainer<T> {
-    /// Dropped first: graphs hold what NCCL's communicators do.
+    /// Dropped first: graphs reference NCCL's communicators.
     slots: Vec<TrainSlot>,
     compute: Compute,
     network: Network<T>,
     tables: Tables,
-    /// With others.
-    together: Option<Together>,
+    /// With several ranks.
+    group: Option<RankGroup>,
     main: Lane,
     copies: Lane,
-    /// What routes are made on, beside the iteration before. Alone, they are part of the iteration.
+    /// The lane on which routes are built during the iteration before. With one rank, the route is part of the
+    /// iteration.
     routes: Lane,
     overlaps: Overlaps,
     /// Samples that are scored at a time.
     score_samples: usize,
-    /// One a slot.
+    /// One per slot.
     outcomes: Pinned<Outcome>,
-    /// One a slot: not 0 where the batch there has values that its schema does not admit.
+    /// One per slot: not 0 if the slot's batch has values that its schema does not admit.
     faults: Pinned<u32>,
-    /// From the first batch on that is unpacked on the GPU.
+    /// Created by the first batch that is unpacked on the GPU.
     unpacker: Option<Unpacker>,
-    /// From the first evaluation on.
+    /// Created by the first evaluation.
     evaluation: Option<CudaEvaluation>,
-    /// Of what is judged.
+    /// The model's spec.
     spec: ModelSpec,
     /// The slot of the next step.
-    place: usize,
-    /// The steps that were begun and are not known to be done.
-    under_way: VecDeque<UnderWay>,
+    slot: usize,
+    /// The steps that were started and are not known to be done.
+    in_flight: VecDeque<StepInFlight>,
     finished: Vec<StepOutcome>,
 }
 
-/// A batch's place, and the iteration over what lies there.
+/// A slot for a batch, and the graphs of the iteration over it.
 #[derive(Debug)]
 struct TrainSlot {
     input: InputSlot,
-    /// Over ranks: makes the route, which both others need.
+    /// With several ranks: builds the route, which all other graphs need.
     route: Option<Graph>,
-    /// What is captured with each size of messages between nodes; with one node there is one.
-    sized: Vec<OfSize>,
+    /// The graphs captured for each size class of messages between nodes; with one node there is one.
+    sized: Vec<SizedGraphs>,
     routed: Moment,
     done: Moment,
 }
 
-/// What is done with a slot's batch once its route is made.
+/// The graphs of a slot's batch after its route is built, for one size class.
 #[derive(Debug)]
-struct OfSize {
-    /// The rest of the route, where the size is not the first one.
+struct SizedGraphs {
+    /// The rest of the route, unless the size class is the first one.
     rest: Option<Graph>,
     iteration: Graph,
-    /// Scores the samples that lie there.
+    /// Scores the slot's samples.
     pass: Graph,
 }
 
 /// A step that is not known to be done.
 #[derive(Debug)]
-struct UnderWay {
+struct StepInFlight {
     /// Its slot.
-    place: usize,
-    /// Whether it is one of training, which has a loss.
+    slot: usize,
+    /// Whether it is a training step, which has a loss.
     trains: bool,
-    /// Its batch, whose blocks the GPU may not have read yet.
+    /// Its batch, if the GPU unpacks it: the GPU may not have read all of its blocks yet.
     fed: Option<Arc<FedPart>>,
 }
 
 impl<T: Element> Trainer<T> {
-    /// A rank as training starts with it; with others, all make theirs at once.
+    /// Creates a rank as it is at the start of training; with several ranks this is a collective call.
     pub(super) fn new(
         (device, cluster): (&Arc<Device>, Option<Arc<Cluster>>),
         (products, overlaps): (Products, Overlaps),
         (spec, rules): (&ModelSpec, &TrainingRules),
         seed: u64,
-        shape: Shape<'_>,
+        shape: RankShape<'_>,
     ) -> Result<Self> {
-        let Shape { samples, score_samples, .. } = shape;
+        let RankShape { samples, score_samples, .. } = shape;
         let main = Lane::of_high_priority(device)?;
         let places = Places::new(spec);
-        let member = cluster.map(|cluster| Member::join(&cluster)).transpose()?;
-        let tables = Tables::initialized::<T>(
-            (device, member.as_ref()),
-            &main,
-            (spec, rules),
-            (&places, seed),
-            shape,
-        )?;
+        let links = cluster.map(|cluster| RankLinks::join(&cluster)).transpose()?;
+        let tables =
+            Tables::initialized::<T>((device, links.as_ref()), &main, (spec, rules), (&places, seed), shape)?;
         let (compute, parameters) = (products.compute, initial_parameters(spec, seed));
         let network =
-            Network::new((device, member.as_ref()), products, (spec, rules), &places, samples, &parameters)?;
-        let together = member.map(|member| Together::new(member, spec.heads.len())).transpose()?;
+            Network::new((device, links.as_ref()), products, (spec, rules), &places, samples, &parameters)?;
+        let group = links.map(|links| RankGroup::new(links, spec.heads.len())).transpose()?;
         let layout = InputLayout::new(spec, tables.layout());
         let mut inputs = Vec::new();
         for _ in 0..SLOTS {
@@ -129,7 +125,7 @@ impl<T: Element> Trainer<T> {
             compute,
             network,
             tables,
-            together,
+            group,
             main,
             copies: Lane::new(device)?,
             routes: Lane::new(device)?,
@@ -141,77 +137,77 @@ impl<T: Element> Trainer<T> {
             unpacker: None,
             evaluation: None,
             spec: spec.clone(),
-            place: 0,
-            under_way: VecDeque::new(),
+            slot: 0,
+            in_flight: VecDeque::new(),
             finished: Vec::new(),
         };
         trainer.slots = trainer.capture(inputs)?;
         Ok(trainer)
     }
 
-    /// Captures what is done with each slot.
+    /// Captures the graphs of each slot.
     fn capture(&self, inputs: Vec<InputSlot>) -> Result<Vec<TrainSlot>> {
-        let Self { network, tables, together, main, routes, .. } = self;
+        let Self { network, tables, group, main, routes, .. } = self;
         let device = main.device();
         let layout = tables.layout();
         let (forward, backward) = (network.plan_forward(layout.samples(), true)?, network.plan_backward()?);
         let scoring = network.plan_forward(self.score_samples, false)?;
         let lanes = Lanes::new(main, self.shares_gpu()?, self.overlaps)?;
         let outcomes = self.outcomes.device_pointer()?;
-        let iteration_of = |place: usize, size: usize, input: &InputSlot| Iteration {
+        let iteration_of = |slot: usize, size: usize, input: &InputSlot| Iteration {
             network,
             tables,
-            together: together.as_ref(),
+            group: group.as_ref(),
             forward: &forward,
             backward: &backward,
             input: input.input(),
-            place,
+            slot,
             size,
             outcomes,
         };
-        let pass_of = |tables: Option<&Tables>, place: usize, size: usize, input: &InputSlot| {
-            let batch = Routed { ids: input.input().ids, place, size };
+        let pass_of = |tables: Option<&Tables>, slot: usize, size: usize, input: &InputSlot| {
+            let batch = RoutedBatch { ids: input.input().ids, slot, size };
             enqueue_pass(network, tables, main, (input.input(), batch), &scoring)
         };
-        // Once without a graph, so that libraries load what they need. Nothing is written meanwhile.
+        // Once without a graph, so that libraries load what they need. Nothing is updated meanwhile.
         network.hold(main, true)?;
         let first = iteration_of(0, 0, &inputs[0]);
         // SAFETY: all of it lives as long as the trainer, and is of the same model and batch size.
         unsafe {
-            if together.is_some() {
-                // cuBLASLt loads a kernel when it is first launched. The driver then holds the context's lock until the
-                // GPU is idle, which it never is while a rank waits on it for another rank of the same GPU, whose
-                // launches wait for that lock. So every rank first runs all layers, those of both batch sizes, without
-                // the barriers between ranks.
-                for phase in Phase::ALL.into_iter().filter(|phase| phase.is_of_layers()) {
+            if group.is_some() {
+                // cuBLASLt loads a kernel when it is first launched. The driver then holds the context's lock until
+                // the GPU is idle, which never happens while a rank on the GPU waits for another rank of the same GPU,
+                // whose launches wait for that lock. So every rank first runs all layers, those of both batch sizes,
+                // without the barriers between ranks.
+                for phase in Phase::ALL.into_iter().filter(|phase| phase.is_local()) {
                     first.enqueue(phase, main)?;
                 }
                 pass_of(None, 0, 0, &inputs[0])?;
                 main.synchronize()?;
-                self.meet()?;
+                self.barrier()?;
                 first.route(main)?;
             }
             first.enqueue_all(&lanes)?;
         }
         pass_of(Some(tables), 0, 0, &inputs[0])?;
         network.hold(main, false)?;
-        self.meet()?;
+        self.barrier()?;
         let mut slots = Vec::new();
-        for (place, input) in inputs.into_iter().enumerate() {
+        for (slot, input) in inputs.into_iter().enumerate() {
             // SAFETY: as above.
-            let route = || unsafe { iteration_of(place, 0, &input).route(routes) };
-            let route = together.as_ref().map(|_| Graph::capture(routes, route)).transpose()?;
+            let route = || unsafe { iteration_of(slot, 0, &input).route(routes) };
+            let route = group.as_ref().map(|_| Graph::capture(routes, route)).transpose()?;
             let sized = (0..tables.sizes()).map(|size| {
-                let iteration = iteration_of(place, size, &input);
-                let batch = Routed { ids: input.input().ids, place, size };
+                let iteration = iteration_of(slot, size, &input);
+                let batch = RoutedBatch { ids: input.input().ids, slot, size };
                 // SAFETY: as above.
                 let rest = || unsafe { tables.route_rest(routes, batch) };
                 // SAFETY: as above.
                 let all = || unsafe { iteration.enqueue_all(&lanes) };
-                Ok::<_, Error>(OfSize {
+                Ok::<_, Error>(SizedGraphs {
                     rest: (size > 0).then(|| Graph::capture(routes, rest)).transpose()?,
                     iteration: Graph::capture(main, all)?,
-                    pass: Graph::capture(main, || pass_of(Some(tables), place, size, &input))?,
+                    pass: Graph::capture(main, || pass_of(Some(tables), slot, size, &input))?,
                 })
             });
             slots.push(TrainSlot {
@@ -224,62 +220,63 @@ impl<T: Element> Trainer<T> {
         }
         main.synchronize()?;
         routes.synchronize()?;
-        self.meet()?;
+        self.barrier()?;
         Ok(slots)
     }
 
     /// Whether any GPU has several ranks.
     fn shares_gpu(&self) -> Result<bool> {
-        let Some(together) = &self.together else { return Ok(false) };
+        let Some(group) = &self.group else { return Ok(false) };
         // Processes may number the same GPUs differently.
-        let of_ranks = together.cluster().gather(self.main.device().uuid()?)?;
+        let of_ranks = group.cluster().gather(self.main.device().uuid()?)?;
         Ok((1..of_ranks.len()).any(|rank| of_ranks[..rank].contains(&of_ranks[rank])))
     }
 
     /// Waits, on the host, for all ranks.
-    fn meet(&self) -> Result<()> {
-        if let Some(together) = &self.together {
-            together.cluster().gather(0_u8)?;
+    fn barrier(&self) -> Result<()> {
+        if let Some(group) = &self.group {
+            group.cluster().gather(0_u8)?;
         }
         Ok(())
     }
 
-    /// Sends a batch to the next slot, which becomes one under way, once there is one; over ranks its route is made.
+    /// Sends a batch to the next slot once that is free, and counts it as in flight; with several ranks, its route is
+    /// built.
     fn send(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<usize> {
-        if self.under_way.len() == SLOTS {
+        if self.in_flight.len() == SLOTS {
             self.finish_first()?;
         }
-        let (place, trains) = (self.place, step.number > 0);
-        let TrainSlot { input, .. } = &mut self.slots[place];
-        let told = (Step { loss_place: place as u32, ..step }, rates);
+        let (slot, trains) = (self.slot, step.number > 0);
+        let TrainSlot { input, .. } = &mut self.slots[slot];
+        let parameters = (Step { loss_place: slot as u32, ..step }, rates);
         let copies = if self.overlaps.has(Overlap::Input) { &self.copies } else { &self.main };
-        let routes_beside = self.together.is_some() && self.overlaps.has(Overlap::Routes);
-        let lanes = (copies, if routes_beside { &self.routes } else { &self.main });
+        let overlaps_routes = self.group.is_some() && self.overlaps.has(Overlap::Routes);
+        let lanes = (copies, if overlaps_routes { &self.routes } else { &self.main });
         let fed = match batch {
             Batch::Unpacked(batch, samples) => {
-                input.send(lanes, &batch, samples, told)?;
+                input.send(lanes, &batch, samples, parameters)?;
                 None
             }
             Batch::Packed(batch) => {
-                self.faults.elements_mut()[place] = 0;
+                self.faults.elements_mut()[slot] = 0;
                 let faults = self.faults.device_pointer()?;
                 let unpacker = match &mut self.unpacker {
                     Some(unpacker) => unpacker,
                     none => none.insert(input.unpacker(self.main.device(), batch.schema())?),
                 };
-                input.unpack(lanes, &batch, (unpacker, faults), told)?;
+                input.unpack(lanes, &batch, (unpacker, faults), parameters)?;
                 Some(batch)
             }
         };
-        self.route(place)?;
-        self.place = (place + 1) % SLOTS;
-        self.under_way.push_back(UnderWay { place, trains, fed });
-        Ok(place)
+        self.route(slot)?;
+        self.slot = (slot + 1) % SLOTS;
+        self.in_flight.push_back(StepInFlight { slot, trains, fed });
+        Ok(slot)
     }
 
-    /// Over ranks: enqueues making the route of a slot, and lets what comes on the main lane wait for it.
-    fn route(&mut self, place: usize) -> Result<()> {
-        let TrainSlot { route, routed, .. } = &mut self.slots[place];
+    /// With several ranks: enqueues building the route of a slot, and makes the main lane wait for it.
+    fn route(&mut self, slot: usize) -> Result<()> {
+        let TrainSlot { route, routed, .. } = &mut self.slots[slot];
         let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
         if let Some(route) = route {
             // SAFETY: the buffers that the graph was captured with are this value's.
@@ -290,16 +287,16 @@ impl<T: Element> Trainer<T> {
         Ok(())
     }
 
-    /// The size of messages between nodes for the batch of a slot whose route was enqueued last; the rest of the route
-    /// is enqueued, too. Waits for the first part of it, where there are several sizes: an iteration before is under
-    /// way.
-    fn size(&mut self, place: usize) -> Result<usize> {
+    /// Returns the size class of messages between nodes for a slot's batch, whose route was enqueued last, and
+    /// enqueues the rest of the route. If there are several size classes it waits for the first part of the route;
+    /// meanwhile the iteration before is running.
+    fn size(&mut self, slot: usize) -> Result<usize> {
         if self.tables.sizes() == 1 {
             return Ok(0);
         }
-        self.wait_for(&self.slots[place].routed)?;
-        let size = self.tables.size_needed(place);
-        let TrainSlot { sized, routed, .. } = &mut self.slots[place];
+        self.wait_for(&self.slots[slot].routed)?;
+        let size = self.tables.size_needed(slot);
+        let TrainSlot { sized, routed, .. } = &mut self.slots[slot];
         if let Some(rest) = &mut sized[size].rest {
             let lane = if self.overlaps.has(Overlap::Routes) { &self.routes } else { &self.main };
             // SAFETY: the buffers that the graph was captured with are this value's.
@@ -310,12 +307,12 @@ impl<T: Element> Trainer<T> {
         Ok(size)
     }
 
-    /// Waits until a moment has passed; over ranks no longer than they wait for each other.
+    /// Waits until a moment has passed; with several ranks at most as long as ranks wait for each other.
     fn wait_for(&self, moment: &Moment) -> Result<()> {
-        match &self.together {
+        match &self.group {
             None => moment.synchronize()?,
-            Some(together) => together.wait_for(moment, || {
-                together.check_now()?;
+            Some(group) => group.wait_for(moment, || {
+                group.check_now()?;
                 self.network.check_now()?;
                 self.tables.check_now()
             })?,
@@ -323,30 +320,34 @@ impl<T: Element> Trainer<T> {
         Ok(())
     }
 
-    /// Waits for the first of the steps under way.
+    /// Waits for the oldest step in flight.
     fn finish_first(&mut self) -> Result<()> {
-        let Some(UnderWay { place, trains, fed }) = self.under_way.pop_front() else { return Ok(()) };
-        self.wait_for(&self.slots[place].done)?;
+        let Some(StepInFlight { slot, trains, fed }) = self.in_flight.pop_front() else { return Ok(()) };
+        self.wait_for(&self.slots[slot].done)?;
         if let Some(batch) = fed
-            && self.faults.elements()[place] != 0
+            && self.faults.elements()[slot] != 0
         {
-            return Err(batch.what_is_wrong().into());
+            return Err(batch.diagnose().into());
         }
         if trains {
-            self.finished.push(outcome(self.outcomes.elements()[place]));
+            self.finished.push(outcome(self.outcomes.elements()[slot]));
         }
         Ok(())
     }
 
-    /// Scores samples that fit a slot, and lets them be judged.
-    fn score(&mut self, batch: Batch<'_>, judge: bool) -> Result<()> {
-        assert!(batch.len() <= self.score_samples, "as many as are scored at a time");
+    /// Scores samples that fit a slot, and adds the scores to the evaluation if `evaluate` is set.
+    fn score(&mut self, batch: Batch<'_>, evaluate: bool) -> Result<()> {
+        assert!(
+            batch.len() <= self.score_samples,
+            "at most {} samples are scored at a time",
+            self.score_samples
+        );
         let rates = vec![Rate::default(); self.tables.layout().tables().len()];
-        let place = self.send(batch, Step::default(), &rates)?;
-        let size = self.size(place)?;
-        let TrainSlot { input, sized, done, .. } = &mut self.slots[place];
+        let slot = self.send(batch, Step::default(), &rates)?;
+        let size = self.size(slot)?;
+        let TrainSlot { input, sized, done, .. } = &mut self.slots[slot];
         let Input { labels, weights, ids, .. } = input.input();
-        let scored = Scored {
+        let scored = ScoredBatch {
             logits: self.network.logits_pointer(),
             labels,
             labels_stride: self.tables.layout().samples(),
@@ -357,7 +358,7 @@ impl<T: Element> Trainer<T> {
         // for as many samples as a slot has.
         unsafe {
             sized[size].pass.replay(&self.main)?;
-            if let (true, Some(evaluation)) = (judge, &self.evaluation) {
+            if let (true, Some(evaluation)) = (evaluate, &self.evaluation) {
                 evaluation.add(&self.main, scored)?;
             }
         }
@@ -367,16 +368,16 @@ impl<T: Element> Trainer<T> {
 
 impl<T: Element> Rank for Trainer<T> {
     fn step(&mut self, batch: Batch<'_>, step: Step, rates: &[Rate]) -> Result<()> {
-        let place = self.send(batch, step, rates)?;
-        let size = self.size(place)?;
-        let TrainSlot { sized, done, .. } = &mut self.slots[place];
+        let slot = self.send(batch, step, rates)?;
+        let size = self.size(slot)?;
+        let TrainSlot { sized, done, .. } = &mut self.slots[slot];
         // SAFETY: the buffers that the graph was captured with are this value's.
         unsafe { sized[size].iteration.replay(&self.main) }?;
         Ok(self.main.record(done)?)
     }
 
     fn finish(&mut self) -> Result<()> {
-        while !self.under_way.is_empty() {
+        while !self.in_flight.is_empty() {
             self.finish_first()?;
         }
         Ok(self.tables.check(&self.main)?)
@@ -392,26 +393,26 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(self.network.logits(&self.main, count)?)
     }
 
-    fn begin_judging(&mut self, room: EvaluationRoom) -> Result<()> {
+    fn begin_evaluation(&mut self, sizes: EvaluationSizes) -> Result<()> {
         self.finish()?;
-        if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.room() != room) {
-            // What there was is given back first.
+        if self.evaluation.as_ref().is_none_or(|evaluation| evaluation.sizes() != sizes) {
+            // The old buffers are freed first.
             self.evaluation = None;
-            let member = self.together.as_ref().map(Together::member);
+            let links = self.group.as_ref().map(RankGroup::links);
             let (device, heads) = (self.main.device(), &self.spec.heads);
-            self.evaluation = Some(CudaEvaluation::of_rank((device, member), heads, room)?);
+            self.evaluation = Some(CudaEvaluation::of_rank((device, links), heads, sizes)?);
         }
         self.evaluation.iter().try_for_each(|evaluation| Ok(evaluation.begin(&self.main)?))
     }
 
-    fn judge(&mut self, batch: Batch<'_>) -> Result<()> {
+    fn evaluate(&mut self, batch: Batch<'_>) -> Result<()> {
         self.score(batch, true)
     }
 
-    fn finish_judging(&mut self) -> Result<Judgement> {
+    fn finish_evaluation(&mut self) -> Result<EvaluationResult> {
         self.finish()?;
         let evaluation = self.evaluation.as_ref().expect("an evaluation was begun");
-        Ok(evaluation.finish_with(&self.main, self.together.as_ref().map(Together::member))?)
+        Ok(evaluation.finish_with(&self.main, self.group.as_ref().map(RankGroup::links))?)
     }
 
     fn skipped_steps(&self) -> Result<Option<u64>> {
@@ -424,10 +425,10 @@ impl<T: Element> Rank for Trainer<T> {
         Ok(moment)
     }
 
-    fn begin_anew(&mut self) -> Result<()> {
+    fn restart(&mut self) -> Result<()> {
         self.finish()?;
         self.finished.clear();
-        self.place = 0;
+        self.slot = 0;
         Ok(())
     }
 
@@ -436,11 +437,11 @@ impl<T: Element> Rank for Trainer<T> {
         let moments = (0..=steps).map(|_| Moment::new(device)).collect::<Result<Vec<_>, _>>()?;
         self.main.record(&moments[0])?;
         for (step, moment) in moments[1..].iter().enumerate() {
-            let place = step % slots;
-            self.routes.wait(&self.slots[place].done)?;
-            self.route(place)?;
-            let size = self.size(place)?;
-            let TrainSlot { sized, done, .. } = &mut self.slots[place];
+            let slot = step % slots;
+            self.routes.wait(&self.slots[slot].done)?;
+            self.route(slot)?;
+            let size = self.size(slot)?;
+            let TrainSlot { sized, done, .. } = &mut self.slots[slot];
             // SAFETY: the buffers that the graph was captured with are this value's.
             unsafe { sized[size].iteration.replay(&self.main) }?;
             self.main.record(done)?;
@@ -461,15 +462,15 @@ impl<T: Element> Rank for Trainer<T> {
         let mut iteration = Iteration {
             network: &self.network,
             tables: &self.tables,
-            together: self.together.as_ref(),
+            group: self.group.as_ref(),
             forward: &self.network.plan_forward(layout.samples(), true)?,
             backward: &self.network.plan_backward()?,
             input: self.slots[0].input.input(),
-            place: 0,
+            slot: 0,
             size: 0,
             outcomes: self.outcomes.device_pointer()?,
         };
-        // The first slot's batch need not be the last one that was routed.
+        // The first slot's batch may not be the last one that was routed.
         // SAFETY: all of it lives until the lane has been waited for, and is of the same model and batch size.
         unsafe { iteration.enqueue(Phase::Route, &self.main) }?;
         self.main.synchronize()?;
@@ -491,13 +492,13 @@ impl<T: Element> Rank for Trainer<T> {
         for phase in Phase::ALL {
             let work = sizes.work(phase);
             if work != Work::default() {
-                self.meet()?;
-                // SAFETY: as above; what comes before the phase was done in the steps before.
+                self.barrier()?;
+                // SAFETY: as above; the steps before have done all work that precedes the phase.
                 let ms = time(&self.main, || unsafe { iteration.enqueue(phase, &self.main) })?;
                 phases.push((phase, ms, work));
             }
-            if phase == Phase::SumBottom {
-                // Sums of sums, again and again, are soon beyond all numbers.
+            if phase == Phase::AllReduceBottom {
+                // All-reducing the sums again and again would soon overflow them.
                 self.network.forget_gradients(&self.main)?;
             }
         }
@@ -531,7 +532,7 @@ impl<T: Element> Rank for Trainer<T> {
 
     fn dense_state(&self, topology: Topology, rank: usize) -> Result<Vec<DenseState>> {
         self.tables.check(&self.main)?;
-        // Slices are of the ranks of a rail, and what is not sharded of all.
+        // Slices belong to the ranks of a rail; state that is not sharded belongs to all ranks.
         let own = |len| match self.network.is_sharded() {
             true => topology.share_of_rail(len, rank),
             false => topology.part(len, rank),
@@ -550,33 +551,33 @@ impl<T: Element> Rank for Trainer<T> {
     }
 }
 
-/// What a step came to, of what the GPU says.
+/// Translates the GPU's outcome of a step.
 fn outcome(Outcome { loss, vector_marks, loss_marks, wrong, by_scale }: Outcome) -> StepOutcome {
     let is_wrong = |what| wrong & what != 0;
-    let left_out = (wrong != 0).then(|| {
+    let skipped = (wrong != 0).then(|| {
         if by_scale != 0 {
-            return LeftOut::LossScale;
+            return SkipReason::LossScale;
         }
-        // Who has a wrong loss has wrong gradients, as a rule.
+        // A rank with a wrong loss usually has wrong gradients, too.
         let of_ranks = [loss_marks, vector_marks].map(Outcome::ranks);
         let (ranks, sum) = of_ranks.into_iter().max_by_key(|&(ranks, _)| ranks).unwrap_or_default();
-        LeftOut::NonFinite(NonFinite {
+        SkipReason::NonFinite(NonFinite {
             loss: is_wrong(Outcome::LOSS),
             dense_gradients: is_wrong(Outcome::DENSE),
             vector_gradients: is_wrong(Outcome::VECTORS),
             tables: Vec::new(),
-            found_on: FoundOn::of(ranks, sum),
+            found_on: FoundOn::from_ranks(ranks, sum),
         })
     });
-    StepOutcome { loss, left_out }
+    StepOutcome { loss, skipped }
 }
 
-/// Enqueues scoring the samples of a slot; without `tables`, the layers alone, which involve no other rank.
+/// Enqueues scoring the samples of a slot; without `tables`, only the layers, which involve no other rank.
 fn enqueue_pass<T: Element>(
     network: &Network<T>,
     tables: Option<&Tables>,
     main: &Lane,
-    (input, batch): (Input, Routed),
+    (input, batch): (Input, RoutedBatch),
     plan: &Forward,
 ) -> Result<()> {
     let samples = plan.samples();
@@ -589,6 +590,6 @@ fn enqueue_pass<T: Element>(
         network.interact(main, plan)?;
         network.hidden_forward(main, plan)?;
         network.head(main, input, samples, false)?;
-        tables.map_or(Ok(()), |tables| Ok(tables.meet(main)?))
+        tables.map_or(Ok(()), |tables| Ok(tables.barrier(main)?))
     }
 }

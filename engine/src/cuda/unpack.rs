@@ -1,4 +1,4 @@
-//! Batches out of packed blocks, on the GPU.
+//! Unpacking batches from packed blocks, on the GPU.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use rankine_reader::schema::{DenseDtype, Hotness};
 use super::feed::BlockRing;
 use super::input::Input;
 
-/// What the kernels know of a schema's columns, and of where batches want them.
+/// The columns of a schema and their layout in batches, as the kernels read them.
 #[derive(Debug)]
 pub struct Unpacker {
     label_streams: Buffer<u32>,
     fixed: Buffer<IdColumn>,
-    /// Of all columns of fixed hotness.
+    /// The tiles of all columns of fixed hotness.
     tiles: u32,
     ragged: Buffer<IdColumn>,
     sums: Buffer<u32>,
@@ -28,7 +28,7 @@ pub struct Unpacker {
 }
 
 impl Unpacker {
-    /// For batches of the layout's columns, whose heads predict the label columns of these numbers.
+    /// For batches of the layout's columns, whose heads predict the label columns with these numbers.
     pub(super) fn new(
         device: &Arc<Device>,
         schema: &Schema,
@@ -36,19 +36,19 @@ impl Unpacker {
         layout: &Layout,
     ) -> Result<Self> {
         let samples = layout.samples() as u32;
-        let place = |(number, column): (usize, IdColumn)| IdColumn {
+        let position = |(number, column): (usize, IdColumn)| IdColumn {
             ids: layout.ids_begin(number) as u32,
             offsets: layout.offsets_begin(number) as u32,
             ..column
         };
         let mut tiles = 0;
-        let fixed = fixed_columns(schema).map(place).map(|column| {
+        let fixed = fixed_columns(schema).map(position).map(|column| {
             let first = tiles;
             tiles += (samples * column.hotness).div_ceil(Unpack::TILE);
             IdColumn { place: first, ..column }
         });
         let fixed = Buffer::of(device, &fixed.collect::<Vec<_>>())?;
-        let ragged = Buffer::of(device, &ragged_columns(schema).map(place).collect::<Vec<_>>())?;
+        let ragged = Buffer::of(device, &ragged_columns(schema).map(position).collect::<Vec<_>>())?;
         let label_streams: Vec<_> = label_numbers.iter().map(|&number| number as u32).collect();
         let labels = schema.labels.len() as u32;
         let weights = schema.weight.iter().len() as u32;
@@ -66,12 +66,12 @@ impl Unpacker {
         })
     }
 
-    /// Enqueues unpacking a batch, whose rows and step lie ready. A value that the schema does not admit is told in
-    /// `faults`, at the step's place of losses.
+    /// Enqueues unpacking a batch, whose rows and step are on the GPU. A value that the schema does not admit sets the
+    /// entry of `faults` at the step's index of losses.
     ///
     /// # Safety
-    /// The rows must name blocks that lie in the ring, of the schema that this was made for; the input must be of the
-    /// layout; see [`Lane::launch`].
+    /// The rows must name blocks in the ring, of the schema that this was made for; the input must be of the layout;
+    /// see [`Lane::launch`].
     pub(super) unsafe fn enqueue(
         &self,
         lane: &Lane,
@@ -105,7 +105,7 @@ impl Unpacker {
         };
         let ragged = (Unpack::tiles(self.samples), self.ragged.len() as u32);
         let values = UnpackValues(unpack);
-        // SAFETY: what is this value's was made for the schema and the layout; the caller vouches for the rest.
+        // SAFETY: this value's buffers were made for the schema and the layout; the caller vouches for the rest.
         unsafe {
             lane.launch(&values, values.grid())?;
             if self.tiles > 0 {
@@ -120,7 +120,7 @@ impl Unpacker {
     }
 }
 
-/// The columns of fixed hotness, with their numbers among all. Where they lie in a batch is not said.
+/// Returns the columns of fixed hotness, with their numbers among all columns, but without their positions in a batch.
 fn fixed_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
     columns(schema).filter_map(|(number, hotness, column)| match hotness {
         Hotness::Fixed(_) => Some((number, column)),
@@ -128,19 +128,19 @@ fn fixed_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
     })
 }
 
-/// The ragged columns, likewise.
+/// Returns the ragged columns in the same way.
 pub(super) fn ragged_columns(schema: &Schema) -> impl Iterator<Item = (usize, IdColumn)> {
     let ragged = columns(schema).filter(|(_, hotness, _)| matches!(hotness, Hotness::Ragged { .. }));
     ragged
         .enumerate()
-        .map(|(place, (number, _, column))| (number, IdColumn { place: place as u32, ..column }))
+        .map(|(index, (number, _, column))| (number, IdColumn { place: index as u32, ..column }))
 }
 
 fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> {
     let first = schema.labels.len() + schema.weight.iter().len() + schema.dense.len();
     schema.categorical.iter().enumerate().map(move |(number, column)| {
         let stream = (first + 3 * number) as u32;
-        let known = IdColumn {
+        let id_column = IdColumn {
             rows: column.rows,
             stream,
             hotness: column.hotness.max(),
@@ -149,6 +149,6 @@ fn columns(schema: &Schema) -> impl Iterator<Item = (usize, Hotness, IdColumn)> 
             place: 0,
             reserved: 0,
         };
-        (number, column.hotness, known)
+        (number, column.hotness, id_column)
     })
 }

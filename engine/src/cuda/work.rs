@@ -1,5 +1,5 @@
-//! What the phases of an iteration must at least move and compute, and what a GPU reaches at most: the two together say
-//! how fast a phase could be.
+//! The least that the phases of an iteration must move and compute, and the peak rates of a GPU: together they give
+//! the shortest possible time of a phase.
 
 use std::sync::Arc;
 
@@ -12,41 +12,41 @@ use rankine_embedding::cuda::Result;
 use super::iteration::Phase;
 use crate::model::{Interaction, Layer, ModelSpec, TrainingRules};
 
-/// Rows and columns of the matrices that the ceiling of products is measured with.
+/// Rows and columns of the matrices with which the peak rate of products is measured.
 const SIDE: usize = 8192;
-/// Each measurement is of so many repetitions in a graph, and the least of so many graphs counts.
+/// The number of repetitions in a graph for each measurement. Of several graphs, the fastest counts.
 const REPETITIONS: usize = 10;
 const ROUNDS: usize = 3;
 
-/// What something moves and computes.
+/// The bytes and operations of some work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Work {
-    /// Bytes read and written, each once where they stay in a cache until they are read again.
+    /// Bytes read and written; data that stay in a cache until they are read again count once.
     pub(crate) bytes: u64,
     /// Multiplications and additions of matrix products.
     pub(crate) flops: u64,
-    /// Whether those are in fp8.
+    /// Whether the products are in fp8.
     pub(crate) fp8: bool,
 }
 
-/// How long the phases of an iteration take, each alone, and what the GPU reaches at most.
+/// The times of an iteration's phases, each run by itself, and the GPU's peak rates.
 #[derive(Debug)]
 pub(crate) struct PhaseTimes {
     /// Each phase with its milliseconds and its work.
     pub(crate) phases: Vec<(Phase, f64, Work)>,
     pub(crate) bytes_per_s: f64,
     pub(crate) flops_per_s: f64,
-    /// Of products in fp8, where there are such.
+    /// For products in fp8, if there are any.
     pub(crate) fp8_flops_per_s: Option<f64>,
 }
 
-/// What the work of a phase follows from.
+/// The sizes from which the work of a phase follows.
 #[derive(Debug)]
 pub(super) struct Sizes<'a> {
     pub(super) spec: &'a ModelSpec,
     pub(super) rules: &'a TrainingRules,
     pub(super) samples: u64,
-    /// Of an element of activations.
+    /// Bytes of an element of activations.
     pub(super) element_bytes: u64,
     /// Whether hidden layers and cross layers are in fp8.
     pub(super) fp8: bool,
@@ -56,7 +56,7 @@ pub(super) struct Sizes<'a> {
 }
 
 impl Sizes<'_> {
-    /// What a phase must move and compute; nothing where the model has no such phase.
+    /// Returns what a phase must move and compute; nothing if the model has no such phase.
     pub(super) fn work(&self, phase: Phase) -> Work {
         let Self { spec, rules, samples, element_bytes, fp8, look_ups, distinct_rows, ranks } = *self;
         let layout = spec.dense_layout();
@@ -77,25 +77,29 @@ impl Sizes<'_> {
             Phase::Interact => interaction(1),
             Phase::TopForward => Work { fp8, ..in_fp8.forward(hidden) },
             Phase::Head => bytes(2 * activations(head.inputs)),
-            Phase::TopBackward => Work { fp8, ..in_fp8.by_inputs(hidden, true) },
-            Phase::TopWeights => Work { fp8, ..in_fp8.by_weights(hidden) },
+            Phase::TopBackward => Work { fp8, ..in_fp8.input_gradients(hidden, true) },
+            Phase::TopWeights => Work { fp8, ..in_fp8.weight_gradients(hidden) },
             Phase::InteractBackward => interaction(2),
-            Phase::InteractWeights => Work { fp8: fp8 && crossed, ..in_fp8.by_weights(&self.cross_layers()) },
-            Phase::BottomBackward => self.by_inputs(&layout.bottom.layers, false),
-            Phase::BottomWeights => self.by_weights(&layout.bottom.layers),
-            Phase::TopSums => bytes(activations(head.inputs)),
-            Phase::Sums => bytes(activations(spec.bottom_outputs())),
-            Phase::Reduce | Phase::SumTop | Phase::SumInteraction | Phase::SumBottom if ranks == 1 => {
+            Phase::InteractWeights => {
+                Work { fp8: fp8 && crossed, ..in_fp8.weight_gradients(&self.cross_layers()) }
+            }
+            Phase::BottomBackward => self.input_gradients(&layout.bottom.layers, false),
+            Phase::BottomWeights => self.weight_gradients(&layout.bottom.layers),
+            Phase::TopBiases => bytes(activations(head.inputs)),
+            Phase::OtherBiases => bytes(activations(spec.bottom_outputs())),
+            Phase::Reduce | Phase::AllReduceTop | Phase::AllReduceInteraction | Phase::AllReduceBottom
+                if ranks == 1 =>
+            {
                 Work::default()
             }
             Phase::Reduce => bytes(8 * look_ups + embeddings + distinct_rows * weights),
             // Each rank reads its gradients, and writes the sums.
-            Phase::SumTop => bytes(2 * 4 * weights_of(&layout.top.layers)),
-            Phase::SumInteraction => {
+            Phase::AllReduceTop => bytes(2 * 4 * weights_of(&layout.top.layers)),
+            Phase::AllReduceInteraction => {
                 bytes(2 * 4 * layout.cross.iter().map(|mlp| weights_of(&mlp.layers)).sum::<u64>())
             }
-            Phase::SumBottom => bytes(2 * 4 * weights_of(&layout.bottom.layers).max(1)),
-            // Where they were summed before, by their rows.
+            Phase::AllReduceBottom => bytes(2 * 4 * weights_of(&layout.bottom.layers).max(1)),
+            // If the gradients were already summed by row.
             Phase::UpdateTables if ranks > 1 => bytes(distinct_rows * (weights + 2 * all)),
             Phase::Verdict => bytes(4 * layout.parameters() as u64),
             // Ids, and pairs of a row and a bag.
@@ -109,7 +113,7 @@ impl Sizes<'_> {
         }
     }
 
-    /// Bytes of a row in the mean over all rows: of its weights, or of its state too.
+    /// Returns the mean bytes of a row over all rows: of its weights, or with its state.
     fn mean_row_bytes(&self, with_state: bool) -> u64 {
         let tables = self.rules.all_tables(self.spec);
         let rows = tables.iter().map(|(table, _)| table.rows).sum::<u64>().max(1);
@@ -121,18 +125,19 @@ impl Sizes<'_> {
         sum(layers.iter().map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// The gradients by inputs, but those of the first layer where nobody wants them.
-    fn by_inputs(&self, layers: &[Layer], to_input: bool) -> Work {
-        let wanted = layers.iter().skip(usize::from(!to_input));
-        sum(wanted.map(|layer| self.layer(layer, self.element_bytes)))
+    /// The gradients with respect to inputs, except those of the first layer if nothing needs them.
+    fn input_gradients(&self, layers: &[Layer], to_input: bool) -> Work {
+        let needed = layers.iter().skip(usize::from(!to_input));
+        sum(needed.map(|layer| self.layer(layer, self.element_bytes)))
     }
 
-    /// The gradients by weights.
-    fn by_weights(&self, layers: &[Layer]) -> Work {
+    /// The gradients with respect to weights.
+    fn weight_gradients(&self, layers: &[Layer]) -> Work {
         sum(layers.iter().map(|layer| self.layer(layer, 4)))
     }
 
-    /// A product with a layer's matrix, or that gives the gradients by it, of whose elements so many bytes move.
+    /// A product with a layer's matrix, or one that gives its weight gradients; `bytes` are the bytes per element of
+    /// the matrix.
     fn layer(&self, layer: &Layer, bytes: u64) -> Work {
         let weights = (layer.inputs * layer.outputs) as u64;
         let elements = (layer.inputs + layer.outputs) as u64;
@@ -143,12 +148,13 @@ impl Sizes<'_> {
         }
     }
 
-    /// Those of the interaction.
+    /// Returns the layers of the interaction.
     fn cross_layers(&self) -> Vec<Layer> {
         self.spec.dense_layout().cross.into_iter().flat_map(|mlp| mlp.layers).collect()
     }
 
-    /// The interaction forward, with 1, or back, with 2 times the vectors; gradients by weights are counted elsewhere.
+    /// The interaction's forward pass reads the vectors once, the backward pass twice. Weight gradients are counted
+    /// elsewhere.
     fn interaction(&self, times: u64) -> Work {
         let Self { spec, samples, element_bytes, .. } = *self;
         let (vectors, width) = (spec.vectors() as u64, spec.vector_elements() as u64);
@@ -161,9 +167,10 @@ impl Sizes<'_> {
             },
             Interaction::Cross { layers, .. } => {
                 let products = self.forward(&self.cross_layers());
-                // Each layer reads x0 beside what its products read, and back their outputs too.
-                let beside = moved(times * width * layers as u64);
-                Work { bytes: products.bytes + beside, ..products }
+                // In addition to what its products read, each layer reads x0, and in the backward pass their outputs,
+                // too.
+                let others = moved(times * width * layers as u64);
+                Work { bytes: products.bytes + others, ..products }
             }
             Interaction::FactorizationMachine => Work { bytes: moved(times * width), ..Work::default() },
             Interaction::Concat => Work::default(),
@@ -171,7 +178,7 @@ impl Sizes<'_> {
     }
 }
 
-/// Parameters of layers.
+/// Returns the number of parameters of layers.
 fn weights_of(layers: &[Layer]) -> u64 {
     layers.iter().map(|layer| (layer.end() - layer.offset) as u64).sum()
 }
@@ -180,8 +187,8 @@ fn sum(work: impl Iterator<Item = Work>) -> Work {
     work.fold(Work::default(), |a, b| Work { bytes: a.bytes + b.bytes, flops: a.flops + b.flops, ..a })
 }
 
-/// How long something takes on the GPU, in milliseconds, the least of some measurements: `enqueue` is captured so often
-/// in a graph that the host has no part in it.
+/// Returns how long some work takes on the GPU, in milliseconds, as the least of several measurements: `enqueue` is
+/// captured in a graph several times, so that the host does not matter.
 pub(super) fn time(lane: &Lane, enqueue: impl Fn() -> Result<()>) -> Result<f64> {
     let device = lane.device();
     let mut graph = Graph::capture(lane, || (0..REPETITIONS).try_for_each(|_| enqueue()))?;
@@ -200,7 +207,8 @@ pub(super) fn time(lane: &Lane, enqueue: impl Fn() -> Result<()>) -> Result<f64>
     Ok(least)
 }
 
-/// Bytes a second that a copy of memory reads and writes, and operations a second of a large product of random numbers.
+/// Returns the bytes per second that a memory copy reads and writes, and the operations per second of a large product
+/// of random numbers.
 pub(super) fn ceilings<T: Element>(
     device: &Arc<Device>,
     lane: &Lane,
@@ -225,7 +233,7 @@ pub(super) fn ceilings<T: Element>(
     Ok((bytes / copy * 1e3, 2.0 * (SIDE as f64).powi(3) / product * 1e3))
 }
 
-/// Operations a second of the same product in fp8.
+/// Returns the operations per second of the same product in fp8.
 pub(super) fn fp8_ceiling(device: &Arc<Device>, lane: &Lane) -> Result<f64> {
     let blas = Blas::new(device, Algorithms::Known)?;
     let scaling = Buffer::of(device, &[Fp8Scaling::expecting(1.0)])?;
@@ -244,7 +252,7 @@ pub(super) fn fp8_ceiling(device: &Arc<Device>, lane: &Lane) -> Result<f64> {
     Ok(2.0 * (SIDE as f64).powi(3) / product * 1e3)
 }
 
-/// Numbers from -1 to 1 for a whole matrix.
+/// Random numbers from -1 to 1 for a whole matrix.
 fn random_numbers() -> impl Iterator<Item = f32> {
     let mut state = 1u32;
     (0..SIDE * SIDE).map(move |_| {

@@ -1,8 +1,8 @@
-//! The threads of a model over several GPUs, one a rank: each has its rank, and does in order what it is told.
+//! The threads of a model over several GPUs, one per rank: each has its rank, and runs commands in order.
 //!
-//! Nobody waits for a step: commands are sent ahead, as many as there is room for. Where a rank fails its thread ends,
-//! and with it its membership among the peers, which then wait for it no longer than their deadline. The first error is
-//! the one that is told; the others follow from it.
+//! No step is waited for: commands are sent ahead, as many as the queue holds. If a rank fails, its thread ends and
+//! leaves the group of peers, which then wait for it no longer than their deadline. Only the first error is reported;
+//! the others follow from it.
 
 use std::panic::resume_unwind;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -16,7 +16,7 @@ use rankine_reader::Error as DataError;
 use super::error::{Error, Result};
 use super::rank::{Rank, SLOTS};
 
-/// What a thread is told to do.
+/// A command to a thread.
 type Command = Box<dyn FnOnce(&mut dyn Rank) -> Result<()> + Send>;
 
 /// The ranks of a model, each on its thread.
@@ -28,7 +28,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Starts a thread a rank, each of which makes its rank, all at once.
+    /// Starts one thread per rank. Each creates its rank, all in parallel.
     pub(super) fn start(
         ranks: Vec<Cluster>,
         make: impl Fn(Cluster) -> Result<Box<dyn Rank>> + Send + Sync + 'static,
@@ -44,21 +44,21 @@ impl Workers {
             let thread = thread.spawn(move || {
                 let (rank, device) = (cluster.rank(), cluster.device().ordinal());
                 if let Err(error) = run(cluster, &*make, made, &commands) {
-                    // Where nobody is there any more to be told, nobody misses it.
-                    let _ = failed.send(error.of_rank(rank, device));
+                    // If the receiver has gone, nobody needs the error.
+                    let _ = failed.send(error.on_rank(rank, device));
                 }
             });
             let refused = |error| DataError::Invalid(format!("cannot start a thread: {error}"));
             workers.threads().push(thread.map_err(refused)?);
         }
         drop(made);
-        // This ends once each thread has made its rank, or failed.
+        // This ends after each thread has created its rank, or failed.
         let made = all_made.iter().count();
         if made == workers.commands.len() { Ok(workers) } else { Err(workers.failure()) }
     }
 
-    /// Tells a rank to do something, without waiting for it unless there is much to do already.
-    pub(super) fn tell(
+    /// Sends a command to a rank, without waiting for it unless the queue is full.
+    pub(super) fn send(
         &self,
         rank: usize,
         command: impl FnOnce(&mut dyn Rank) -> Result<()> + Send + 'static,
@@ -66,42 +66,41 @@ impl Workers {
         self.commands[rank].send(Box::new(command)).map_err(|_| self.failure())
     }
 
-    /// Has a rank do something, and waits for what comes of it.
-    pub(super) fn ask<V: Send + 'static>(
+    /// Runs a function on a rank, and waits for its result.
+    pub(super) fn call<V: Send + 'static>(
         &self,
         rank: usize,
-        question: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
+        function: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
     ) -> Result<V> {
-        self.send(rank, question)?.recv().map_err(|_| self.failure())
+        self.start_call(rank, function)?.recv().map_err(|_| self.failure())
     }
 
-    /// Has all ranks do something at once, each what comes for it, and waits for what comes of it, in the order of
-    /// ranks.
-    pub(super) fn ask_each<V, F>(&self, questions: impl IntoIterator<Item = F>) -> Result<Vec<V>>
+    /// Runs one function per rank, in parallel, and waits for the results, in the order of ranks.
+    pub(super) fn call_each<V, F>(&self, functions: impl IntoIterator<Item = F>) -> Result<Vec<V>>
     where
         V: Send + 'static,
         F: FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
     {
-        let sent = questions.into_iter().enumerate().map(|(rank, question)| self.send(rank, question));
-        let answers = sent.collect::<Result<Vec<_>>>()?;
-        answers.iter().map(|answer| answer.recv().map_err(|_| self.failure())).collect()
+        let sent = functions.into_iter().enumerate().map(|(rank, function)| self.start_call(rank, function));
+        let results = sent.collect::<Result<Vec<_>>>()?;
+        results.iter().map(|result| result.recv().map_err(|_| self.failure())).collect()
     }
 
-    fn send<V: Send + 'static>(
+    fn start_call<V: Send + 'static>(
         &self,
         rank: usize,
-        question: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
+        function: impl FnOnce(&mut dyn Rank) -> Result<V> + Send + 'static,
     ) -> Result<Receiver<V>> {
-        let (sender, answer) = sync_channel(1);
-        self.tell(rank, move |model| {
-            // Where nobody waits for the answer any more, nobody misses it.
-            let _ = sender.send(question(model)?);
+        let (sender, result) = sync_channel(1);
+        self.send(rank, move |model| {
+            // If the receiver has gone, nobody needs the result.
+            let _ = sender.send(function(model)?);
             Ok(())
         })?;
-        Ok(answer)
+        Ok(result)
     }
 
-    /// Why a thread has ended, or is about to.
+    /// Returns why a thread has ended, or is about to end.
     fn failure(&self) -> Error {
         loop {
             let error = self.errors.lock().unwrap_or_else(PoisonError::into_inner).try_recv();
@@ -109,13 +108,13 @@ impl Workers {
                 Ok(error) => return error,
                 Err(_) => self.threads().iter().position(JoinHandle::is_finished),
             };
-            if let Some(place) = ended {
-                let thread = self.threads().swap_remove(place);
+            if let Some(index) = ended {
+                let thread = self.threads().swap_remove(index);
                 if let Err(panic) = thread.join() {
                     resume_unwind(panic);
                 }
             } else if self.threads().is_empty() {
-                return DataError::Invalid("a rank has failed before".into()).into();
+                return DataError::Invalid("a rank has already failed".into()).into();
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -140,7 +139,7 @@ impl Drop for Workers {
     }
 }
 
-/// What a thread does, until it is told nothing more.
+/// Runs the commands of a thread until the sender has gone.
 fn run(
     cluster: Cluster,
     make: &dyn Fn(Cluster) -> Result<Box<dyn Rank>>,
@@ -149,7 +148,7 @@ fn run(
 ) -> Result<()> {
     cluster.device().bind()?;
     let mut rank = make(cluster)?;
-    // Nobody waits for this but while the ranks are made.
+    // Only the start of the ranks waits for this.
     let _ = made.send(());
     drop(made);
     commands.iter().try_for_each(|command| command(&mut *rank))

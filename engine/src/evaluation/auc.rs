@@ -1,32 +1,32 @@
-//! The area under the ROC curve, exact.
+//! The exact area under the ROC curve (AUC).
 //!
 //! The AUC is the share of (positive, negative) pairs in which the positive has the higher score, where a tie counts as
 //! half a pair. With sample weights, a pair counts as the product of its two weights.
 //!
 //! Samples are sorted by score, and pairs are counted in integers. So the result does not depend on the order of the
-//! samples, on the number of threads or ranks, or on the device: `cuda/kernels/auc.cu` counts the same integers.
+//! samples, the number of threads or ranks, or the device: `cuda/kernels/auc.cu` counts the same integers.
 //!
-//! Weights become integers, too: each is multiplied by a power of two, one for each label, and rounded. The power is
-//! the largest for which the weights of a label are certain to add up to less than 2^63. The sum is then at least 2^61,
-//! so rounding changes a label's weight by less than `samples / 2^62` of it, and the AUC by less than `samples / 2^61`:
-//! 1e-12 for two million samples. Only weights below 2^-38 of the sum are rounded: among a million samples, those that
-//! weigh less than 4e-6 of the mean. Without any, the result is exact.
+//! Weights become integers, too: each is multiplied by a power of two, one per label, and rounded. The power is the
+//! largest for which the weights of a label are certain to add up to less than 2^63. The sum is then at least 2^61, so
+//! rounding changes a label's total weight by less than `samples / 2^62` of it, and the AUC by less than `samples /
+//! 2^61`: 1e-12 for two million samples. Only weights below 2^-38 of the sum are rounded: among a million samples,
+//! those that weigh less than 4e-6 of the mean. If there are none, the result is exact.
 
 use rayon::prelude::*;
 
-/// Labels times the exponents of a weight: the bits of a weighted key from [`CLASS_SHIFT`] up to the score.
+/// Pairs of a label and a weight's exponent: the bits of a weighted key from [`CLASS_SHIFT`] up to the score.
 pub(crate) const WEIGHT_CLASSES: usize = 512;
 const CLASS_SHIFT: u32 = 23;
 /// The lowest bit of the score in a weighted key. The label is the bit below it, and the weight the 31 bits below that.
 const SCORE_SHIFT: u32 = 32;
 const LABEL_BIT: u32 = 1 << 31;
-/// Values of a float's exponent; the last one stands for infinity and NaN.
+/// Values of a float's exponent; the last one means infinity or NaN.
 const EXPONENTS: usize = 256;
 /// Keys that one task counts.
 const CHUNK: usize = 1 << 16;
 
-/// The AUC of samples that all weigh the same. `labels` are 0 or 1; `None` if one of them does not occur. Scores have
-/// the total order of IEEE 754, so a NaN is above infinity; callers refuse NaN scores before.
+/// Returns the AUC of samples of equal weight, or `None` if all labels are equal. `labels` are 0 or 1. Scores have the
+/// total order of IEEE 754, so a NaN would rank above infinity; callers refuse NaN scores before.
 ///
 /// Sorts a copy of 8 bytes per sample.
 pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
@@ -38,8 +38,8 @@ pub fn auc(scores: &[f32], labels: &[f32]) -> Option<f64> {
     pairs(&keys, 1, |key| [1 - (key & 1), key & 1]).auc()
 }
 
-/// The AUC of samples with weights, which must be finite and not negative. `None` if the samples of one label weigh
-/// nothing, or if a weight is not finite or negative. Otherwise as [`auc`], and equal to it if all weights are 1.
+/// Returns the AUC of weighted samples, or `None` if the samples of one label weigh nothing, or if a weight is
+/// negative or not finite. Otherwise as [`auc`], and equal to it if all weights are 1.
 ///
 /// Sorts a copy of 8 bytes per sample.
 pub fn weighted_auc(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f64> {
@@ -61,7 +61,7 @@ pub fn weighted_auc(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f
     pairs(&keys, SCORE_SHIFT, weigh).auc()
 }
 
-/// Pairs of a positive and a negative sample, or of their weights.
+/// Numbers of pairs of a positive and a negative sample, each pair counted as the product of its weights.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pairs {
     /// Twice the pairs in which the positive has the higher score, plus the ties.
@@ -71,15 +71,15 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    /// `None` if there is no pair.
+    /// Returns `None` if there is no pair.
     pub(crate) fn auc(&self) -> Option<f64> {
         let pairs_twice = 2 * self.negatives * self.positives;
         (pairs_twice > 0).then(|| self.ordered_twice as f64 / pairs_twice as f64)
     }
 }
 
-/// Counts the pairs of ascending keys. Keys are tied if they are equal from bit `score_shift` upwards; `counted` gives
-/// the `[negatives, positives]` of a key.
+/// Counts the pairs of ascending keys. Keys are tied if they are equal from bit `score_shift` upwards; `counted`
+/// returns the `[negatives, positives]` of a key.
 fn pairs(keys: &[u64], score_shift: u32, counted: impl Fn(u64) -> [u64; 2]) -> Pairs {
     let mut pairs = Pairs::default();
     for ties in keys.chunk_by(|a, b| a >> score_shift == b >> score_shift) {
@@ -108,7 +108,7 @@ fn weight_bits(weight: f32) -> u32 {
     if weight >= 0.0 { weight.to_bits() & !LABEL_BIT } else { f32::NAN.to_bits() & !LABEL_BIT }
 }
 
-/// Counts the samples of each label and exponent of the weight, leaving out those that weigh nothing.
+/// Counts the samples per label and weight exponent. Samples of weight 0 do not count.
 fn weight_classes(keys: &[u64]) -> [u64; WEIGHT_CLASSES] {
     let count = |keys: &[u64]| {
         let mut classes = [0; WEIGHT_CLASSES];
@@ -124,7 +124,7 @@ fn weight_classes(keys: &[u64]) -> [u64; WEIGHT_CLASSES] {
     keys.par_chunks(CHUNK).map(count).reduce(|| [0; WEIGHT_CLASSES], add)
 }
 
-/// What the weights of label 0 and of label 1 are multiplied by to become integers, given the number of samples of each
+/// Returns the factors that turn the weights of label 0 and of label 1 into integers, given the number of samples per
 /// label and exponent; 0 for a label without samples. `None` if a weight is not finite.
 pub(crate) fn weight_scales(classes: &[u64; WEIGHT_CLASSES]) -> Option<[f64; 2]> {
     let (negatives, positives) = classes.split_at(EXPONENTS);
@@ -140,7 +140,7 @@ pub(crate) fn weight_scales(classes: &[u64; WEIGHT_CLASSES]) -> Option<[f64; 2]>
     Some([of_label(negatives)?, of_label(positives)?])
 }
 
-/// A weight as an integer. The same operations as in `auc.cu`: a product that is exact, rounded to the nearest integer,
+/// Returns a weight as an integer, with the operations of `auc.cu`: an exact product, rounded to the nearest integer,
 /// ties to even.
 fn scaled(weight: f32, scale: f64) -> u64 {
     (f64::from(weight) * scale).round_ties_even() as u64

@@ -49,9 +49,9 @@ def weight(kind, word):
 def samples(seed, count, scores, kind):
     words = numbers(seed)
     for _ in range(count):
-        place = next(words) % scores
-        label = next(words) % 100 < 20 + 40 * place // scores
-        yield (place - scores / 2) / 8, label, weight(kind, next(words))
+        score = next(words) % scores
+        label = next(words) % 100 < 20 + 40 * score // scores
+        yield (score - scores / 2) / 8, label, weight(kind, next(words))
 
 
 def main():

@@ -1,4 +1,4 @@
-//! The AUC against pairs that are counted one by one, and against scikit-learn.
+//! The AUC against pairs counted one by one, and against scikit-learn.
 
 use std::cmp::Ordering;
 
@@ -9,8 +9,8 @@ use super::auc::{WEIGHT_CLASSES, auc, weight_scales, weighted_auc};
 /// Scores, labels and weights.
 type Columns = (Vec<f32>, Vec<f32>, Vec<f32>);
 
-/// Pair by pair. All terms are positive, and each sum has `samples` of them at most, so the relative error of the
-/// result is below `4 * samples * 2^-53`.
+/// Counts pair by pair. All terms are positive, and each sum has at most `samples` of them, so the relative error of
+/// the result is below `4 * samples * 2^-53`.
 fn naive(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f64> {
     let of_label = |label: f32| {
         let samples = scores.iter().zip(labels).zip(weights).filter(move |((_, own), _)| **own == label);
@@ -29,7 +29,7 @@ fn naive(scores: &[f32], labels: &[f32], weights: &[f32]) -> Option<f64> {
     (pairs > 0.0).then(|| ordered / pairs)
 }
 
-/// Up to 200 samples: scores of which many are tied, and weights from `weights`.
+/// Up to 200 samples: scores with many ties, and weights from `weights`.
 fn samples(weights: impl Strategy<Value = f32>) -> impl Strategy<Value = Columns> {
     let samples = prop::collection::vec((-3..4i32, any::<bool>(), weights), 0..200);
     let scale = prop::sample::select(vec![1e-40f32, 0.5, 1e30]);
@@ -42,7 +42,7 @@ fn columns(samples: &[(i32, bool, f32)], scale: f32) -> Columns {
     (scores, labels, samples.iter().map(|sample| sample.2).collect())
 }
 
-/// Weights of about one size, many of them equal, or 0.
+/// Weights of similar size, many of them equal, or 0.
 fn usual_weights() -> impl Strategy<Value = f32> {
     prop_oneof![Just(0.0), Just(1.0), (1..5u8).prop_map(f32::from), 0.001..2.0f32]
 }
@@ -128,7 +128,7 @@ proptest! {
             };
             classes.iter().map(|&(exponent, count)| integer(exponent) * u128::from(count)).sum()
         };
-        // The largest weights of the classes, and the least ones; subnormal numbers need fewer bits.
+        // The largest and the smallest weights of the classes; subnormal numbers need fewer bits.
         prop_assert!(sum((1 << 23) - 1) < 1 << 63);
         prop_assert!(sum(0) >= 1 << 61 || classes.iter().any(|&(exponent, _)| exponent == 0));
     }
@@ -197,10 +197,10 @@ fn golden_samples(seed: u64, count: usize, scores: u64, kind: Weights) -> Column
     let mut words = split_mix(seed);
     let mut columns = Columns::default();
     for _ in 0..count {
-        let place = words() % scores;
-        let label = words() % 100 < 20 + 40 * place / scores;
+        let score = words() % scores;
+        let label = words() % 100 < 20 + 40 * score / scores;
         let word = words();
-        columns.0.push((place as f32 - scores as f32 / 2.0) / 8.0);
+        columns.0.push((score as f32 - scores as f32 / 2.0) / 8.0);
         columns.1.push(f32::from(u8::from(label)));
         columns.2.push(match kind {
             Weights::Counts => (word % 4) as f32,

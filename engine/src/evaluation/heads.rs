@@ -1,4 +1,4 @@
-//! The metrics of a model that predicts one label or several.
+//! The metrics of a model with one head or several.
 
 use std::collections::BTreeMap;
 
@@ -8,57 +8,57 @@ use serde::{Deserialize, Serialize};
 use super::metrics::{Metrics, Scores};
 use crate::model::HeadSpec;
 
-/// What a model scored, head by head.
+/// The logits and labels of an evaluation, head by head.
 #[derive(Debug)]
 pub struct Evaluation {
     heads: Vec<(HeadSpec, Scores)>,
     samples: u64,
 }
 
-/// How good one head's predictions are.
+/// The quality of one head's predictions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadMetrics {
     /// The label column.
     pub label: String,
-    /// Absent where no sample has that label.
+    /// `None` if no sample has the label.
     pub metrics: Option<Metrics>,
 }
 
-/// The metrics of all heads as they are kept with a run: those of the first head, and with several heads an entry
-/// `heads` with those of each.
+/// The metrics of all heads as a run records them: those of the first head and, with several heads, an entry `heads`
+/// with those of each.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalMetrics {
-    /// Of the first head; absent where no sample has its label.
+    /// Those of the first head; absent if no sample has its label.
     #[serde(flatten)]
     pub first: Option<Metrics>,
-    /// Of every head by its label, null where no sample has it; empty where there is one head.
+    /// Those of every head, by label; null if no sample has the label. Empty if the model has one head.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub heads: BTreeMap<String, Option<Metrics>>,
 }
 
-/// An evaluation as it is kept with a run.
+/// An evaluation as a run records it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EvalSummary {
-    /// How good the model is.
+    /// The quality of the predictions.
     #[serde(flatten)]
     pub metrics: EvalMetrics,
-    /// For generated data: the AUC of the teacher that made the labels, which no model can be expected to exceed.
+    /// For generated data: the AUC of the teacher that made the labels, which a model cannot be expected to exceed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auc_achievable: Option<f64>,
     /// Wall-clock time of the evaluation.
     pub seconds: f64,
-    /// The ids of its samples that were no rows of their tables, by column; absent where there were none.
+    /// The number of ids that were not rows of their tables, by column; absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ids_out_of_range: BTreeMap<String, u64>,
 }
 
 impl Evaluation {
-    /// No samples yet.
+    /// An evaluation without samples.
     pub fn new(heads: &[HeadSpec]) -> Self {
         Self { heads: heads.iter().map(|head| (head.clone(), Scores::default())).collect(), samples: 0 }
     }
 
-    /// Takes a batch's samples with their logits, `[samples, heads]`. A head leaves out the samples without its label.
+    /// Adds a batch's samples with their logits, `[samples, heads]`. A head skips the samples without its label.
     pub fn add(&mut self, batch: &Samples, logits: &[f32]) {
         self.samples += batch.len as u64;
         let stride = self.heads.len();
@@ -74,7 +74,7 @@ impl Evaluation {
         }
     }
 
-    /// Samples taken so far.
+    /// Samples added so far.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -111,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_judged_on_the_samples_that_have_their_label() {
+    fn heads_are_scored_on_the_samples_that_have_their_label() {
         let nan = f32::NAN;
         let labels = vec![vec![1.0, 0.0, 1.0], vec![nan, 1.0, 0.0], vec![nan; 3]];
-        // Of the second head the first sample would be in the wrong order.
+        // For the second head the first sample would be in the wrong order.
         let logits = [2.0, 9.0, 0.0, -1.0, 3.0, 0.0, 1.0, 2.0, 0.0];
         let metrics = evaluation(labels, vec![1.0, 2.0, 6.0], &logits);
         let second = metrics[1].metrics.unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_and_names_heads_where_there_are_several() {
+    fn recorded_metrics_read_back_and_several_heads_are_named() {
         let one = evaluation(vec![vec![1.0, 0.0]], Vec::new(), &[0.5, 0.0]);
         let several = evaluation(vec![vec![f32::NAN; 2], vec![1.0, 0.0]], Vec::new(), &[0.0; 4]);
         for heads in [&one, &several] {

@@ -1,57 +1,57 @@
-//! What one pass over an evaluation part yields.
+//! The metrics of one pass over an evaluation part.
 
 use serde::{Deserialize, Serialize};
 
 use super::auc::{auc, weighted_auc};
 use crate::logit::{bce, sigmoid};
 
-/// One head's logits and labels, gathered batch by batch. Takes eight bytes a sample, twelve where samples have
-/// weights, and eight more while the AUC is computed.
+/// One head's logits and labels, gathered batch by batch. Takes 8 bytes per sample, 12 if samples have weights, and 8
+/// more while the AUC is computed.
 #[derive(Debug, Clone, Default)]
 pub struct Scores {
     /// Logits.
     pub logits: Vec<f32>,
     /// Labels, 0 or 1.
     pub labels: Vec<f32>,
-    /// Weights; empty where every sample weighs 1.
+    /// Weights; empty if every sample weighs 1.
     pub weights: Vec<f32>,
 }
 
-/// How good a model's predictions are.
+/// The quality of a model's predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
-    /// Samples judged.
+    /// Samples scored.
     pub samples: u64,
-    /// The exact area under the ROC curve, weighted, ties counting half; absent where the samples of one label weigh
+    /// The exact area under the ROC curve, weighted, ties counting half; absent if the samples of one label weigh
     /// nothing.
     pub auc: Option<f64>,
     /// Mean binary cross-entropy in nats, weighted.
     pub log_loss: f64,
-    /// Log loss over the entropy of the label rate (He et al., "Practical Lessons from Predicting Clicks on Ads at
-    /// Facebook", 2014): below 1 is better than predicting the rate; absent where all labels are equal.
+    /// Log loss divided by the entropy of the label rate (He et al., "Practical Lessons from Predicting Clicks on Ads
+    /// at Facebook", 2014): below 1 is better than predicting the rate; absent if all labels are equal.
     pub normalized_entropy: Option<f64>,
-    /// Sum of predicted probabilities over sum of labels: 1 is calibrated; absent where no label is 1.
+    /// Sum of predicted probabilities over sum of labels: 1 is calibrated; absent if no label is 1.
     pub calibration: Option<f64>,
     /// The share of labels that are 1, weighted.
     pub label_rate: f64,
 }
 
-/// Sums over samples, of which metrics are made.
+/// Sums over samples, from which the metrics follow.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Sums {
     pub(crate) samples: u64,
-    /// Of weights.
+    /// Sum of weights.
     pub(crate) weights: f64,
-    /// Of losses times weights.
+    /// Sum of losses times weights.
     pub(crate) losses: f64,
-    /// Of predicted probabilities times weights.
+    /// Sum of predicted probabilities times weights.
     pub(crate) predictions: f64,
-    /// Of labels times weights.
+    /// Sum of labels times weights.
     pub(crate) positives: f64,
 }
 
 impl Sums {
-    /// The metrics; `None` of no samples, or of none that weighs anything.
+    /// Returns the metrics; `None` without samples, or if none weighs anything.
     pub(crate) fn metrics(&self, auc: Option<f64>) -> Option<Metrics> {
         let Self { samples, weights, losses, predictions, positives } = *self;
         if weights == 0.0 {
@@ -129,7 +129,7 @@ mod tests {
         // Predicted are 4 * 3/4 + 1/2 + 2 * 1/4 + 1/2 of the labels' 5.
         assert!((calibration.unwrap() - 0.9).abs() <= rounding, "{calibration:?}");
         assert_eq!((samples, label_rate), (4, 0.625));
-        // Of 5 * 3 pairs the second positive ties with one negative.
+        // The second of 5 * 3 positives ties with one negative.
         assert!((auc.unwrap() - 14.5 / 15.0).abs() <= f64::EPSILON, "{auc:?}");
     }
 
@@ -138,13 +138,13 @@ mod tests {
         let scores =
             Scores { logits: vec![-100.0, 50.0, 20.0], labels: vec![1.0, 0.0, 1.0], weights: Vec::new() };
         let metrics = scores.metrics().unwrap();
-        // ln(1 + e^100), ln(1 + e^50) and ln(1 + e^-20), the last of which is e^-20 to its square.
+        // ln(1 + e^100), ln(1 + e^50) and ln(1 + e^-20); the last is e^-20 up to its square.
         let expected = (150.0 + (-20.0f64).exp()) / 3.0;
         assert!((metrics.log_loss - expected).abs() <= 4.0 * f64::EPSILON * expected, "{}", metrics.log_loss);
     }
 
     #[test]
-    fn weights_count_and_one_label_alone_has_no_auc() {
+    fn weights_count_and_a_single_label_has_no_auc() {
         let scores =
             Scores { logits: vec![0.0, 0.0, 1.0], labels: vec![1.0, 0.0, 0.0], weights: vec![3.0, 1.0, 0.0] };
         let metrics = scores.metrics().unwrap();
@@ -152,8 +152,8 @@ mod tests {
         assert!((metrics.label_rate - 0.75).abs() < 1e-12);
         // The sample above the positive weighs nothing, and the other one is tied with it.
         assert_eq!(metrics.auc, Some(0.5));
-        let alone = Scores { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
-        assert_eq!((alone.auc, alone.normalized_entropy, alone.calibration), (None, None, None));
+        let single = Scores { logits: vec![0.3], labels: vec![0.0], weights: Vec::new() }.metrics().unwrap();
+        assert_eq!((single.auc, single.normalized_entropy, single.calibration), (None, None, None));
         let nothing = Scores { logits: vec![0.3], labels: vec![0.0], weights: vec![0.0] };
         assert_eq!((nothing.metrics(), Scores::default().metrics()), (None, None));
     }

@@ -1,4 +1,4 @@
-//! How good a model's predictions are.
+//! The quality of a model's predictions.
 
 mod auc;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where each dense parameter of a model lies: layer behind layer in one array.
+//! Where each dense parameter of a model is stored: layer after layer in one array.
 
 use std::ops::Range;
 
@@ -11,26 +11,26 @@ pub struct Layer {
     pub inputs: usize,
     /// Elements of y.
     pub outputs: usize,
-    /// Where W begins in the dense parameters; b follows it.
+    /// Where W starts in the dense parameters; b follows it.
     pub offset: usize,
-    /// Whether there is a b.
+    /// Whether the layer has a b.
     pub bias: bool,
     /// Whether negative outputs become 0.
     pub relu: bool,
 }
 
 impl Layer {
-    /// Where W lies in the dense parameters.
+    /// Returns the range of W in the dense parameters.
     pub fn weight(&self) -> Range<usize> {
         self.offset..self.offset + self.inputs * self.outputs
     }
 
-    /// Where b lies in the dense parameters; empty where there is none.
+    /// Returns the range of b in the dense parameters; empty if the layer has none.
     pub fn bias(&self) -> Range<usize> {
         self.weight().end..self.end()
     }
 
-    /// The first parameter behind the layer's.
+    /// Returns the index after the layer's last parameter.
     pub fn end(&self) -> usize {
         self.weight().end + if self.bias { self.outputs } else { 0 }
     }
@@ -39,20 +39,21 @@ impl Layer {
 /// Layers, each fed by the one before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MlpSpec {
-    /// From the input on.
+    /// From the input to the output.
     pub layers: Vec<Layer>,
 }
 
-/// The dense parts of a model. Their parameters lie in the order of these fields.
+/// The dense parts of a model. Their parameters are stored in the order of these fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DenseLayout {
-    /// The bottom MLP; without layers where the dense columns are used as they are, or where there are none.
+    /// The bottom MLP; without layers if the dense columns are used as they are, or if there are none.
     pub bottom: MlpSpec,
-    /// One a cross layer: W alone, or V and U.
+    /// One per cross layer: W only, or V and U.
     pub cross: Vec<MlpSpec>,
-    /// The top MLP, ReLU behind every layer but the last.
+    /// The top MLP, with a ReLU after every layer but the last.
     pub top: MlpSpec,
-    /// The first-order terms of the dense columns, one layer without bias or ReLU; without layers where there are none.
+    /// The first-order terms of the dense columns, one layer without bias or ReLU; no layer if the model has no such
+    /// terms.
     pub linear: MlpSpec,
 }
 
@@ -112,7 +113,7 @@ impl DenseLayout {
 }
 
 impl ModelSpec {
-    /// Where each dense parameter lies.
+    /// Returns where each dense parameter is stored.
     pub fn dense_layout(&self) -> DenseLayout {
         DenseLayout::new(self)
     }
@@ -123,7 +124,7 @@ impl ModelSpec {
     }
 }
 
-/// What is said of a layer before its inputs are known.
+/// A layer before its inputs are known.
 #[derive(Clone, Copy)]
 struct Outputs {
     outputs: usize,

@@ -1,7 +1,7 @@
 //! What a model is, apart from the device that computes it: its parts, their sizes, the layout of its parameters, and
 //! the rules by which they learn.
 //!
-//! No arithmetic lives here; `cpu` has that.
+//! This module has no arithmetic; `cpu` has that.
 
 mod layout;
 mod rules;

@@ -3,11 +3,11 @@
 use rankine_embedding::{Dtype, Pooling, TableSpec};
 use serde::{Deserialize, Serialize};
 
-/// A ranking model. All families are one chain of parts, of which some are replaced or left out:
+/// A ranking model. All families are one chain of parts, some of which are replaced or absent:
 ///
 /// ```text
 /// dense columns ── bottom MLP ──┐
-///                               ├── interaction ── top MLP ──┬── a logit a head
+///                               ├── interaction ── top MLP ──┬── one logit per head
 /// categorical ──── embeddings ──┘                            │
 /// dense and categorical columns ──── first-order terms ──────┘
 /// ```
@@ -16,46 +16,46 @@ use serde::{Deserialize, Serialize};
 pub struct ModelSpec {
     /// Dense columns of a sample.
     pub dense_columns: usize,
-    /// Outputs of the bottom MLP's layers, each with a ReLU behind it. Without any, the dense columns enter the
-    /// interaction as they are.
+    /// Outputs of the bottom MLP's layers, each followed by a ReLU. If empty, the dense columns enter the interaction
+    /// as they are.
     pub bottom_mlp: Vec<usize>,
-    /// What becomes of the bottom MLP's output and the embeddings.
+    /// How the bottom MLP's output and the embeddings interact.
     pub interaction: Interaction,
     /// Whether first-order terms are added to the logits: a linear layer over the dense columns, and for each
-    /// categorical column a table with one element a head.
+    /// categorical column a table with one element per head.
     pub wide: bool,
-    /// Outputs of the top MLP's hidden layers, shared by all heads; the last layer, one logit a head, follows them.
+    /// Outputs of the top MLP's hidden layers, shared by all heads; the last layer, one logit per head, follows them.
     pub top_mlp: Vec<usize>,
-    /// What is predicted.
+    /// The labels to predict.
     pub heads: Vec<HeadSpec>,
     /// The embedding tables.
     pub tables: Vec<TableSpec>,
-    /// One a categorical column, in the dataset's order.
+    /// One per categorical column, in the dataset's order.
     pub features: Vec<FeatureSpec>,
 }
 
-/// What stands between embeddings and top MLP. The *vectors* of a sample are the bottom MLP's output, or the dense
-/// columns, where there are any, and the pooled embedding of each feature.
+/// The stage between embeddings and top MLP. The *vectors* of a sample are the bottom MLP's output (or the dense
+/// columns, if there is no bottom MLP) and the pooled embedding of each feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Interaction {
-    /// The dot products of all pairs of vectors, behind the bottom MLP's output (DLRM; Naumov et al., "Deep Learning
+    /// The dot products of all pairs of vectors, after the bottom MLP's output (DLRM; Naumov et al., "Deep Learning
     /// Recommendation Model for Personalization and Recommendation Systems", 2019). Vectors have equal lengths.
     Dot,
-    /// Cross layers over the concatenation `x0` of all vectors, the top MLP behind them (DCN v2, stacked; Wang et al.,
+    /// Cross layers over the concatenation `x0` of all vectors, followed by the top MLP (DCN v2, stacked; Wang et al.,
     /// "DCN V2: Improved Deep & Cross Network", 2021): `x' = x0 * (W x + b) + x`, products element by element.
     Cross {
         /// The number of layers.
         layers: usize,
-        /// With a rank, `W = U V`, U with as many columns and V with as many rows.
+        /// With a rank, `W = U V`, where U has that number of columns and V that number of rows.
         rank: Option<usize>,
     },
-    /// The sum of the dot products of all pairs of vectors is added to every logit; the top MLP sees the concatenation
-    /// of the vectors (DeepFM; Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR Prediction",
-    /// 2017). Vectors have equal lengths.
+    /// The sum of the dot products of all pairs of vectors is added to every logit; the top MLP's input is the
+    /// concatenation of the vectors (DeepFM; Guo et al., "DeepFM: A Factorization-Machine based Neural Network for CTR
+    /// Prediction", 2017). Vectors have equal lengths.
     FactorizationMachine,
-    /// None: the top MLP sees the concatenation of the vectors (wide & deep; Cheng et al., "Wide & Deep Learning for
-    /// Recommender Systems", 2016).
+    /// None: the top MLP's input is the concatenation of the vectors (wide & deep; Cheng et al., "Wide & Deep Learning
+    /// for Recommender Systems", 2016).
     Concat,
 }
 
@@ -67,7 +67,7 @@ pub struct HeadSpec {
     pub label: String,
     /// Its number among the dataset's label columns.
     pub label_number: usize,
-    /// What its loss is multiplied by in the sum over all heads.
+    /// The factor of its loss in the sum over all heads.
     pub weight: f64,
 }
 
@@ -84,27 +84,27 @@ pub struct FeatureSpec {
 }
 
 impl ModelSpec {
-    /// Elements of the vector that the dense columns become; 0 where there are none.
+    /// Returns the elements of the vector made of the dense columns; 0 without dense columns.
     pub fn bottom_outputs(&self) -> usize {
         if self.dense_columns == 0 { 0 } else { *self.bottom_mlp.last().unwrap_or(&self.dense_columns) }
     }
 
-    /// Elements of a feature's embedding.
+    /// Returns the elements of a feature's embedding.
     pub fn feature_dim(&self, feature: &FeatureSpec) -> usize {
         self.tables[feature.table].dim
     }
 
-    /// Vectors of a sample.
+    /// Returns the number of vectors of a sample.
     pub fn vectors(&self) -> usize {
         usize::from(self.dense_columns > 0) + self.features.len()
     }
 
-    /// Elements of all vectors of a sample.
+    /// Returns the elements of all vectors of a sample.
     pub fn vector_elements(&self) -> usize {
         self.bottom_outputs() + self.features.iter().map(|feature| self.feature_dim(feature)).sum::<usize>()
     }
 
-    /// Inputs of the top MLP.
+    /// Returns the number of inputs of the top MLP.
     pub fn top_inputs(&self) -> usize {
         match self.interaction {
             Interaction::Dot => self.bottom_outputs() + self.vectors() * self.vectors().saturating_sub(1) / 2,
@@ -114,7 +114,7 @@ impl ModelSpec {
         }
     }
 
-    /// The tables of first-order terms, one a feature; none where the model has no such terms.
+    /// Returns the tables of first-order terms, one per feature; none if the model has no such terms.
     pub fn wide_tables(&self) -> Vec<TableSpec> {
         let table = |feature: &FeatureSpec| TableSpec {
             name: feature.column.clone(),
@@ -125,7 +125,7 @@ impl ModelSpec {
         if self.wide { self.features.iter().map(table).collect() } else { Vec::new() }
     }
 
-    /// The number of parameters in tables, those of first-order terms included.
+    /// Returns the number of parameters in tables, including those of first-order terms.
     pub fn embedding_parameters(&self) -> u64 {
         let parameters = |table: &TableSpec| table.rows.saturating_mul(table.dim as u64);
         self.tables.iter().chain(&self.wide_tables()).map(parameters).fold(0, u64::saturating_add)
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_lie_one_behind_the_other() {
+    fn layers_are_stored_one_after_another() {
         for interaction in [
             Interaction::Dot,
             Interaction::Cross { layers: 2, rank: None },

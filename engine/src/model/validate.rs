@@ -1,56 +1,55 @@
-//! What a model must be so that it can be computed: asked of every spec that comes from outside.
+//! Whether a model can be computed: checked for every spec that is read from a file.
 
 use std::collections::HashSet;
 use std::fmt::Display;
 
 use super::spec::{Interaction, ModelSpec};
 
-/// No part has more elements or members than this. With it no size in this crate exceeds 64 bits.
+/// The most elements or members of any part. With this bound no size in this crate exceeds 64 bits.
 const COUNT_MAX: usize = 1 << 20;
-/// No table has more rows.
+/// The most rows of a table.
 const ROWS_MAX: u64 = 1 << 40;
-/// Cross layers, whose parameters grow with the square of the vectors' elements.
+/// The most cross layers, whose parameters grow with the square of the vectors' elements.
 const CROSS_LAYERS_MAX: usize = 1 << 10;
 
 impl ModelSpec {
     /// Checks that the parts fit together.
     ///
     /// # Errors
-    /// The first thing that does not, in words that complete "the model is not one: ".
+    /// The first thing that does not fit, in words that complete "not a valid model: ".
     pub fn validate(&self) -> Result<(), String> {
         let widths = self.bottom_mlp.iter().chain(&self.top_mlp).chain(self.tables.iter().map(|t| &t.dim));
         let counts = [self.bottom_mlp.len(), self.top_mlp.len(), self.tables.len(), self.features.len()];
         let counts = counts.iter().chain([&self.dense_columns]);
         if let Some(count) = widths.clone().chain(counts).find(|count| **count > COUNT_MAX) {
-            return Err(format!("no part may have more than {COUNT_MAX} elements, and one has {count}"));
+            return Err(format!(
+                "a part of the model has {count} elements; at most {COUNT_MAX} are possible"
+            ));
         }
         if widths.clone().any(|width| *width == 0) {
             return Err("a layer or an embedding has no elements".into());
         }
         if self.dense_columns == 0 && !self.bottom_mlp.is_empty() {
-            return Err("it has a bottom MLP and no dense columns".into());
+            return Err("the model has a bottom MLP but no dense columns".into());
         }
         unique("table", self.tables.iter().map(|table| &table.name))?;
         unique("feature", self.features.iter().map(|feature| &feature.column))?;
         unique("head", self.heads.iter().map(|head| &head.label))?;
         if let Some(table) = self.tables.iter().find(|table| !(1..=ROWS_MAX).contains(&table.rows)) {
-            return Err(format!(
-                "table {} has {} rows, and may have 1 to {ROWS_MAX}",
-                table.name, table.rows
-            ));
+            return Err(format!("table {} has {} rows; a table has 1 to {ROWS_MAX}", table.name, table.rows));
         }
         if let Some(feature) = self.features.iter().find(|feature| feature.table >= self.tables.len()) {
-            return Err(format!("feature {} looks up a table that is not there", feature.column));
+            return Err(format!("feature {} looks up a table that does not exist", feature.column));
         }
         let used: HashSet<_> = self.features.iter().map(|feature| feature.table).collect();
         if used.len() < self.tables.len() {
-            return Err("a table is looked up by no feature".into());
+            return Err("no feature looks up one of the tables".into());
         }
         if self.heads.is_empty() || self.heads.len() > COUNT_MAX {
-            return Err(format!("it has {} heads", self.heads.len()));
+            return Err(format!("the model has {} heads", self.heads.len()));
         }
         if let Some(head) = self.heads.iter().find(|head| !(head.weight.is_finite() && head.weight >= 0.0)) {
-            return Err(format!("head {} weighs {}", head.label, head.weight));
+            return Err(format!("head {} has weight {}", head.label, head.weight));
         }
         let elements = self.vector_elements();
         if elements == 0 || elements > 16 * COUNT_MAX {
@@ -66,19 +65,19 @@ impl ModelSpec {
             if lengths.windows(2).all(|pair| pair[0] == pair[1]) {
                 Ok(())
             } else {
-                Err("its vectors interact, and have different lengths".into())
+                Err("the vectors interact but have different lengths".into())
             }
         };
         match self.interaction {
             Interaction::Dot if self.vectors() < 2 => {
-                Err("it has one vector, and takes two to interact".into())
+                Err("the dot interaction needs two vectors, and the model has one".into())
             }
             Interaction::Dot | Interaction::FactorizationMachine => equal_lengths(),
             Interaction::Cross { layers, rank } => {
                 if layers == 0 || layers > CROSS_LAYERS_MAX {
-                    Err(format!("it has {layers} cross layers"))
+                    Err(format!("the model has {layers} cross layers"))
                 } else if rank.is_some_and(|rank| rank == 0 || rank > COUNT_MAX) {
-                    Err(format!("its cross layers have rank {}", rank.unwrap_or_default()))
+                    Err(format!("the cross layers have rank {}", rank.unwrap_or_default()))
                 } else {
                     Ok(())
                 }
@@ -131,7 +130,7 @@ mod tests {
     fn assert_refused(change: impl Fn(&mut ModelSpec), words: &str) {
         let mut spec = spec();
         change(&mut spec);
-        let refused = spec.validate().expect_err("it is no model");
+        let refused = spec.validate().expect_err("the model is invalid");
         assert!(refused.contains(words), "{refused}");
     }
 
@@ -148,13 +147,13 @@ mod tests {
         assert_refused(|spec| spec.tables[1].name = "T0".into(), "two tables are named 'T0'");
         assert_refused(|spec| spec.features[1].column = "C0".into(), "two features are named 'C0'");
         assert_refused(|spec| spec.heads[1].label = "L0".into(), "two heads are named 'L0'");
-        assert_refused(|spec| spec.features[1].table = 2, "feature C1 looks up a table that is not there");
-        assert_refused(|spec| spec.features[1].table = 0, "a table is looked up by no feature");
-        assert_refused(|spec| spec.heads.clear(), "it has 0 heads");
-        assert_refused(|spec| spec.dense_columns = 0, "a bottom MLP and no dense columns");
+        assert_refused(|spec| spec.features[1].table = 2, "feature C1 looks up a table that does not exist");
+        assert_refused(|spec| spec.features[1].table = 0, "no feature looks up one of the tables");
+        assert_refused(|spec| spec.heads.clear(), "the model has 0 heads");
+        assert_refused(|spec| spec.dense_columns = 0, "a bottom MLP but no dense columns");
         assert_refused(|spec| spec.top_mlp[0] = 0, "has no elements");
         for weight in [-1.0, f64::NAN, f64::INFINITY] {
-            assert_refused(|spec| spec.heads[1].weight = weight, "head L1 weighs");
+            assert_refused(|spec| spec.heads[1].weight = weight, "head L1 has weight");
         }
         assert_admitted(|spec| spec.heads[1].weight = 0.0);
         let nothing = |spec: &mut ModelSpec| {
@@ -169,13 +168,16 @@ mod tests {
     #[test]
     fn sizes_have_bounds() {
         assert_admitted(|spec| spec.top_mlp[0] = 1 << 20);
-        assert_refused(|spec| spec.top_mlp[0] = (1 << 20) + 1, "no part may have more than 1048576 elements");
-        assert_refused(|spec| spec.bottom_mlp[0] = (1 << 20) + 1, "and one has 1048577");
-        assert_refused(|spec| spec.dense_columns = (1 << 20) + 1, "and one has 1048577");
-        assert_refused(|spec| spec.top_mlp = vec![1; (1 << 20) + 1], "and one has 1048577");
+        assert_refused(
+            |spec| spec.top_mlp[0] = (1 << 20) + 1,
+            "1048577 elements; at most 1048576 are possible",
+        );
+        assert_refused(|spec| spec.bottom_mlp[0] = (1 << 20) + 1, "has 1048577 elements");
+        assert_refused(|spec| spec.dense_columns = (1 << 20) + 1, "has 1048577 elements");
+        assert_refused(|spec| spec.top_mlp = vec![1; (1 << 20) + 1], "has 1048577 elements");
         assert_admitted(|spec| spec.tables[1].rows = 1 << 40);
         assert_refused(|spec| spec.tables[1].rows = (1 << 40) + 1, "table T1 has 1099511627777 rows");
-        assert_refused(|spec| spec.tables[1].rows = 0, "table T1 has 0 rows, and may have 1 to");
+        assert_refused(|spec| spec.tables[1].rows = 0, "table T1 has 0 rows; a table has 1 to");
         // Sixteen vectors of the largest length are admitted, and one element more is not.
         let wide = |elements: usize| {
             move |spec: &mut ModelSpec| {
@@ -204,19 +206,19 @@ mod tests {
     }
 
     #[test]
-    fn interactions_ask_for_their_vectors() {
+    fn interactions_check_their_vectors() {
         for interaction in [Interaction::Dot, Interaction::FactorizationMachine] {
-            let unequal = "its vectors interact, and have different lengths";
+            let unequal = "the vectors interact but have different lengths";
             assert_refused(|spec| (spec.interaction, spec.tables[1].dim) = (interaction, 5), unequal);
             assert_refused(|spec| (spec.interaction, spec.bottom_mlp[1]) = (interaction, 5), unequal);
         }
-        let alone = |spec: &mut ModelSpec| {
+        let single = |spec: &mut ModelSpec| {
             spec.tables.truncate(1);
             spec.features.truncate(1);
             spec.bottom_mlp.clear();
             spec.dense_columns = 0;
         };
-        assert_refused(alone, "it has one vector, and takes two to interact");
+        assert_refused(single, "needs two vectors, and the model has one");
         let cross = |layers, rank| {
             move |spec: &mut ModelSpec| {
                 spec.interaction = Interaction::Cross { layers, rank };
@@ -225,9 +227,9 @@ mod tests {
         };
         assert_admitted(cross(1, None));
         assert_admitted(cross(1 << 10, Some(1 << 20)));
-        assert_refused(cross(0, None), "it has 0 cross layers");
-        assert_refused(cross((1 << 10) + 1, None), "it has 1025 cross layers");
-        assert_refused(cross(1, Some(0)), "its cross layers have rank 0");
-        assert_refused(cross(1, Some((1 << 20) + 1)), "its cross layers have rank 1048577");
+        assert_refused(cross(0, None), "the model has 0 cross layers");
+        assert_refused(cross((1 << 10) + 1, None), "the model has 1025 cross layers");
+        assert_refused(cross(1, Some(0)), "the cross layers have rank 0");
+        assert_refused(cross(1, Some((1 << 20) + 1)), "the cross layers have rank 1048577");
     }
 }

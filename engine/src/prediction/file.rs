@@ -1,4 +1,4 @@
-//! The file of predictions: CSV with a column `row` and one a head, which appears only when it is whole.
+//! The file of predictions: CSV with a column `row` and one column per head. It appears only when it is complete.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub(super) struct PredictionFile {
 }
 
 impl PredictionFile {
-    /// Begins the file with its header.
+    /// Creates the file with its header.
     pub(super) fn create<'a>(
         path: &Path,
         labels: impl Iterator<Item = &'a str>,
@@ -26,7 +26,7 @@ impl PredictionFile {
         Ok(this)
     }
 
-    /// Appends a row. The numbers are the shortest that read back as the same double.
+    /// Appends a row. Numbers are the shortest that read back as the same double.
     pub(super) fn write(
         &mut self,
         row: u64,
@@ -48,13 +48,13 @@ impl PredictionFile {
         write(&mut self.out).map_err(|source| PredictError::Write { path: self.path.clone(), source })
     }
 
-    /// Gives the file its name, once it is on disk.
+    /// Gives the file its name, after it is on disk.
     pub(super) fn publish(self) -> Result<(), PredictError> {
         Ok(self.out.publish()?)
     }
 }
 
-/// A name as a field of CSV.
+/// Returns a name as a CSV field.
 fn field(name: &str) -> String {
     if name.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", name.replace('"', "\"\""))
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_read_back_and_what_fails_leaves_nothing() {
+    fn numbers_read_back_and_a_failure_leaves_no_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out.csv");
         let labels = || ["click", "buy, \"now\""].into_iter();

@@ -1,8 +1,8 @@
-//! Scores of a trained model, row by row, in the order of the rows: from a dataset, or from raw rows that are encoded
-//! by the very code, vocabularies and transforms that made the training's dataset.
+//! Scores rows with a trained model, in order: rows of a dataset, or raw rows, encoded with the code, vocabularies and
+//! transforms that made the training's dataset.
 //!
-//! [`Predictions`] scores samples wherever they come from, counts the categories that the model never learnt, and
-//! writes a CSV that appears only when it is whole.
+//! [`Predictions`] scores samples from either source, counts the categories that the model never learnt, and writes a
+//! CSV that appears only when it is complete.
 
 mod file;
 mod rows;
@@ -25,23 +25,23 @@ use file::PredictionFile;
 
 pub use rows::{RowOptions, predict_rows};
 
-/// What becomes of rows with categories that have no row of their own in the model: they were too rare in training, or
-/// not there.
+/// What to do with rows whose categories have no row of their own in the model, because they were rare in training or
+/// absent from it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// They are scored with the row that all such categories share.
+    /// Score them with the row that all such categories share.
     #[default]
     Oov,
-    /// The first one ends the prediction.
+    /// Fail at the first one.
     Fail,
-    /// They are left out.
+    /// Skip them.
     Skip,
 }
 
 impl OnUnknown {
     const ALL: [Self; 3] = [Self::Oov, Self::Fail, Self::Skip];
 
-    /// Its name in the command.
+    /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Oov => "oov",
@@ -80,14 +80,13 @@ pub enum PredictError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The operating system's words.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// A category has no row of its own, and none such was to be scored.
+    /// A category has no row of its own, and such rows are not to be scored.
     #[error(
-        "row {row} has a category in column {column} that the model has no row for: it was too rare in training, or \
-         not there. --unknown oov scores such rows with the row that these categories share, --unknown skip leaves \
-         them out"
+        "row {row} has a category in column {column} that the model has no row for: it was rare in training or absent \
+         from it. --unknown oov scores such rows with the row that these categories share, --unknown skip skips them"
     )]
     Unknown {
         /// The number of the row, the first being 1.
@@ -95,10 +94,10 @@ pub enum PredictError {
         /// The column.
         column: String,
     },
-    /// A row cannot be read, and bad rows were not to be left out.
-    #[error("{0}\nno predictions were written; --on-bad skip leaves such rows out, counts and names them")]
+    /// A row cannot be read, and bad rows are not to be skipped.
+    #[error("{0}\nno predictions were written; --on-bad skip skips, counts and names such rows")]
     BadRow(String),
-    /// A prediction is no number.
+    /// A prediction is NaN.
     #[error("the prediction of row {row} is not a number: numbers of the row are too large for the model")]
     NotFinite {
         /// The number of the row, the first being 1.
@@ -106,20 +105,20 @@ pub enum PredictError {
     },
 }
 
-/// Predictions on their way into a file.
+/// Predictions being written to a file.
 #[derive(Debug)]
 pub struct Predictions<'a> {
     model: CpuModel,
     schema: &'a Schema,
     on_unknown: OnUnknown,
-    /// What becomes of ids of raw records that are no rows of their tables.
+    /// What to do with ids of raw records that are not rows of their tables.
     ids: IdRules,
     file: PredictionFile,
     counts: PredictionCounts,
     logits: Vec<f32>,
 }
 
-/// What became of the rows.
+/// Counts of rows, by what was done with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct PredictionCounts {
     /// Rows that were read, bad ones included.
@@ -128,13 +127,13 @@ pub struct PredictionCounts {
     pub predicted: u64,
     /// Rows that could not be read.
     pub bad: u64,
-    /// Rows left out since the model has no row for a category.
+    /// Rows skipped because the model has no row for a category.
     pub unknown_skipped: u64,
     /// For each column with a vocabulary, in the model's order: the categories that have no row of their own. Distinct
-    /// values are known of raw rows alone: a dataset has one row for all of them.
+    /// values are known only for raw rows: a dataset has one row for all of them.
     #[serde(serialize_with = "as_map")]
     pub unknown: Vec<(String, UnknownCategories)>,
-    /// Ids that were no rows of their tables, by column; columns without such are absent.
+    /// Ids that were not rows of their tables, by column; columns without such ids are absent.
     #[serde(skip_serializing_if = "IdCounts::is_empty")]
     pub ids_out_of_range: IdCounts,
 }
@@ -144,8 +143,8 @@ fn as_map<S: Serializer>(columns: &[(String, UnknownCategories)], serializer: S)
 }
 
 impl<'a> Predictions<'a> {
-    /// Begins a file of predictions at `out`, by a model of samples of a schema. Ids of raw records that are no rows of
-    /// their tables are dealt with by `ids`; a dataset has rules of its own.
+    /// Creates a file of predictions at `out`, from a model of samples of a schema. `ids` decides about ids of raw
+    /// records that are not rows of their tables; a dataset has its own rules.
     ///
     /// # Errors
     /// [`PredictError::Write`].
@@ -165,47 +164,48 @@ impl<'a> Predictions<'a> {
     /// Scores samples, whose rows have the numbers `rows`.
     ///
     /// # Errors
-    /// [`PredictError::Unknown`] where such rows are not wanted, [`PredictError::NotFinite`], [`PredictError::Write`].
+    /// [`PredictError::Unknown`] if such rows are not to be scored, [`PredictError::NotFinite`],
+    /// [`PredictError::Write`].
     pub fn add(&mut self, samples: &Samples, rows: &[u64]) -> Result<(), PredictError> {
-        assert_eq!(samples.len, rows.len(), "each sample is of a row");
+        assert_eq!(samples.len, rows.len(), "one row number per sample");
         if rows.is_empty() {
             return Ok(());
         }
         self.counts.read += rows.len() as u64;
-        let left_out = self.count_unknown(samples, rows)?;
+        let skipped = self.count_unknown(samples, rows)?;
         self.logits.clear();
         self.model.logits(samples, &mut self.logits);
         let heads = self.model.spec().heads.len();
-        for ((&row, logits), left_out) in rows.iter().zip(self.logits.chunks_exact(heads)).zip(left_out) {
-            if left_out {
+        for ((&row, logits), skipped) in rows.iter().zip(self.logits.chunks_exact(heads)).zip(skipped) {
+            if skipped {
                 self.counts.unknown_skipped += 1;
                 continue;
             }
             if logits.iter().any(|logit| logit.is_nan()) {
                 return Err(PredictError::NotFinite { row });
             }
-            // In double precision: different logits stay different, as evaluations see them.
+            // In double precision, so that different logits stay different, as evaluations see them.
             self.file.write(row, logits.iter().map(|&logit| sigmoid(f64::from(logit))))?;
             self.counts.predicted += 1;
         }
         Ok(())
     }
 
-    /// Counts categories without a row of their own, and says which samples are left out for them.
+    /// Counts categories without a row of their own; returns which samples are skipped for them.
     fn count_unknown(&mut self, samples: &Samples, rows: &[u64]) -> Result<Vec<bool>, PredictError> {
-        let mut left_out = vec![false; samples.len];
-        // The first row that has one, and its column.
+        let mut skipped = vec![false; samples.len];
+        // The first sample that has one, and its column.
         let mut first: Option<(usize, &str)> = None;
         for ((number, name), count) in exact_columns(self.schema).zip(&mut self.counts.unknown) {
             let bags = &samples.categorical[number];
-            for (sample, left_out) in left_out.iter_mut().enumerate() {
+            for (sample, skipped) in skipped.iter_mut().enumerate() {
                 let unknown =
                     bags.bag(sample).iter().filter(|&&id| id == vocabulary::OUT_OF_VOCABULARY).count();
                 if unknown == 0 {
                     continue;
                 }
                 count.1.lookups += unknown as u64;
-                *left_out = self.on_unknown == OnUnknown::Skip;
+                *skipped = self.on_unknown == OnUnknown::Skip;
                 if first.is_none_or(|(earliest, _)| sample < earliest) {
                     first = Some((sample, name));
                 }
@@ -215,18 +215,18 @@ impl<'a> Predictions<'a> {
             Some((sample, column)) if self.on_unknown == OnUnknown::Fail => {
                 Err(PredictError::Unknown { row: rows[sample], column: column.to_owned() })
             }
-            _ => Ok(left_out),
+            _ => Ok(skipped),
         }
     }
 
-    /// Notes how many distinct categories are behind the look-ups that were counted; one entry a categorical column.
-    fn know_distinct(&mut self, unknown: &[UnknownCategories]) {
+    /// Records how many distinct categories the counted look-ups have; one entry per categorical column.
+    fn set_distinct(&mut self, unknown: &[UnknownCategories]) {
         for ((number, _), (_, count)) in exact_columns(self.schema).zip(&mut self.counts.unknown) {
             *count = UnknownCategories { lookups: count.lookups, ..unknown[number] };
         }
     }
 
-    /// Counts ids that were no rows of their tables, one number a categorical column or none.
+    /// Counts ids that were not rows of their tables: one number per categorical column, or an empty slice.
     fn count_ids(&mut self, out_of_range: &[u64]) {
         ids::add(&mut self.counts.ids_out_of_range, self.schema, out_of_range);
     }
@@ -237,7 +237,7 @@ impl<'a> Predictions<'a> {
         self.counts.bad += rows;
     }
 
-    /// Completes the file, which is then there.
+    /// Completes the file, which then appears.
     ///
     /// # Errors
     /// [`PredictError::Write`].
@@ -247,14 +247,14 @@ impl<'a> Predictions<'a> {
     }
 }
 
-/// The columns in which row 0 stands for every category that has no row of its own, with their numbers.
+/// The columns whose row 0 stands for every category without a row of its own, with their numbers.
 fn exact_columns(schema: &Schema) -> impl Iterator<Item = (usize, &str)> {
     let columns = schema.categorical.iter().enumerate();
     let exact = columns.filter(|(_, column)| matches!(column.vocabulary, VocabularyKind::Exact { .. }));
     exact.map(|(number, column)| (number, column.name.as_str()))
 }
 
-/// Scores a part of a dataset, in file order. Its rows are numbered from 1. `progress` hears how many samples are
+/// Scores a part of a dataset, in file order. Its rows are numbered from 1. `progress` receives the number of samples
 /// scored.
 ///
 /// # Errors

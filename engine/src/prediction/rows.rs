@@ -1,4 +1,4 @@
-//! Predictions of raw rows: read, encoded and batched as the training's were.
+//! Predictions for raw rows, read, encoded and batched as those of the training were.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ const LOGGED_MAX: u64 = 10;
 /// How raw rows are scored.
 #[derive(Debug, Clone, Copy)]
 pub struct RowOptions {
-    /// Rows scored at a time.
+    /// Rows scored together.
     pub batch_size: usize,
     /// Threads that read rows.
     pub threads: NonZeroUsize,
-    /// How many rows that cannot be read may be left out; with `None` the first one ends the prediction.
+    /// How many unreadable rows may be skipped; with `None` the first one ends the prediction.
     pub bad_limit: Option<BadLimit>,
 }
 
@@ -26,8 +26,8 @@ pub struct RowOptions {
 /// predictions can be joined to the rows. `format` and `encoder` are the model's.
 ///
 /// # Errors
-/// [`PredictError::BadRow`] where such rows are not left out; [`PredictError::Data`] where more are bad than the limit
-/// admits, where no row is good, and where a file cannot be read; otherwise as [`Predictions::add`].
+/// [`PredictError::BadRow`] for an unreadable row if such rows are not skipped; [`PredictError::Data`] if more rows
+/// are bad than the limit admits, if no row is good, or if a file cannot be read; otherwise as [`Predictions::add`].
 pub fn predict_rows(
     predictions: &mut Predictions<'_>,
     files: &[PathBuf],
@@ -43,7 +43,7 @@ pub fn predict_rows(
     let read = reader.read(files, progress, |chunk| {
         rows.take(chunk).map_err(|error| match error {
             PredictError::Data(error) => error,
-            // The reader has no variant for what a model may find wrong: the error waits outside.
+            // The reader has no variant for a model's errors, so this one is kept outside.
             other => Error::Invalid(failed.insert(other).to_string()),
         })
     });
@@ -52,12 +52,12 @@ pub fn predict_rows(
     }
     let unknown = read?;
     rows.finish()?;
-    predictions.know_distinct(&unknown);
+    predictions.set_distinct(&unknown);
     Ok(())
 }
 
-/// Rows on their way into batches. Chunks of files are of any size; batches are of one, as those of a dataset are, so
-/// that both are scored alike to the last bit.
+/// Rows being collected into batches. Chunks of files have any size; batches have one size, as those of a dataset do,
+/// so that both give the same bits.
 struct Rows<'p, 'a> {
     predictions: &'p mut Predictions<'a>,
     options: &'p RowOptions,
@@ -65,7 +65,7 @@ struct Rows<'p, 'a> {
     /// The number of each row of the batch.
     numbers: Vec<u64>,
     tally: BadTally,
-    /// What the files should be, in words.
+    /// The expected format of the files, in words.
     expects: String,
 }
 
@@ -76,7 +76,7 @@ impl<'p, 'a> Rows<'p, 'a> {
             options,
             batch: Samples::new(schema),
             numbers: Vec::new(),
-            // Without a limit the first bad row ends the prediction before it is judged.
+            // Without a limit the first bad row ends the prediction before the limit is checked.
             tally: BadTally::new(options.bad_limit.unwrap_or_default()),
             expects: String::new(),
         }
@@ -90,7 +90,7 @@ impl<'p, 'a> Rows<'p, 'a> {
             }
             self.tally.add_bad(|| name.to_string());
             if self.predictions.counts.bad + (bad_numbers.len() as u64) < LOGGED_MAX {
-                tracing::warn!("left out: {name}");
+                tracing::warn!("skipped: {name}");
             }
             bad_numbers.push(number);
         }
@@ -117,7 +117,7 @@ impl<'p, 'a> Rows<'p, 'a> {
         Ok(())
     }
 
-    /// Scores what is left, and judges how many rows were bad.
+    /// Scores the remaining rows, and checks how many rows were bad.
     fn finish(mut self) -> Result<(), PredictError> {
         self.tally.check_any_is_good(&self.expects)?;
         self.tally.check_in_all(&self.expects)?;

@@ -37,7 +37,7 @@ impl Guard {
     pub(super) fn known(&mut self, step: u64, outcome: &StepOutcome) {
         let Some(found) = outcome.non_finite() else {
             // A step that the loss's scale leaves out is not written either, and says nothing about those around it.
-            if outcome.left_out.is_none() {
+            if outcome.skipped.is_none() {
                 self.counted.in_a_row = 0;
             }
             return;
@@ -87,7 +87,7 @@ impl Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::LeftOut;
+    use crate::guard::SkipReason;
     use crate::job::Count;
 
     fn guard(non_finite: job::NonFinite, most: u64) -> Guard {
@@ -96,12 +96,12 @@ mod tests {
         Guard::resumed(&policy, GuardState::default(), false)
     }
 
-    fn step(left_out: Option<LeftOut>) -> StepOutcome {
-        StepOutcome { loss: 1.0, left_out }
+    fn step(skipped: Option<SkipReason>) -> StepOutcome {
+        StepOutcome { loss: 1.0, skipped }
     }
 
     fn wrong() -> StepOutcome {
-        step(Some(LeftOut::NonFinite(NonFinite { dense_gradients: true, ..NonFinite::default() })))
+        step(Some(SkipReason::NonFinite(NonFinite { dense_gradients: true, ..NonFinite::default() })))
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
     fn steps_in_a_row_are_limited() {
         let mut guard = guard(job::NonFinite::Skip, 2);
         // What the loss's scale leaves out neither counts nor begins anew.
-        let outcomes = [wrong(), wrong(), step(None), wrong(), step(Some(LeftOut::LossScale)), wrong()];
+        let outcomes = [wrong(), wrong(), step(None), wrong(), step(Some(SkipReason::LossScale)), wrong()];
         for (before, outcome) in outcomes.iter().enumerate() {
             guard.known(before as u64 + 1, outcome);
             assert!(guard.check().is_ok(), "after step {}", before + 1);

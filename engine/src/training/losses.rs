@@ -95,7 +95,7 @@ impl Losses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{LeftOut, NonFinite};
+    use crate::guard::{NonFinite, SkipReason};
     use crate::job;
 
     fn losses(steps: u64, since_report: LossState) -> Losses {
@@ -103,13 +103,13 @@ mod tests {
         Losses::resumed(steps, since_report, Guard::resumed(&policy, GuardState::default(), false))
     }
 
-    fn step(losses: &mut Losses, samples: usize, loss: f64, left_out: Option<LeftOut>) {
+    fn step(losses: &mut Losses, samples: usize, loss: f64, skipped: Option<SkipReason>) {
         losses.began(samples);
-        losses.known(&StepOutcome { loss, left_out });
+        losses.known(&StepOutcome { loss, skipped });
     }
 
-    fn not_finite() -> Option<LeftOut> {
-        Some(LeftOut::NonFinite(NonFinite { loss: true, ..NonFinite::default() }))
+    fn not_finite() -> Option<SkipReason> {
+        Some(SkipReason::NonFinite(NonFinite { loss: true, ..NonFinite::default() }))
     }
 
     /// All numbers here are sums of few powers of two, so that every operation is exact.
@@ -121,7 +121,7 @@ mod tests {
         step(&mut losses, 2, 2.5, None);
         assert_eq!(losses.mean(), (6.0 * 0.5 + 2.0 * 2.5) / 8.0);
         // The loss's scale leaves out the update alone: its loss is one.
-        step(&mut losses, 8, 3.0, Some(LeftOut::LossScale));
+        step(&mut losses, 8, 3.0, Some(SkipReason::LossScale));
         assert_eq!(losses.mean(), 2.0);
         assert_eq!(losses.state(), LossState { sum: 32.0, samples: 16 });
         assert_eq!(losses.last_mean(9.0), 2.0);
@@ -133,10 +133,10 @@ mod tests {
         losses.began(1);
         losses.began(3);
         assert!(losses.are_unknown());
-        losses.known(&StepOutcome { loss: 1.0, left_out: None });
+        losses.known(&StepOutcome { loss: 1.0, skipped: None });
         assert!(!losses.are_unknown());
         assert_eq!(losses.state(), LossState { sum: 1.0, samples: 1 });
-        losses.known(&StepOutcome { loss: 5.0, left_out: None });
+        losses.known(&StepOutcome { loss: 5.0, skipped: None });
         assert_eq!(losses.state(), LossState { sum: 16.0, samples: 4 });
     }
 

@@ -11,17 +11,17 @@ pub(in crate::cpu) struct CrossNetwork {
     layers: Vec<Mlp>,
 }
 
-/// What a cross network keeps of one tile between its passes.
+/// The activations that a cross network keeps of one tile between forward and backward pass.
 #[derive(Debug, Default)]
 pub(super) struct CrossTile {
-    /// The linear part of each layer.
+    /// Inputs and outputs of each layer's linear part.
     linear: Vec<MlpTile>,
     /// Each layer's result, `[samples, width]`.
     outputs: Vec<Vec<f32>>,
 }
 
 impl CrossTile {
-    /// The last layer's result.
+    /// Returns the last layer's result.
     pub(super) fn output(&self) -> &[f32] {
         self.outputs.last().expect("a cross network has a layer")
     }
@@ -36,7 +36,7 @@ impl CrossNetwork {
         &mut self.layers
     }
 
-    /// Elements of a sample, before and behind each layer.
+    /// Returns the elements of a sample before and after each layer.
     pub(super) fn width(&self) -> usize {
         self.layers[0].spec.layers[0].inputs
     }
@@ -59,7 +59,7 @@ impl CrossNetwork {
         }
     }
 
-    /// `gradients` holds those by the last layer's result, and is used up.
+    /// `gradients` holds the gradients with respect to the last layer's result, and is overwritten.
     pub(super) fn backward(
         &self,
         x0: &[f32],
@@ -95,7 +95,8 @@ vectorized! {
 }
 
 vectorized! {
-    /// From the gradients by `x0 * y + x` to those by y, and adds to those by x0 what goes there directly.
+    /// From the gradients with respect to `x0 * y + x`, computes those with respect to y, and adds the direct share to
+    /// those with respect to x0.
     fn cross_back(x0: &[f32], y: &[f32], gradients: &[f32], y_gradients: &mut [f32], x0_gradients: &mut [f32]) {
         let values = x0.iter().zip(y).zip(gradients);
         for ((y_gradient, x0_gradient), ((x0, y), gradient)) in y_gradients.iter_mut().zip(x0_gradients).zip(values) {

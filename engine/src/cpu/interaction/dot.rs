@@ -1,8 +1,8 @@
-//! The dot interaction: every pair of a sample's vectors, and the first vector as it is.
+//! The dot interaction: the product of every pair of a sample's vectors, and the first vector unchanged.
 
 use rankine_embedding::vectorized;
 
-/// Products that are summed side by side: a vector register of the widest kind.
+/// Products that are summed in parallel: one vector register of the widest kind.
 const LANES: usize = 16;
 
 /// Sizes of the interaction.
@@ -12,23 +12,23 @@ pub(in crate::cpu) struct DotInteraction {
     pub(super) vectors: usize,
     /// Elements of a vector.
     pub(super) dim: usize,
-    /// Elements of the first vector that are passed on: `dim`, or 0 where there is no bottom MLP.
+    /// Elements of the first vector that are passed on: `dim`, or 0 without a bottom MLP.
     pub(super) passed: usize,
 }
 
 impl DotInteraction {
-    /// Elements out, a sample.
+    /// Returns the number of outputs per sample.
     pub(super) fn outputs(&self) -> usize {
         self.passed + self.vectors * (self.vectors - 1) / 2
     }
 
     /// `vectors` is `[samples, vectors, dim]`, `out` `[samples, outputs]`: the first vector, then the dot products of
-    /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is any memory, kept from tile to tile.
+    /// vector 1 with 0, 2 with 0, 2 with 1, 3 with 0, ... `scratch` is any memory, reused from tile to tile.
     pub(super) fn forward(&self, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
         dot_forward(*self, vectors, scratch, out);
     }
 
-    /// From the gradients by `out` to those by `vectors`.
+    /// From the gradients with respect to `out` to those with respect to `vectors`.
     pub(super) fn backward(
         &self,
         vectors: &[f32],
@@ -41,8 +41,8 @@ impl DotInteraction {
 }
 
 vectorized! {
-    /// The vectors of a sample are transposed, so that the products of one vector with sixteen others are summed side
-    /// by side, and none of them across the lanes of a register.
+    /// Transposes the vectors of a sample, so that the products of one vector with sixteen others are summed in
+    /// parallel lanes, and no sum crosses the lanes of a register.
     fn dot_forward(shape: DotInteraction, vectors: &[f32], scratch: &mut Vec<f32>, out: &mut [f32]) {
         let DotInteraction { vectors: count, dim, passed } = shape;
         let padded = count.next_multiple_of(LANES);

@@ -23,7 +23,7 @@ impl FactorizationMachine {
         add_pair_sums(*self, vectors, scratch, heads, logits);
     }
 
-    /// Adds the gradients by the vectors.
+    /// Adds the gradients with respect to the vectors.
     pub(super) fn backward(
         &self,
         vectors: &[f32],
@@ -37,8 +37,8 @@ impl FactorizationMachine {
 }
 
 vectorized! {
-    /// Each vector is multiplied with the sum of those before it: `(|sum|² - sum |v|²) / 2`, the usual form, subtracts
-    /// two large numbers.
+    /// Multiplies each vector by the sum of those before it. The usual form, `(|sum|² - sum |v|²) / 2`, subtracts two
+    /// large numbers.
     fn add_pair_sums(
         shape: FactorizationMachine,
         vectors: &[f32],
@@ -64,7 +64,7 @@ vectorized! {
 }
 
 vectorized! {
-    /// The gradient by a vector is the sum of all others, times the gradients of all logits.
+    /// The gradient with respect to a vector is the sum of all other vectors, times the sum of the logit gradients.
     fn add_gradients(
         shape: FactorizationMachine,
         vectors: &[f32],

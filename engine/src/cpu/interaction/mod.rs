@@ -1,4 +1,4 @@
-//! What becomes of a sample's vectors between embeddings and top MLP: one room a kind.
+//! The interaction of a sample's vectors, between embeddings and top MLP: one module per kind.
 
 mod cross;
 mod dot;
@@ -19,15 +19,15 @@ pub(super) enum InteractionPart {
     Concat,
 }
 
-/// What an interaction keeps of one tile between its passes.
+/// The activations that an interaction keeps of one tile between forward and backward pass.
 #[derive(Debug, Default)]
 pub(super) struct InteractionTile {
     /// `[samples, outputs]`: the dot interaction's results, for the top MLP.
     outputs: Vec<f32>,
-    /// The gradients by what the top MLP saw, where that is not the vectors themselves.
+    /// Gradients with respect to the top MLP's input, if that is not the vectors themselves.
     output_gradients: Vec<f32>,
     cross: CrossTile,
-    /// What the interaction works in.
+    /// Working memory of the interaction.
     scratch: Vec<f32>,
 }
 
@@ -48,7 +48,7 @@ impl InteractionPart {
         }
     }
 
-    /// Makes room for a tile of `samples` samples.
+    /// Sizes the buffers for a tile of `samples` samples.
     pub(super) fn resize(&self, tile: &mut InteractionTile, samples: usize) {
         match self {
             Self::Dot(dot) => {
@@ -79,7 +79,7 @@ impl InteractionPart {
         self.top_input(vectors, tile)
     }
 
-    /// The top MLP's input, `[samples, top inputs]`, behind [`InteractionPart::forward`].
+    /// The top MLP's input, `[samples, top inputs]`, after [`InteractionPart::forward`].
     fn top_input<'a>(&self, vectors: &'a [f32], tile: &'a InteractionTile) -> &'a [f32] {
         match self {
             Self::Dot(_) => &tile.outputs,
@@ -88,7 +88,7 @@ impl InteractionPart {
         }
     }
 
-    /// Adds what goes past the top MLP to all `heads` logits of each sample.
+    /// Adds the terms that bypass the top MLP to all `heads` logits of each sample.
     pub(super) fn add_to_logits(
         &self,
         vectors: &[f32],
@@ -101,7 +101,7 @@ impl InteractionPart {
         }
     }
 
-    /// Where the top MLP's backward pass writes the gradients by its input.
+    /// Returns the buffer for the gradients with respect to the top MLP's input.
     pub(super) fn top_input_gradients<'a>(
         &self,
         tile: &'a mut InteractionTile,
@@ -113,7 +113,7 @@ impl InteractionPart {
         }
     }
 
-    /// From the gradients by the top MLP's input and by the logits to those by the vectors.
+    /// From the gradients with respect to the top MLP's input and the logits to those with respect to the vectors.
     pub(super) fn backward(
         &self,
         vectors: &[f32],
@@ -134,7 +134,7 @@ impl InteractionPart {
         }
     }
 
-    /// The MLPs of the interaction, in the order of their parameters.
+    /// Returns the MLPs of the interaction, in the order of their parameters.
     pub(super) fn mlps_mut(&mut self) -> &mut [Mlp] {
         match self {
             Self::Cross(network) => network.mlps_mut(),
@@ -142,7 +142,7 @@ impl InteractionPart {
         }
     }
 
-    /// The same MLPs with what a tile kept of them.
+    /// Returns the same MLPs with a tile's activations of each.
     pub(super) fn mlps<'a>(&'a self, tile: &'a InteractionTile) -> Vec<(&'a Mlp, &'a MlpTile)> {
         match self {
             Self::Cross(network) => network.mlps(&tile.cross),

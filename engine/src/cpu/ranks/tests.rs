@@ -18,8 +18,8 @@ use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules}
 
 const SEED: u64 = 11;
 
-/// The rules of the comparison. Adagrad and Adam divide what rounding leaves of small gradients by nearly nothing at
-/// their first step: with this accumulator, and this epsilon, they do not.
+/// The rules to compare. Without these values of accumulator and epsilon, Adagrad and Adam would divide rounding
+/// errors by almost zero at their first step.
 const RULES: [UpdateRule; 6] = [
     UpdateRule::Sgd,
     UpdateRule::Momentum { momentum: 0.9, nesterov: false },
@@ -70,7 +70,7 @@ fn rules_of(spec: &ModelSpec, sparse: UpdateRule, dense: UpdateRule, clip: bool)
     }
 }
 
-/// Every parameter: dense ones layer by layer, tables one by one.
+/// Returns every parameter: dense ones layer by layer, tables one by one.
 fn tensors(model: &CpuModel) -> Vec<Vec<f32>> {
     let spec = model.spec();
     let layers = spec.dense_layout().named_layers();
@@ -87,21 +87,21 @@ fn norm(values: impl Iterator<Item = f64>) -> f64 {
     values.map(|value| value * value).sum::<f64>().sqrt()
 }
 
-/// The norm of the difference of two tensors, and that of the second.
+/// Returns the norm of the difference of two tensors, and that of the second.
 fn distance(found: &[f32], expected: &[f32]) -> (f64, f64) {
     let difference = found.iter().zip(expected).map(|(a, b)| f64::from(*a) - f64::from(*b));
     (norm(difference), norm(expected.iter().map(|value| f64::from(*value))))
 }
 
-/// What the first step subtracts from each tensor with plain gradient descent at such a rate that weights are nothing
-/// beside it.
+/// Returns what the first step subtracts from each tensor with plain gradient descent, at a rate so large that the
+/// weights are negligible.
 fn gradients(mut model: CpuModel, batch: &Samples) -> Vec<Vec<f32>> {
     const RATE: f32 = (1u32 << 24) as f32;
     model.train_step(batch, f64::from(RATE));
     tensors(&model).into_iter().map(|tensor| tensor.iter().map(|weight| -weight / RATE).collect()).collect()
 }
 
-/// All that the ranks of a model have: dense parameters and rows, with what their optimizers keep.
+/// Returns the whole state of a model's ranks: dense parameters and rows, with their optimizer state.
 fn state(model: &CpuModel) -> Vec<(Vec<DenseState>, Vec<Vec<u32>>)> {
     let of_rank = model.on_each_rank(|_, state| {
         let parts = state.rows.parts().iter().enumerate().map(|(number, part)| {
@@ -119,8 +119,8 @@ fn topologies() -> impl Strategy<Value = Topology> {
 }
 
 proptest! {
-    // The cases are the same every time: of a thousand there is one in which the input of some ReLU comes so near to 0
-    // that rounding decides, and there two runs part.
+    // The cases are fixed: in one of a thousand, the input of some ReLU is so close to 0 that rounding decides its
+    // sign, and two runs diverge.
     #![proptest_config(ProptestConfig { cases: 96, rng_seed: RngSeed::Fixed(1), ..ProptestConfig::default() })]
 
     #[test]
@@ -138,91 +138,91 @@ proptest! {
         let batches: Vec<_> = (0..3).map(|number| random_batch(&spec, shape, seed ^ number)).collect();
 
         let sgd = TrainingRules::sgd(&spec, 1.0);
-        let apart = sharding(&spec, &sgd, topology, &kinds, shard_dense);
+        let sharded = sharding(&spec, &sgd, topology, &kinds, shard_dense);
         let expected = gradients(CpuModel::initialized(spec.clone(), &sgd, SEED), &batches[0]);
-        let found = gradients(CpuModel::over_ranks(&spec, &sgd, SEED, apart).unwrap(), &batches[0]);
+        let found = gradients(CpuModel::over_ranks(&spec, &sgd, SEED, sharded).unwrap(), &batches[0]);
         for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let (difference, size) = distance(found, expected);
-            // A sample's gradient by its logit is about a half: where those of all samples nearly cancel, one rounding
-            // of it stays.
+            // A sample's gradient with respect to its logit is about one half. If those of all samples nearly cancel,
+            // one rounding of it remains.
             let tolerance = 1e-6 * size + 0.5 / f64::from(1 << 24);
             prop_assert!(difference <= tolerance, "gradient {}: {} of {}", number, difference, size);
         }
 
         let rules = rules_of(&spec, sparse, dense, clip);
-        let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
+        let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
         let over_ranks = || {
-            let apart = sharding(&spec, &rules, topology, &kinds, shard_dense);
-            CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap()
+            let sharded = sharding(&spec, &rules, topology, &kinds, shard_dense);
+            CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap()
         };
-        let (mut together, mut again) = (over_ranks(), over_ranks());
+        let (mut several, mut again) = (over_ranks(), over_ranks());
         for number in 0..50 {
             let batch = &batches[number % batches.len()];
-            let (expected, loss) = (alone.train_step(batch, 1.0).loss, together.train_step(batch, 1.0).loss);
+            let (expected, loss) = (one_rank.train_step(batch, 1.0).loss, several.train_step(batch, 1.0).loss);
             prop_assert!((loss - expected).abs() <= 1e-5 * expected.abs(), "step {}: {} {}", number, loss, expected);
             prop_assert_eq!(again.train_step(batch, 1.0).loss.to_bits(), loss.to_bits());
         }
-        for (number, (found, expected)) in tensors(&together).iter().zip(&tensors(&alone)).enumerate() {
+        for (number, (found, expected)) in tensors(&several).iter().zip(&tensors(&one_rank)).enumerate() {
             let (difference, size) = distance(found, expected);
-            // What starts at 0 and has hardly moved is a sum of steps that all but cancel.
+            // A tensor that starts at 0 and has hardly moved is a sum of steps that nearly cancel.
             let tolerance = 1e-5 * size.max(1e-3);
             prop_assert!(difference <= tolerance, "tensor {}: {} of {}", number, difference, size);
         }
-        prop_assert_eq!(tensors(&again), tensors(&together));
-        prop_assert_eq!(together.diverged_ranks(), Vec::<usize>::new());
+        prop_assert_eq!(tensors(&again), tensors(&several));
+        prop_assert_eq!(several.diverged_ranks(), Vec::<usize>::new());
 
         let (mut expected, mut found) = (Vec::new(), Vec::new());
-        alone.logits(&batches[1], &mut expected);
-        together.logits(&batches[1], &mut found);
+        one_rank.logits(&batches[1], &mut expected);
+        several.logits(&batches[1], &mut found);
         let (difference, size) = distance(&found, &expected);
         prop_assert!(difference <= 1e-5 * size.max(1.0), "logits: {} of {}", difference, size);
     }
 
     #[test]
-    fn a_batch_that_is_no_number_changes_nothing_on_any_rank(
+    fn a_batch_with_nan_changes_nothing_on_any_rank(
         spec in any_spec(),
         topology in topologies(),
         kinds in prop::collection::vec((0..5usize, any::<bool>(), 0..8usize), 1..5),
         (sparse, dense) in (prop::sample::select(&RULES[..]), prop::sample::select(&RULES[..])),
         samples in 1..40usize,
         (clip, shard_dense) in any::<(bool, bool)>(),
-        (place, seed) in any::<(prop::sample::Index, u64)>(),
+        (index, seed) in any::<(prop::sample::Index, u64)>(),
     ) {
         let dense = if matches!(dense, UpdateRule::RowwiseAdagrad { .. }) { UpdateRule::Sgd } else { dense };
         let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
         let good = random_batch(&spec, shape, seed);
         let mut wrong = good.clone();
-        // Everybody divides by the sum of the weights.
-        wrong.weights[place.index(samples)] = f32::NAN;
+        // Every rank divides by the sum of the weights.
+        wrong.weights[index.index(samples)] = f32::NAN;
 
         let rules = rules_of(&spec, sparse, dense, clip);
-        let apart = sharding(&spec, &rules, topology, &kinds, shard_dense);
-        let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
-        let mut together = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+        let sharded = sharding(&spec, &rules, topology, &kinds, shard_dense);
+        let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
+        let mut several = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
         let mut found = Vec::new();
-        for model in [&mut alone, &mut together] {
-            prop_assert_eq!(model.train_step(&good, 1.0).left_out, None);
+        for model in [&mut one_rank, &mut several] {
+            prop_assert_eq!(model.train_step(&good, 1.0).skipped, None);
             let before = state(model);
             let outcome = model.train_step(&wrong, 1.0);
             prop_assert!(outcome.loss.is_nan());
-            found.push(outcome.non_finite().cloned().expect("it was left out"));
+            found.push(outcome.non_finite().cloned().expect("the step was skipped"));
             prop_assert!(state(model) == before, "something changed");
-            prop_assert_eq!(model.train_step(&good, 1.0).left_out, None);
+            prop_assert_eq!(model.train_step(&good, 1.0).skipped, None);
             prop_assert!(state(model) != before, "nothing changes any more");
         }
-        // Its loss is wrong on the sample's rank; gradients may be everywhere, unless a ReLU holds them up.
-        let of_place = |rank: &usize| topology.share(samples, *rank).contains(&place.index(samples));
-        let on_it = (0..topology.ranks()).find(of_place).map(FoundOn::Rank);
+        // The loss is wrong on the sample's rank; gradients may be wrong anywhere, unless a ReLU stops them.
+        let has_sample = |rank: &usize| topology.share(samples, *rank).contains(&index.index(samples));
+        let sample_rank = (0..topology.ranks()).find(has_sample).map(FoundOn::Rank);
         let on_several = matches!(found[1].found_on, FoundOn::Several(ranks) if ranks <= topology.ranks());
-        prop_assert!(Some(found[1].found_on) == on_it || on_several, "{:?}", found[1]);
+        prop_assert!(Some(found[1].found_on) == sample_rank || on_several, "{:?}", found[1]);
         prop_assert!(found[0].loss);
         prop_assert_eq!(&found[0], &NonFinite { found_on: FoundOn::Rank(0), ..found[1].clone() });
-        prop_assert_eq!(together.diverged_ranks(), Vec::<usize>::new());
+        prop_assert_eq!(several.diverged_ranks(), Vec::<usize>::new());
     }
 }
 
-/// A model of two tables of nine rows: the first one is to lie on every rank, the second one at its owners.
-fn pair() -> ModelSpec {
+/// A model of two tables of nine rows: the first one to be replicated, the second one sharded.
+fn two_tables() -> ModelSpec {
     let table = |number: usize| TableSpec {
         name: format!("T{number}"),
         rows: 9,
@@ -242,20 +242,21 @@ fn pair() -> ModelSpec {
     }
 }
 
-/// The last batch of an epoch may leave ranks without a sample, after others that did not.
+/// The last batch of an epoch may leave some ranks without samples, after batches that did not.
 #[test]
 fn ranks_without_samples_add_nothing() {
-    let spec = pair();
+    let spec = two_tables();
     let rules = rules_of(&spec, UpdateRule::Sgd, UpdateRule::Sgd, false);
-    let apart = sharding(&spec, &rules, Topology::new(4, 2).unwrap(), &[(0, false, 0), (2, false, 0)], false);
-    let mut alone = CpuModel::initialized(spec.clone(), &rules, SEED);
-    let mut together = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+    let sharded =
+        sharding(&spec, &rules, Topology::new(4, 2).unwrap(), &[(0, false, 0), (2, false, 0)], false);
+    let mut one_rank = CpuModel::initialized(spec.clone(), &rules, SEED);
+    let mut several = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
     for (number, samples) in [40, 1, 2, 40].into_iter().enumerate() {
         let shape = BatchShape { samples, one_hot: true, weighted: true, missing: false };
         let batch = random_batch(&spec, shape, number as u64);
-        let (expected, loss) = (alone.train_step(&batch, 1.0).loss, together.train_step(&batch, 1.0).loss);
+        let (expected, loss) = (one_rank.train_step(&batch, 1.0).loss, several.train_step(&batch, 1.0).loss);
         assert!((loss - expected).abs() <= 1e-6 * expected, "{samples} samples: {loss} {expected}");
-        for (found, expected) in tensors(&together).iter().zip(&tensors(&alone)) {
+        for (found, expected) in tensors(&several).iter().zip(&tensors(&one_rank)) {
             let (difference, size) = distance(found, expected);
             // A few roundings of numbers below 1, in another order.
             assert!(difference <= 1e-6 * size.max(0.1), "{samples} samples: {difference} of {size}");
@@ -264,23 +265,23 @@ fn ranks_without_samples_add_nothing() {
 }
 
 #[test]
-fn what_ranks_send_adds_up_over_steps() {
-    let spec = pair();
+fn traffic_adds_up_over_steps() {
+    let spec = two_tables();
     let rules = TrainingRules::sgd(&spec, 1.0);
     // A bottom layer of 2 x 2 weights and 2 biases, a top one of 2 + 3 weights and a bias.
     assert_eq!(spec.dense_parameters(), 12);
-    // Nine rows of two elements and a mark each are summed with them.
+    // Nine rows of two elements and one mark each are all-reduced with them.
     let (ranks, nodes, dense, frequent) = (4, 2, 12, 9 * 3);
     let topology = Topology::new(ranks, nodes).unwrap();
     let shape = BatchShape { samples: 40, one_hot: true, weighted: false, missing: false };
     let batch = random_batch(&spec, shape, 3);
     for shard_dense in [false, true] {
-        let apart = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
-        let mut model = CpuModel::over_ranks(&spec, &rules, SEED, apart).unwrap();
+        let sharded = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], shard_dense);
+        let mut model = CpuModel::over_ranks(&spec, &rules, SEED, sharded).unwrap();
         assert_eq!(model.traffic(), super::RankTraffic::default());
         model.train_step(&batch, 1.0);
         let once = model.traffic();
-        // Each element crosses once for each other rank of a node, and once for each other node, to its sum and back.
+        // Each element crosses once per other rank of a node, and once per other node, to its sum and back.
         let elements = 2 * (dense + frequent);
         let reduction = once.reduction;
         assert_eq!(reduction.within_nodes.bytes, 4 * (elements * (ranks - nodes)) as u64);
@@ -296,11 +297,11 @@ fn what_ranks_send_adds_up_over_steps() {
 
 #[test]
 fn ranks_that_differ_in_a_bit_are_named() {
-    let spec = pair();
+    let spec = two_tables();
     let rules = TrainingRules::sgd(&spec, 1.0);
     let topology = Topology::new(4, 2).unwrap();
-    let apart = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], false);
-    let mut ranks = Ranks::initialized(&spec, &rules, SEED, apart).unwrap();
+    let sharded = sharding(&spec, &rules, topology, &[(0, false, 0), (2, false, 0)], false);
+    let mut ranks = Ranks::initialized(&spec, &rules, SEED, sharded).unwrap();
     assert_eq!(ranks.diverged(), Vec::<usize>::new());
     let bias = ranks.ranks[2].replica.parts.parameters.last_mut().unwrap();
     *bias = f32::from_bits(bias.to_bits() ^ 1);

@@ -2,27 +2,26 @@
 
 use std::collections::BTreeMap;
 
-/// What tells a thread that copies how to go on.
+/// A message to a thread that copies.
 #[derive(Debug)]
-pub(super) enum Freed {
-    /// A batch is done with on a GPU, of those that the thread copies to: blocks before `keep_from` are in no later
-    /// one.
+pub(super) enum CopierMessage {
+    /// A GPU that the thread copies to has finished a batch: no later batch uses blocks before `keep_from`.
     Batch { gpu: usize, number: u64, keep_from: u32 },
-    /// Nobody takes batches any more.
+    /// The feed has ended.
     Stop,
 }
 
-/// Blocks that no batch needs any more, on any of some GPUs.
+/// The blocks that no batch needs any more, on any of some GPUs.
 #[derive(Debug)]
 pub(super) struct FreedBlocks(Vec<FreedOnGpu>);
 
 #[derive(Debug, Clone, Default)]
 struct FreedOnGpu {
-    /// All with a number below it.
+    /// All blocks below this number.
     before: u32,
-    /// The first batch that somebody still has.
+    /// The first batch that is still in use.
     batch: u64,
-    /// Later ones that were let go of before it.
+    /// Later batches that were released before it.
     later: BTreeMap<u64, u32>,
 }
 
@@ -40,9 +39,9 @@ impl FreedBlocks {
         }
     }
 
-    /// The first block that may still be needed.
+    /// Returns the first block that may still be needed.
     pub(super) fn before(&self) -> u32 {
-        // Numbers of blocks begin anew behind the last one, and those of batches do not.
+        // The numbers of blocks wrap around; those of batches do not.
         self.0.iter().min_by_key(|freed| freed.batch).map_or(0, |freed| freed.before)
     }
 }

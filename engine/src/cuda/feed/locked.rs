@@ -1,4 +1,4 @@
-//! Slabs that GPUs copy from.
+//! Page-locked slabs that GPUs copy from.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use rankine_reader::io::{AlignedMemory, SlabMemory};
 
 use super::super::error::Result;
 
-/// Memory for slabs that a GPU copies from by itself.
+/// Memory for slabs that a GPU reads directly.
 #[derive(Debug)]
 pub(super) struct LockedMemory {
-    /// Unlocked before the memory goes.
+    /// Unlocked before the memory is freed.
     _locked: Locked,
     memory: AlignedMemory,
 }
@@ -18,17 +18,17 @@ pub(super) struct LockedMemory {
 impl LockedMemory {
     pub(super) fn new(device: &Arc<Device>, bytes: usize) -> Result<Self> {
         let memory = AlignedMemory::new(bytes)?;
-        // SAFETY: the memory lives as long as the value, in which it comes behind what locks it.
+        // SAFETY: the memory lives as long as this value, which drops the lock first.
         let locked = unsafe { Locked::new(device, memory.as_ptr(), memory.bytes()) }?;
         Ok(Self { _locked: locked, memory })
     }
 }
 
-/// Memory for slabs that stays locked for longer than they live: unlocking it may wait for GPUs that wait for each
+/// Slab memory that stays locked beyond the slabs' life, because unlocking it may wait for GPUs that wait for each
 /// other.
 pub(super) struct KeptMemory(pub(super) Arc<LockedMemory>);
 
-// SAFETY: all is the memory's own; a GPU reads it only while the slab is kept, see `Copier`.
+// SAFETY: the bytes belong to the memory; a GPU reads it only while the slab is kept, see `Copier`.
 unsafe impl SlabMemory for KeptMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.0.memory.as_ptr()

@@ -1,12 +1,13 @@
-//! Packed blocks on their way to GPUs, and the batches that are cut from them.
+//! Packed blocks on their way to GPUs, and the batches made of them.
 //!
-//! Threads read blocks straight into page-locked slabs, check them and draw the order of samples ([`PackedStream`]).
-//! For each GPU another one copies blocks into a ring in its memory on a lane of its own. What is handed out names
-//! samples by the blocks' slots there: nothing of a batch but that list goes through the processor, and each GPU's part
-//! of it is made by whoever enqueues that GPU's work.
+//! Threads read blocks directly into page-locked slabs, check them and draw the order of samples ([`PackedStream`]).
+//! For each GPU, another thread copies blocks into a ring in its memory, on its own lane. A batch names samples by the
+//! blocks' slots there: the CPU handles only that list, and each GPU's part of it is made by the thread that enqueues
+//! that GPU's work.
 //!
-//! Of several GPUs each has a run of a batch's samples. In file order it gets the blocks that these lie in, and no
-//! others. Shuffled, they lie in nearly all: so each block goes over PCIe to one GPU, whose copy engines pass it on.
+//! With several GPUs, each gets a range of a batch's samples. In file order it receives only the blocks that contain
+//! them. Shuffled samples are in nearly all blocks, so each block goes over PCIe to one GPU, whose copy engines pass
+//! it on.
 
 mod copier;
 mod fed;
@@ -26,51 +27,51 @@ use rankine_reader::io::{Rung, SlabRing};
 use rankine_reader::stream::{BlockStream, Order, PackedBatch, PackedStream, StreamOptions};
 
 use super::error::Result;
-use copier::{COPIES, Copied, Copier, SENT, Spread, hand_out};
+use copier::{COPIES_MAX, CopiedBatch, Copier, REQUESTS_MAX, Recipients, distribute};
 use fed::Source;
 pub use fed::{FedBatch, FedPart};
-use freed::Freed;
+use freed::CopierMessage;
 use locked::{KeptMemory, LockedMemory};
 pub(super) use ring::BlockRing;
 
-/// Batches that may be under way on a GPU while the next one is waited for.
-const UNDER_WAY: usize = 4;
+/// Batches that may be in flight on a GPU while the next one is awaited.
+const BATCHES_IN_FLIGHT: usize = 4;
 
-/// Batches for GPUs, made ahead of whoever takes them. Dropped, it stops its threads; of several GPUs, once all that
-/// was begun with its batches is done.
+/// Batches for GPUs, prepared ahead. Dropping it stops its threads; with several GPUs, drop it only after all work on
+/// its batches is done.
 ///
-/// Memory of the host, page-locked: the slabs of [`BlockStream::ring_for`], some more for each GPU, and for several
-/// GPUs in file order those of a batch and a window. Memory of each GPU: as many blocks as two windows of the order of
-/// samples have, and those of the batches ahead.
+/// Page-locked host memory: the slabs of [`BlockStream::ring_for`], some more for each GPU, and for several GPUs in
+/// file order those of a batch and a window. Memory of each GPU: as many blocks as two windows of the order of samples
+/// have, and those of the batches ahead.
 #[derive(Debug)]
 pub struct Feed {
     rung: Rung,
     topology: Topology,
     /// The rank of the first GPU.
     first: usize,
-    spread: Spread,
+    recipients: Recipients,
     source: Arc<Source>,
-    /// Of each GPU.
+    /// One per GPU.
     rings: Vec<Arc<BlockRing>>,
-    /// Of each GPU. None once they have ended.
-    copied: Vec<Receiver<Result<Copied>>>,
-    /// To each GPU's thread.
-    freed: Arc<[Sender<Freed>]>,
+    /// One per GPU; empty once the threads have ended.
+    copied: Vec<Receiver<Result<CopiedBatch>>>,
+    /// One per GPU, to its thread.
+    freed: Arc<[Sender<CopierMessage>]>,
     threads: Vec<JoinHandle<()>>,
-    /// What slabs lie in. It is unlocked when this is dropped, and not before.
+    /// The memory of the slabs. It is unlocked when this is dropped, not before.
     _memory: Arc<LockedMemory>,
 }
 
 impl Feed {
-    /// Starts to read a part of a dataset, and to copy it to the GPUs, each of which gets its share of the samples of
-    /// every batch; where blocks are to `stay`, the rings have room for all of them, and batches may be kept: that is
-    /// for one epoch. Several GPUs must access each other's memory.
+    /// Starts to read a part of a dataset and to copy it to the GPUs, each of which gets its share of every batch's
+    /// samples. If blocks are to `stay`, the rings hold all of them, and batches may be kept: for one epoch. Several
+    /// GPUs must be able to access each other's memory.
     ///
     /// # Panics
-    /// Where there is no GPU.
+    /// If there is no GPU.
     ///
     /// # Errors
-    /// [`super::Error::Data`] as for [`PackedStream::with_ring`]; [`super::Error::Gpu`] where memory does not suffice.
+    /// [`super::Error::Data`] as for [`PackedStream::with_ring`]; [`super::Error::Gpu`] if there is too little memory.
     pub fn open(
         devices: &[Arc<Device>],
         part: impl Into<Arc<DatasetPart>>,
@@ -81,7 +82,7 @@ impl Feed {
         Self::open_shares((devices, topology, 0), part, options, stay)
     }
 
-    /// The same where the GPUs are those of some ranks, the first of which is given: what comes are their shares alone.
+    /// The same for the GPUs of some ranks, the first of which is given: they receive only their shares.
     ///
     /// # Panics
     /// As [`Feed::open`].
@@ -95,15 +96,15 @@ impl Feed {
         stay: bool,
     ) -> Result<Self> {
         let part = part.into();
-        let spread = match options.order {
-            Order::File if topology.ranks() > 1 => Spread::Needed,
-            _ => Spread::All,
+        let recipients = match options.order {
+            Order::File if topology.ranks() > 1 => Recipients::Needed,
+            _ => Recipients::All,
         };
         let (slabs, slab_bytes) = BlockStream::ring_for(&part, &options.io);
         let (kept, window) = PackedStream::blocks_kept(&part, options);
-        let on_the_way = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES + SENT);
-        let waiting = if spread == Spread::Needed { kept + window } else { 0 };
-        let slabs = slabs + on_the_way + waiting;
+        let ahead = PackedStream::BLOCKS_AHEAD + devices.len() * (COPIES_MAX + REQUESTS_MAX);
+        let pending = if recipients == Recipients::Needed { kept + window } else { 0 };
+        let slabs = slabs + ahead + pending;
         devices[0].bind()?;
         let memory = Arc::new(LockedMemory::new(&devices[0], slabs * slab_bytes)?);
         let ring = SlabRing::new(KeptMemory(Arc::clone(&memory)), slab_bytes)?;
@@ -114,16 +115,16 @@ impl Feed {
         for device in devices {
             device.bind()?;
             let _input = device.purpose("input");
-            let writers = if spread == Spread::All && devices.len() > 1 { devices } else { &[] };
+            let writers = if recipients == Recipients::All && devices.len() > 1 { devices } else { &[] };
             let ring = BlockRing::new((device, writers), &source.part, slots, slab_bytes)?;
             rings.push(Arc::new(ring));
         }
-        let (freed, news): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
+        let (freed, messages): (Vec<_>, Vec<_>) = devices.iter().map(|_| channel()).unzip();
         let mut feed = Self {
             rung: stream.rung(),
             topology,
             first,
-            spread,
+            recipients,
             source,
             rings,
             copied: Vec::new(),
@@ -131,26 +132,27 @@ impl Feed {
             threads: Vec::new(),
             _memory: memory,
         };
-        // Those of a window are ready all at once; meanwhile the next one's blocks come.
-        let of_window = window * feed.source.part.block_samples as usize / options.batch_size.max(1);
+        // Batches of a window become ready all at once; meanwhile the next window's blocks arrive.
+        let window_batches = window * feed.source.part.block_samples as usize / options.batch_size.max(1);
         let mut copiers = Vec::new();
-        for (place, (device, news)) in devices.iter().zip(news).enumerate() {
+        for (index, (device, messages)) in devices.iter().zip(messages).enumerate() {
             device.bind()?;
-            let (rank, ring) = (first + place, Arc::clone(&feed.rings[place]));
-            let others = match spread {
-                Spread::Needed => Vec::new(),
-                Spread::All => (1..devices.len())
-                    .map(|turn| Arc::clone(&feed.rings[(place + turn) % devices.len()]))
+            let (rank, ring) = (first + index, Arc::clone(&feed.rings[index]));
+            let others = match recipients {
+                Recipients::Needed => Vec::new(),
+                Recipients::All => (1..devices.len())
+                    .map(|turn| Arc::clone(&feed.rings[(index + turn) % devices.len()]))
                     .collect(),
             };
-            let copier = Copier { rank, topology, spread, ring, others, lane: Lane::new(device)?, news };
-            let (sender, sent) = sync_channel(SENT);
-            let (out, copied) = sync_channel(options.prefetch + of_window);
+            let copier =
+                Copier { rank, topology, recipients, ring, others, lane: Lane::new(device)?, messages };
+            let (sender, sent) = sync_channel(REQUESTS_MAX);
+            let (out, copied) = sync_channel(options.prefetch + window_batches);
             copiers.push(sender);
             feed.copied.push(copied);
             feed.spawn(format!("rankine-feed-{rank}"), move || copier.run(&sent, &out))?;
         }
-        feed.spawn("rankine-feed".into(), move || hand_out(stream, spread, &copiers))?;
+        feed.spawn("rankine-feed".into(), move || distribute(stream, recipients, &copiers))?;
         Ok(feed)
     }
 
@@ -161,11 +163,11 @@ impl Feed {
         Ok(())
     }
 
-    /// Whether the blocks of a part can all stay in each GPU's memory: they take a quarter of what is free at most, or
+    /// Whether all blocks of a part can stay in each GPU's memory: they take at most a quarter of the free memory, or
     /// no more than a feed of them takes in any case.
     ///
     /// # Errors
-    /// Where the driver does not say how much is free.
+    /// If the driver does not report the free memory.
     pub fn fits(devices: &[Arc<Device>], part: &DatasetPart, options: &StreamOptions) -> Result<bool> {
         let block_bytes = BlockStream::ring_for(part, &options.io).1;
         let all = part.blocks.len();
@@ -177,23 +179,23 @@ impl Feed {
         Ok(all <= slots(part, options) || fits.into_iter().all(|fits| fits))
     }
 
-    /// How blocks are read.
+    /// Returns how blocks are read.
     pub fn rung(&self) -> Rung {
         self.rung
     }
 
-    /// A GPU's part of a batch, whose blocks are there once these moments have passed.
-    fn part(&self, place: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FedPart {
-        let (copied, freed) = match self.spread {
-            Spread::Needed => (copied[place..=place].to_vec(), (place..place + 1, 0)),
-            Spread::All => (copied.to_vec(), (0..self.rings.len(), place)),
+    /// Returns a GPU's part of a batch, whose blocks are complete once these moments have passed.
+    fn part(&self, index: usize, batch: &Arc<PackedBatch>, number: u64, copied: &[Arc<Moment>]) -> FedPart {
+        let (copied, freed) = match self.recipients {
+            Recipients::Needed => (copied[index..=index].to_vec(), (index..index + 1, 0)),
+            Recipients::All => (copied.to_vec(), (0..self.rings.len(), index)),
         };
         FedPart {
             batch: Arc::clone(batch),
-            rows: self.topology.share(batch.len(), self.first + place),
+            rows: self.topology.share(batch.len(), self.first + index),
             number,
             copied,
-            ring: Arc::clone(&self.rings[place]),
+            ring: Arc::clone(&self.rings[index]),
             source: Arc::clone(&self.source),
             freed: (Arc::clone(&self.freed), freed.0, freed.1),
         }
@@ -207,7 +209,7 @@ impl Iterator for Feed {
         let (mut moments, mut last, mut failed) = (Vec::new(), None, None);
         for copied in &self.copied {
             match copied.recv() {
-                Ok(Ok(Copied { number, batch, moment })) => {
+                Ok(Ok(CopiedBatch { number, batch, moment })) => {
                     moments.push(moment);
                     last = Some((number, batch));
                 }
@@ -217,7 +219,7 @@ impl Iterator for Feed {
         }
         match last {
             Some((number, batch)) if failed.is_none() && moments.len() == self.rings.len() => {
-                let part = |place| Arc::new(self.part(place, &batch, number, &moments));
+                let part = |index| Arc::new(self.part(index, &batch, number, &moments));
                 let parts = (0..self.rings.len()).map(part).collect();
                 Some(Ok(FedBatch { len: batch.len(), start: batch.start, parts }))
             }
@@ -230,12 +232,12 @@ impl Iterator for Feed {
 }
 
 impl Feed {
-    /// Ends the threads. A panic there goes on here, lest a broken feed pass for a short one.
+    /// Ends the threads. A panic of theirs is resumed here, so that a broken feed is not taken for a short one.
     fn stop(&mut self) {
         self.copied.clear();
         self.freed.iter().for_each(|freed| {
-            // A thread that has ended needs no word.
-            let _ = freed.send(Freed::Stop);
+            // A thread that has ended needs no message.
+            let _ = freed.send(CopierMessage::Stop);
         });
         for thread in self.threads.drain(..) {
             if let Err(panic) = thread.join()
@@ -253,10 +255,10 @@ impl Drop for Feed {
     }
 }
 
-/// Slots that are enough for a feed never to wait for itself: what the next batch needs, what those hold that are under
-/// way or made ahead, and a window that comes meanwhile.
+/// Returns the number of slots with which a feed never waits for itself: for the blocks of the next batch, those of
+/// batches in flight or made ahead, and a window that arrives meanwhile.
 fn slots(part: &DatasetPart, options: &StreamOptions) -> usize {
     let (kept, window) = PackedStream::blocks_kept(part, options);
     let of_batch = options.batch_size.div_ceil(part.block_samples as usize);
-    kept + window + (UNDER_WAY + options.prefetch) * of_batch
+    kept + window + (BATCHES_IN_FLIGHT + options.prefetch) * of_batch
 }

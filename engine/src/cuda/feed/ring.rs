@@ -1,4 +1,4 @@
-//! Blocks in a GPU's memory.
+//! The ring of blocks in a GPU's memory.
 
 use std::sync::Arc;
 
@@ -10,20 +10,20 @@ use rankine_reader::stream::PackedBlock;
 use super::super::error::Result;
 use super::super::unpack::ragged_columns;
 
-/// Blocks in a GPU's memory.
+/// A ring of blocks in a GPU's memory.
 #[derive(Debug)]
 pub(in crate::cuda) struct BlockRing {
     pub(super) slots: usize,
     blocks: Buffer<u8>,
     begins: Buffer<u32>,
     wrong: Buffer<u32>,
-    /// The ragged ones.
+    /// The ragged columns.
     columns: Buffer<IdColumn>,
     addresses: Ring,
 }
 
 impl BlockRing {
-    /// Room on a GPU, into which the others write as well.
+    /// Allocates a ring on a GPU; the other devices write into it, too.
     pub(super) fn new(
         (device, others): (&Arc<Device>, &[Arc<Device>]),
         part: &DatasetPart,
@@ -51,10 +51,10 @@ impl BlockRing {
         self.addresses
     }
 
-    /// Enqueues copying a block to its slot, and what its ragged columns need.
+    /// Enqueues copying a block to its slot, and indexing its ragged columns.
     ///
     /// # Safety
-    /// The block must not be dropped before the lane has done this, and nothing may read what lay in the slot before.
+    /// The block must live until the lane has done this, and nothing may read the slot's former contents.
     pub(super) unsafe fn put(&self, lane: &Lane, number: u32, block: &PackedBlock) -> Result<()> {
         let slot = number as usize % self.slots;
         let (bytes, samples) = (block.bytes(), block.block().map_or(0, |block| block.samples()));
@@ -67,9 +67,12 @@ impl BlockRing {
             slot: slot as u32,
             samples: samples as u32,
         };
-        assert!(self.begins.len() >= self.slots * ragged as usize * (samples + 1), "as the part says");
-        // SAFETY: the slot has room for the block's bytes and for the begins of as many samples; the caller vouches for
-        // the block, and that nothing reads the slot.
+        assert!(
+            self.begins.len() >= self.slots * ragged as usize * (samples + 1),
+            "the part has these columns"
+        );
+        // SAFETY: the slot has room for the block's bytes and for the offsets of as many samples; the caller vouches
+        // for the block, and that nothing reads the slot.
         unsafe {
             lane.upload_bytes(bytes, to)?;
             if ragged > 0 {
@@ -80,12 +83,12 @@ impl BlockRing {
         Ok(())
     }
 
-    /// Enqueues copying what [`BlockRing::put`] has put to a block's slot, of so many bytes and samples, to the same
-    /// slot of another GPU's ring.
+    /// Enqueues copying a block, `bytes` long and with `samples` samples, that [`BlockRing::put`] has stored in a
+    /// slot, to the same slot of another GPU's ring.
     ///
     /// # Safety
-    /// The other ring must live until the lane has done this, and nothing may read what lies in its slot.
-    pub(super) unsafe fn pass_on(
+    /// The other ring must live until the lane has done this, and nothing may read the contents of its slot.
+    pub(super) unsafe fn copy_to_peer(
         &self,
         lane: &Lane,
         number: u32,
@@ -95,7 +98,7 @@ impl BlockRing {
         assert!(self.slots == to.slots && bytes <= self.blocks.len() / self.slots);
         let slot = number as usize % self.slots;
         let block = slot * self.addresses.block_bytes as usize;
-        // SAFETY: both rings are of one part, with as many slots; the caller vouches for the rest.
+        // SAFETY: both rings are for one part, with as many slots; the caller vouches for the rest.
         unsafe {
             lane.copy(self.blocks.pointer().element(block), to.blocks.pointer().element(block), bytes)?;
             if !self.columns.is_empty() {

@@ -1,4 +1,4 @@
-//! What a model has learnt, taken out rank by rank and put back.
+//! The state of a model's training, saved and restored rank by rank.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use super::{CudaModel, Error, Rank, Ranks};
 use crate::checkpoint::{Checkpoint, CheckpointError, DenseState, DeviceState, RankState};
 
 impl CudaModel {
-    /// Lets `visit` see what each rank here has, all at once, once all steps are done; returns what it returns, in the
-    /// order of ranks.
+    /// Calls `visit` with the state of each rank of this process, for all ranks in parallel, after all steps are done;
+    /// returns the results in the order of ranks.
     ///
     /// # Errors
-    /// The first that `visit` returns; [`CheckpointError::State`] where something of a GPU's failed.
+    /// The first error that `visit` returns; [`CheckpointError::State`] if an operation of a GPU failed.
     pub(crate) fn on_each_rank<V: Send + 'static>(
         &self,
         visit: impl Fn(usize, RankState<'_>) -> Result<V, CheckpointError> + Clone + Send + Sync + 'static,
     ) -> Result<Vec<V>, CheckpointError> {
         let topology = self.topology;
-        let question = |number: usize| {
+        let function = |number: usize| {
             let visit = visit.clone();
             move |rank: &dyn Rank| {
                 let dense = rank.dense_state(topology, number)?;
@@ -25,36 +25,36 @@ impl CudaModel {
             }
         };
         let found = match &self.ranks {
-            Ranks::One(rank) => question(self.here.start)(&**rank).map(|found| vec![found]),
+            Ranks::One(rank) => function(self.here.start)(&**rank).map(|found| vec![found]),
             Ranks::Several { workers, .. } => {
-                let questions = self.here.clone().map(question);
-                workers.ask_each(questions.map(|question| move |rank: &mut dyn Rank| question(rank)))
+                let functions = self.here.clone().map(function);
+                workers.call_each(functions.map(|function| move |rank: &mut dyn Rank| function(rank)))
             }
         };
         found.map_err(unreachable)?.into_iter().collect()
     }
 
-    /// What is kept beside parameters, on the first GPU: all have the same.
+    /// Returns the device's state besides parameters, from the first GPU: all are equal.
     ///
     /// # Errors
     /// [`CheckpointError::State`].
     pub(crate) fn device_state(&self) -> Result<DeviceState, CheckpointError> {
-        self.ask_first(|rank| rank.device_state()).map_err(unreachable)
+        self.call_first(|rank| rank.device_state()).map_err(unreachable)
     }
 
-    /// Keeps book, from now on, of which rows are updated.
+    /// Starts to record which rows are updated.
     ///
     /// # Errors
-    /// [`CheckpointError::State`], also where the model was not made for it.
+    /// [`CheckpointError::State`], also if the model was not made for it.
     pub(crate) fn begin_tracking(&mut self) -> Result<(), CheckpointError> {
-        let begun = self.on_all(|rank| rank.rows().begin_tracking().map_err(Error::State));
+        let begun = self.call_all_mut(|rank| rank.rows().begin_tracking().map_err(Error::State));
         begun.map(drop).map_err(unreachable)
     }
 
-    /// Goes on where a checkpoint was, which has these dense parameters.
+    /// Restores a checkpoint, whose dense parameters are `dense`.
     ///
     /// # Errors
-    /// [`CheckpointError`]; the model is of no use then.
+    /// [`CheckpointError`]; the model is then unusable.
     pub(crate) fn restore(
         &mut self,
         from: &Arc<Checkpoint>,
@@ -62,7 +62,7 @@ impl CudaModel {
     ) -> Result<(), CheckpointError> {
         self.steps = from.manifest().train.step;
         let (from, dense) = (Arc::clone(from), Arc::clone(dense));
-        let loaded = self.on_all(move |rank| {
+        let loaded = self.call_all_mut(move |rank| {
             rank.restore(&dense, from.manifest().device.as_ref())?;
             let mut rows = rank.rows();
             Ok(from.load_rows(&mut *rows))

@@ -12,7 +12,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer, Shared};
 use rankine_embedding::cuda::Result;
 use rankine_embedding::{Optimizer, UpdateRule};
 
-use super::super::together::{Gradients, Member};
+use super::super::together::{Gradients, RankLinks};
 use super::layers::Layers;
 use super::squares::Squares;
 use crate::checkpoint::DenseState;
@@ -59,7 +59,7 @@ impl<T: Element> Dense<T> {
     /// gradients. With other ranks this is a collective call.
     pub(super) fn new(
         device: &Arc<Device>,
-        (member, numbers, sharded): (Option<&Member>, usize, bool),
+        (links, numbers, sharded): (Option<&RankLinks>, usize, bool),
         layers: Layers,
         parameters: &[f32],
         optimizer: &Optimizer,
@@ -68,8 +68,8 @@ impl<T: Element> Dense<T> {
         let filled = layers.fill_up(parameters);
         let copies = (T::KIND != ElementKind::F32)
             .then(|| filled.iter().map(|&value| T::of(value)).collect::<Vec<_>>());
-        let gradients = Gradients::new(device, member, layers.parts(), numbers, sharded)?;
-        let peers = member.map(|member| member.cluster.peers());
+        let gradients = Gradients::new(device, links, layers.parts(), numbers, sharded)?;
+        let peers = links.map(|links| links.cluster.peers());
         let sharded = peers.zip(gradients.sums().filter(|sums| sums.are_sharded()));
         let own: Vec<_> = match sharded {
             Some((peers, sums)) => sums.parts().map(|part| part.slice_of(peers.rank())).collect(),

@@ -7,7 +7,7 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::super::input::Input;
-use super::super::together::Sums;
+use super::super::together::GradientSums;
 use super::layers::Layers;
 use super::places::Places;
 use super::shared::{Both, Parts, Shared};
@@ -164,7 +164,7 @@ impl<T: Element> Head<T> {
         outcomes: Pointer<Outcome>,
         (norm_max, scale_interval): (Option<f32>, u32),
     ) -> Result<()> {
-        let sum = shared.dense.gradients.sums().map(Sums::numbers);
+        let sum = shared.dense.gradients.sums().map(GradientSums::numbers);
         let own = (self.losses.pointer(), kernels::Head::<T>::pieces(shared.samples_count()));
         let (of_step, pieces) = sum.map_or(own, |numbers| (numbers.pointer(), 1));
         let verdict = Verdict {

@@ -25,8 +25,8 @@ use rankine_cuda::{Buffer, Device, Lane, Pointer};
 use rankine_embedding::cuda::Result;
 
 use super::input::Input;
-use super::tables::{Routed, Tables};
-use super::together::Member;
+use super::tables::{RoutedBatch, Tables};
+use super::together::RankLinks;
 use crate::model::{Layer, ModelSpec, TrainingRules};
 use dense::Dense;
 use fp8::{Fp8Mlp, Making};
@@ -126,7 +126,7 @@ impl<T: Element> Network<T> {
 
     /// A network for so many samples. With other ranks this is a collective call.
     pub(super) fn new(
-        (device, member): (&Arc<Device>, Option<&Member>),
+        (device, links): (&Arc<Device>, Option<&RankLinks>),
         Products { compute, fp8, algorithms, shard_dense_update }: Products,
         (spec, rules): (&ModelSpec, &TrainingRules),
         places: &Places,
@@ -135,10 +135,10 @@ impl<T: Element> Network<T> {
     ) -> Result<Self> {
         let _activations = device.purpose("activations");
         let layers = Layers::new(spec, places);
-        let ranks = member.map_or(1, |member| member.cluster.ranks());
+        let ranks = links.map_or(1, |links| links.cluster.ranks());
         let (told, tensors_max) = (Tally::numbers(spec.heads.len()), fp8::tensors_max(&layers));
         let numbers = told + if fp8 { ranks * tensors_max } else { 0 };
-        let together = (member, numbers, shard_dense_update);
+        let together = (links, numbers, shard_dense_update);
         let dense = Dense::new(device, together, layers, parameters, &rules.dense)?;
         let layers = &dense.layers;
         let vectors = Activations::new(device, samples, places.stride)?;
@@ -181,9 +181,9 @@ impl<T: Element> Network<T> {
             (None, Seen::Fp8(_)) => unreachable!("interactions are in fp8 before hidden layers alone"),
         };
         let head = Head::new(device, spec, (places, layers), head_input, rows)?;
-        let of_ranks = member.zip(dense.gradients.sums()).map(|(member, sums)| Fp8OfRanks {
+        let of_ranks = links.zip(dense.gradients.sums()).map(|(links, sums)| Fp8OfRanks {
             largest: sums.numbers().pointer().element(told),
-            rank: member.cluster.rank() as u32,
+            rank: links.cluster.rank() as u32,
             ranks: ranks as u32,
         });
         let fp8 = making.map(|making| making.finish(of_ranks, tensors_max)).transpose()?;
@@ -206,7 +206,7 @@ impl<T: Element> Network<T> {
         Ok(Self {
             shared,
             dense_columns: spec.dense_columns,
-            rank: member.map_or(0, |member| member.cluster.rank()),
+            rank: links.map_or(0, |links| links.cluster.rank()),
             norm_max: rules.dense_clip_norm,
             dense_input,
             vectors,
@@ -328,7 +328,7 @@ impl<T: Element> Network<T> {
         &self,
         lane: &Lane,
         tables: &Tables,
-        batch: Routed,
+        batch: RoutedBatch,
         samples: usize,
     ) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
@@ -532,7 +532,7 @@ impl<T: Element> Network<T> {
     ///
     /// # Safety
     /// As for [`Network::head`].
-    pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: Routed) -> Result<()> {
+    pub(super) unsafe fn reduce(&self, lane: &Lane, tables: &Tables, batch: RoutedBatch) -> Result<()> {
         // SAFETY: as for `bottom_forward`.
         unsafe { tables.reduce(lane, batch, self.vectors.both().gradients.pointer) }
     }
@@ -545,13 +545,13 @@ impl<T: Element> Network<T> {
         &self,
         lane: &Lane,
         tables: &Tables,
-        (batch, input): (Routed, Input),
+        (batch, input): (RoutedBatch, Input),
     ) -> Result<()> {
         let (gradients, guard) = (self.vectors.both().gradients.pointer, self.shared.guard.pointer());
         // SAFETY: as for `bottom_forward`.
         unsafe {
-            let told = (guard.table_scale(), guard.stop());
-            tables.update(lane, batch, gradients, (input.rates, input.step), told)
+            let verdict = (guard.table_scale(), guard.stop());
+            tables.update(lane, batch, gradients, (input.rates, input.step), verdict)
         }
     }
 }

@@ -18,7 +18,8 @@ use super::super::recorded::Recorded;
 use super::super::seats::Seats;
 use crate::calibration;
 use crate::cuda::{
-    BatchShape, CudaEvaluation, CudaModel, Error, Execution, FedBatch, Feed, JudgedPart, Judgement, refusals,
+    BatchShape, CudaEvaluation, CudaModel, Error, EvaluationResult, EvaluationShape, Execution, FedBatch,
+    Feed, refusals,
 };
 use crate::evaluation::HeadMetrics;
 use crate::job::{DenseUpdate, DeviceKind, Job, Precision};
@@ -139,7 +140,7 @@ pub(super) fn initialize(
         score_size: job.eval.batch_size.get() as usize,
         hotness: &hotness,
         plan,
-        keeps_book: job.checkpoint.incremental,
+        tracks_updates: job.checkpoint.incremental,
     };
     let (processes, several) = (&seats.processes, seats.processes.size() > 1);
     let make = |algorithms| {
@@ -253,7 +254,7 @@ impl Judge {
             return Err(TrainError::Device(format!("a GPU does not judge {samples} samples at once")));
         }
         let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
-        model.begin_judging(JudgedPart {
+        model.begin_evaluation(EvaluationShape {
             samples: part.samples as usize,
             batch_size: options.batch_size,
             weighted: part.schema.weight.is_some(),
@@ -271,9 +272,9 @@ impl Judge {
             for batch in batches {
                 let batch = batch?;
                 match &batch {
-                    Batch::Unpacked(batch) => model.judge(&batch.samples)?,
+                    Batch::Unpacked(batch) => model.evaluate(&batch.samples)?,
                     Batch::Packed(batch) => {
-                        model.judge_fed(batch)?;
+                        model.evaluate_fed(batch)?;
                         self.resident.extend(stay.then(|| batch.clone()));
                     }
                 }
@@ -281,13 +282,13 @@ impl Judge {
             }
         } else {
             for batch in &self.resident {
-                model.judge_fed(batch)?;
+                model.evaluate_fed(batch)?;
                 count(batch.len(), &[]);
             }
         }
-        let Judgement { heads, not_numbers } = model.finish_judging()?;
+        let EvaluationResult { heads, nan_logits } = model.finish_evaluation()?;
         drop(batches);
-        Ok((not_numbers == 0).then_some(heads))
+        Ok((nan_logits == 0).then_some(heads))
     }
 }
 
