@@ -44,7 +44,7 @@ fn a_full_sized_sample_takes_at_most_76_bytes() {
     assert!(per_sample <= 76.0, "{per_sample} bytes a sample");
     let document = include_str!("../../../docs/reference/dataset-format.md");
     assert!(
-        document.contains(&format!("takes {bytes} bytes:\n{per_sample:.2} bytes a sample")),
+        document.contains(&format!("takes {bytes} bytes:\n{per_sample:.2} bytes per sample")),
         "{bytes} bytes"
     );
 }
