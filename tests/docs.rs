@@ -190,6 +190,8 @@ fn documents() -> BTreeMap<String, String> {
 
 /// Folders with code that the pages for maintainers name.
 const CODE: [&str; 6] = ["engine", "embedding", "reader", "cuda", "tests", "fuzz"];
+/// Terms that look like names in the code.
+const MATHEMATICS: [&str; 2] = ["d_weights", "d_input"];
 
 /// Whether a part of a name is an identifier.
 fn is_identifier(part: &str) -> bool {
@@ -225,8 +227,9 @@ fn unknown_names(
         let parts: Vec<&str> = code.split("::").collect();
         let is_type = parts[0].starts_with(|char: char| char.is_ascii_uppercase())
             && parts[0].contains(|char: char| char.is_ascii_lowercase());
+        let is_function = parts[0].contains('_') && !MATHEMATICS.contains(&parts[0]);
         if parts.iter().all(|part| is_identifier(part))
-            && (is_type || parts.len() > 1)
+            && (is_type || is_function || parts.len() > 1)
             && !parts.iter().all(|part| identifiers.contains(*part))
         {
             complain("name in the code");
@@ -259,7 +262,7 @@ fn internals_name_what_exists() {
 #[test]
 fn unknown_names_are_found() {
     let text = "# `Wrong` heading\n\n`Table::pool` and `engine/a.rs`, `engine/b.rs`\n\n| `Table::other` |\n|---|\n\
-                | `step-N/x`, `kernels::table` `cuda/kernels/NAME.cu` `fp32` `x y` `TOML` |\n";
+                | `step-N/x`, `kernels::table` `cuda/kernels/NAME.cu` `fp32` `x y` `TOML` |\n\n`d_weights` `look_up`\n";
     let identifiers = ["Table", "pool", "kernels"].map(str::to_owned).into();
     assert_eq!(
         unknown_names("a.md", text, |path| path == "engine/a.rs", &identifiers),
@@ -268,6 +271,7 @@ fn unknown_names_are_found() {
             "a.md:3: engine/b.rs: no such file",
             "a.md:5: Table::other: no such name in the code",
             "a.md:7: kernels::table: no such name in the code",
+            "a.md:9: look_up: no such name in the code",
         ]
     );
 }
