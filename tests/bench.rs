@@ -69,7 +69,7 @@ fn batches_that_lie_ready_take_turns() {
     assert!(bench["loss_at_begin"].is_null(), "{bench}");
 
     let too_large = run(["bench", "train", &job, "--set", "train.batch_size=2000"]).with(USAGE);
-    too_large.says(&["the training part has 1000 samples, and not one batch of 2000"]);
+    too_large.says(&["the training part has 1000 samples, less than one batch of 2000"]);
     let traced = run(["bench", "train", &job, "--trace", "trace.json"]).with(USAGE);
     traced.says(&["a trace is taken on GPUs alone"]);
 }
@@ -99,7 +99,7 @@ fn evaluations_are_timed() {
     let rate = bench["samples_per_second"].as_f64().unwrap();
     assert!((rate * median - 500.0).abs() < 1e-6, "{bench}");
     assert_eq!(bench["metrics"]["samples"], 500);
-    run(["bench", "train", &job, "--without", "routes"]).with(USAGE).says(&["leave --without out"]);
+    run(["bench", "train", &job, "--without", "routes"]).with(USAGE).says(&["drop --without"]);
     run(["bench", "train", &job, "--without", "everything"])
         .with(USAGE)
         .says(&["expected one of input, look-ups"]);

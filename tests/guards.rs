@@ -80,7 +80,7 @@ fn a_step_that_is_no_number_stops_or_is_as_if_it_had_never_been() {
     place.file("train.bin", &bad);
     for (run, ranks) in [("stops", "device.ranks=1"), ("ranks-stop", "device.ranks=3")] {
         // Record 17 of a batch is of the first rank.
-        let words = ["at step 3 no finite number is the loss", "on rank 0", "training diverged", "not saved"];
+        let words = ["at step 3: non-finite values in the loss", "on rank 0", "training diverged", "not saved"];
         train(&place, &job, run, &[ranks]).with(FAILED).says(&words);
         assert!(!place.path(run).join("model").exists());
     }
@@ -120,7 +120,7 @@ fn too_many_in_a_row_end_a_training_and_counts_survive_it() {
     let skip = ["guard.non_finite=skip", "checkpoint.every_steps=1", "checkpoint.keep=2"];
     let two = [&skip[..], &["guard.skipped_in_a_row_max=2"]].concat();
     let words =
-        ["at step 12 no finite number is", "2 steps before it were skipped", "guard.skipped_in_a_row_max"];
+        ["at step 12: non-finite values in", "2 steps before it were skipped", "guard.skipped_in_a_row_max"];
     train(&place, &job, "run", &two).with(FAILED).says(&words);
     // Whoever begins again begins with what was counted: the next step is one too many, again.
     let resume = |sets: &[&str]| {
@@ -166,7 +166,7 @@ fn a_training_in_which_nothing_was_learnt_fails() {
     let mut bytes = records(3 * BATCH, 1);
     spoil(&mut bytes, 1..=3);
     place.file("train.bin", bytes);
-    let words = ["at step 3 no finite number is the loss", "2 steps before it were skipped"];
+    let words = ["at step 3: non-finite values in the loss", "2 steps before it were skipped"];
     train(&place, &job, "run", &["guard.non_finite=skip"]).with(FAILED).says(&words);
     // Nothing is written in words that JSON has not.
     let log = fs::read_to_string(place.path("run").join("metrics.jsonl")).expect("there is a log");

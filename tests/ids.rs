@@ -210,7 +210,7 @@ fn what_stands_for_another_row_trains_as_that_row_does() {
     let placed = ["embedding.placement=row-wise", "embedding.exchange=rows"];
     for ranks in ["device.ranks=1", "device.ranks=2"] {
         let (found, expected) = (format!("wild-{}", &ranks[13..]), format!("tame-{}", &ranks[13..]));
-        let words = ["column C2: ", "they stand for row 29", "column C6: ", "they stand for row 1"];
+        let words = ["column C2: ", "they are mapped to row 29", "column C6: ", "they are mapped to row 1"];
         train(place, &wild, &found, &[&sets[..], &[ranks], &placed].concat()).with(SUCCESS).says(&words);
         train(place, &tame, &expected, &[&[ranks][..], &placed].concat()).with(SUCCESS);
         assert!(weights(place, &found) == weights(place, &expected));
@@ -243,7 +243,7 @@ fn what_is_left_out_leaves_its_bag_empty() {
     let wild = raw_job(place, "wild", "guard.ids_out_of_range = \"skip\"\n");
     for (name, shuffle) in [("file", "train.shuffle=false"), ("shuffled", "train.shuffle=true")] {
         let found = format!("skips-{name}");
-        let words = ["column C6: ", "they are left out of their bags"];
+        let words = ["column C6: ", "they are skipped"];
         train(place, &wild, &found, &[shuffle]).with(SUCCESS).says(&words);
         let told = summary(place, &found);
         assert_eq!(told["train"]["ids_out_of_range"], Files::counts(&files.train));

@@ -353,7 +353,7 @@ fn columns_share_a_table() {
         "table=[{ columns = ['C1', 'C3'] }]",
         &["cannot share a table: their ids are below 40 and 20", "--set"],
     );
-    refused("table=[{ columns = ['c1'] }]", &["the column c1 is not there: did you mean C1?"]);
+    refused("table=[{ columns = ['c1'] }]", &["the column c1 does not exist: did you mean C1?"]);
     refused("table=[{ columns = ['C1'], dim = 8 }]", &["8 is not model.embedding_dim, 4: dlrm multiplies"]);
     assert!(!place.path("refused").exists());
 }

@@ -347,7 +347,7 @@ fn what_cannot_be_planned_is_told() {
     plan(&job, &["--ranks", "0"]).with(USAGE).says(&["expected a whole number from 1 to 4096"]);
     // A conflict between the job and its columns points at the job.
     let conflict = ["--set", "data.shape=dlrm", "--set", "table=[{ columns = [\"C99\"] }]"];
-    plan(&job, &conflict).with(USAGE).says(&["the column C99 is not there"]);
+    plan(&job, &conflict).with(USAGE).says(&["the column C99 does not exist"]);
     // `check` goes by the shape, too.
     run(["check", DLRM]).with(SUCCESS).stdout_says("so its columns were taken from data.shape");
 }

@@ -275,7 +275,7 @@ fn raw_files_with_other_contents_are_refused() {
                     .open(place.path("train.bin"))
                     .and_then(|file| file.set_modified(modified))
                     .unwrap();
-                resume(name, &[]).with(USAGE).says(&["train.bin has other contents", "--run-dir"]);
+                resume(name, &[]).with(USAGE).says(&["train.bin differs from the file that was read", "--run-dir"]);
             }
             assert!(tree(&place.path(name)) == before, "{name} was changed");
             place.file("train.bin", &bytes);
@@ -284,7 +284,7 @@ fn raw_files_with_other_contents_are_refused() {
         let mut other = eval_bytes.clone();
         other[4] ^= 1;
         place.file("eval.bin", &other);
-        resume("whole", &[]).with(USAGE).says(&["eval.bin has other contents"]);
+        resume("whole", &[]).with(USAGE).says(&["eval.bin differs from the file that was read"]);
         place.file("eval.bin", &eval_bytes);
     }
     // The same contents, written again, and elsewhere.

@@ -186,7 +186,7 @@ fn resuming_where_there_is_nothing_to_do() {
     // What is no run's folder is none to go on in.
     fs::create_dir(runs.place.path("other")).unwrap();
     runs.place.file("other/notes.txt", "keep");
-    runs.train("other", &["--resume"]).with(USAGE).says(&["is no run's folder"]);
+    runs.train("other", &["--resume"]).with(USAGE).says(&["is not a run folder"]);
 }
 
 /// Where the memory has no room for a copy of the state, training waits until each checkpoint is written.
@@ -247,16 +247,16 @@ fn what_may_not_change_is_named() {
         let sets: Vec<_> = sets.iter().flat_map(|set| ["--set", set]).chain(["--resume"]).collect();
         runs.train("run", &sets).with(USAGE).says(words);
     };
-    refused(&["seed=7"], &["is not one of this job", "seed is 7, and was 1"]);
+    refused(&["seed=7"], &["is not one of this job", "seed is 7 but was 1"]);
     refused(&["train.shuffle=false"], &["the order of samples", "train.shuffle was true"]);
-    refused(&["model.top_mlp=[17]"], &["the model is another one: top_mlp.0 is 17, and was 16"]);
+    refused(&["model.top_mlp=[17]"], &["the model differs: top_mlp.0 is 17 but was 16"]);
     let momentum = "optimizer.sparse={ kind = 'momentum', learning_rate = 0.1 }";
-    refused(&[momentum], &["embedding.C1 learns by \"momentum\", and did by \"adagrad\""]);
+    refused(&[momentum], &["embedding.C1 is updated by \"momentum\" but was by \"adagrad\""]);
     let other = runs.place.word("other-data");
     let shape = runs.place.word("shape.toml");
     run(["generate", "--shape", &shape, "--samples", "3001", "--seed", "5", "--out", &other]).with(SUCCESS);
     let data = format!("data.dir={other:?}");
-    refused(&[&data], &["the training part has other samples", "give the dataset that it was trained on"]);
+    refused(&[&data], &["the training part has different samples", "use the dataset that it was trained on"]);
     // What may change does, and the way to the end is the same as long as nothing is learnt otherwise.
     runs.train("run", &["--resume", "--set", "train.log_every_steps=5", "--set", "device.threads=1"])
         .with(SUCCESS);

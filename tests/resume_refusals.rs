@@ -376,21 +376,21 @@ fn a_finished_run_is_compared_with_the_job() {
     let data = |name: &str| format!("data.dir={:?}", runs.place.word(name));
     let (other, fewer) = (data("other"), data("fewer"));
     for (set, words) in [
-        ("seed=7", "seed is 7, and was 1"),
-        ("model.top_mlp=[17]", "top_mlp.0 is 17, and was 16"),
+        ("seed=7", "seed is 7 but was 1"),
+        ("model.top_mlp=[17]", "top_mlp.0 is 17 but was 16"),
         ("optimizer.dense.kind='sgd'", "optimizer.dense"),
-        ("optimizer.dense.learning_rate=0.04", "optimizer.dense.learning_rate is 0.04, and was 0.03"),
+        ("optimizer.dense.learning_rate=0.04", "optimizer.dense.learning_rate is 0.04 but was 0.03"),
         ("optimizer.schedule={ kind = 'step', every_steps = 10, factor = 0.5 }", "optimizer.schedule"),
-        ("train.batch_size=60", "train.batch_size is 60, and was 70"),
+        ("train.batch_size=60", "train.batch_size is 60 but was 70"),
         ("train.shuffle=false", "train.shuffle was true"),
         ("train.epochs=1", "train.epochs is 1, and the run learnt from 6002 samples"),
         ("train.max_steps=50", "train.max_steps is 50, and the run took 86 steps"),
-        ("eval.target_auc=0.95", "eval.target_auc is 0.95, and was not set"),
+        ("eval.target_auc=0.95", "eval.target_auc is 0.95 but was not set"),
         ("guard.non_finite='skip'", "guard.non_finite"),
-        (&other, "the training part has other samples"),
-        (&fewer, "the training part has 2000 samples, and had 3001"),
+        (&other, "the training part has different samples"),
+        (&fewer, "the training part has 2000 samples but had 3001"),
     ] {
-        let words = ["is finished and was trained for another job", words, "--restart", "--run-dir"];
+        let words = ["is finished, and it trained another job", words, "--restart", "--run-dir"];
         runs.refuses("whole", &["--resume", "--set", set], USAGE, &words);
     }
     // What changes neither the model nor what it scores may differ, and the data may lie elsewhere.
@@ -421,7 +421,7 @@ fn a_finished_run_is_compared_with_the_job() {
     };
     eval_of("600");
     assert!(index("eval").is_file());
-    let words = ["the evaluation part has 600 samples, and had 500"];
+    let words = ["the evaluation part has 600 samples but had 500"];
     runs.refuses("whole", &["--resume", "--set", &data("eval")], USAGE, &words);
 }
 
@@ -439,7 +439,7 @@ fn more_epochs_or_steps_continue_a_finished_run() {
             runs.copy(from, "run");
             let told = runs.train("run", &["--resume", "--set", set]).with(SUCCESS);
             told.says(&[
-                &format!("the run ended after step {steps}, and the job goes further"),
+                &format!("the run ended after step {steps}, and the job asks for more"),
                 "finished-step-",
             ]);
             assert!(
@@ -457,11 +457,11 @@ fn more_epochs_or_steps_continue_a_finished_run() {
     // What may change while a run goes on may change here, too, and what may not is refused.
     let more = ["--resume", "--set", "train.epochs=3", "--set"];
     let with = |set: &'static str| [&more[..], &[set]].concat();
-    runs.refuses("whole", &with("seed=3"), USAGE, &["seed is 3, and was 1"]);
+    runs.refuses("whole", &with("seed=3"), USAGE, &["seed is 3 but was 1"]);
     runs.train("whole", &with("optimizer.dense.learning_rate=0.01")).with(SUCCESS);
     // Without a checkpoint there is nothing to continue from.
     fs::remove_dir_all(runs.place.path("short/checkpoints")).unwrap();
-    let words = ["the job goes further", "no checkpoint to go on from", "--restart"];
+    let words = ["the job asks for more", "no checkpoint to resume from", "--restart"];
     runs.refuses("short", &["--resume"], USAGE, &words);
 }
 
@@ -485,7 +485,7 @@ fn a_missing_or_damaged_model_is_trained_again_from_the_last_checkpoint() {
         for _ in 0..times(1) {
             runs.copy("whole", "run");
             spoil();
-            runs.train("run", &["--resume"]).with(SUCCESS).says(&["it goes on from its last checkpoint"]);
+            runs.train("run", &["--resume"]).with(SUCCESS).says(&["resuming from its last checkpoint"]);
             assert!(weights(&runs.place, "run") == weights(&runs.place, "whole"), "{what}");
             assert_eq!(runs.steps_logged("run"), runs.steps_logged("whole"), "{what}");
             runs.copy("whole", "run");
@@ -511,7 +511,7 @@ fn a_finished_run_that_nobody_can_compare_is_refused() {
     let trained = runs.place.path("whole/trained.json");
     let text = fs::read(&trained).unwrap();
     fs::remove_file(&trained).unwrap();
-    runs.refuses("whole", &["--resume"], USAGE, &["did not record what it was", "--restart"]);
+    runs.refuses("whole", &["--resume"], USAGE, &["did not record its job and data", "--restart"]);
     for (at, words) in
         [(100, "trained.json cannot be read"), (text.len() - 20, "trained.json cannot be read")]
     {

@@ -1,7 +1,7 @@
 //! `rankine check`: is a job sound, and can it be trained here? Asked without training.
 
 use rankine::job::JobFile;
-use rankine::training::{self, Columns, Here, TrainError};
+use rankine::training::{self, Columns, Feasibility, TrainError};
 
 use super::job::JobArgs;
 use super::{CommandError, output};
@@ -34,16 +34,16 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<(), CommandError> {
     let file = args.job.read()?;
     let job = file.job()?;
-    let outlook = training::outlook(&job).map_err(|error| match error {
+    let preview = training::preview(&job).map_err(|error| match error {
         TrainError::Conflicts(conflicts) => file.error(&conflicts).into(),
         error => CommandError::from(error),
     })?;
     if args.effective {
         output::text(job.to_toml())?;
-        return if args.here { verdict(training::here(&job), &file) } else { Ok(()) };
+        return if args.here { verdict(training::feasibility(&job), &file) } else { Ok(()) };
     }
     output::text(format_args!("{} is sound: job `{}`\n", args.job.path.display(), job.name))?;
-    output::text(match (&job.data.raw, outlook.columns) {
+    output::text(match (&job.data.raw, preview.columns) {
         (Some(raw), columns) => {
             let files = raw.train.len() + raw.eval.len();
             let record_bytes = training::raw_format(raw)?.record_bytes()?;
@@ -69,7 +69,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             }
         }
     })?;
-    if let Some(spec) = outlook.spec {
+    if let Some(spec) = preview.spec {
         output::text(format_args!(
             "model     {}: {} tables of {} rows in all, {} embedding and {} dense parameters\n\
              memory    {:.3} GiB for the tables and their optimizer state\n",
@@ -78,10 +78,10 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
             spec.tables.iter().map(|table| table.rows).sum::<u64>(),
             spec.embedding_parameters(),
             spec.dense_parameters(),
-            outlook.table_bytes as f64 / (1u64 << 30) as f64
+            preview.table_bytes as f64 / (1u64 << 30) as f64
         ))?;
     }
-    let here = training::here(&job);
+    let here = training::feasibility(&job);
     if let Some(device) = &here.device {
         output::text(format_args!("here      {device} would train it\n"))?;
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: Args) -> Result<(), CommandError> {
 }
 
 /// Fails with the first obstacle, as training would.
-fn verdict(here: Here, file: &JobFile) -> Result<(), CommandError> {
+fn verdict(here: Feasibility, file: &JobFile) -> Result<(), CommandError> {
     match here.obstacles.into_iter().next() {
         None => Ok(()),
         Some(TrainError::Conflicts(conflicts)) => Err(file.error(&conflicts).into()),

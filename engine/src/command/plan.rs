@@ -7,7 +7,7 @@ use std::fmt;
 
 use rankine::job::{Count, DeviceKind, Job, NonNegative, RankCount, Ranks};
 use rankine::planning::{self, Origin, Planning, Source, Sweep, SweepBatch};
-use rankine::training::{self, Prospect, TrainError};
+use rankine::training::{self, JobData, TrainError};
 use rankine_embedding::plan::{Alternative, Machine, PlanReport, RestMemory, TableReport};
 use rankine_embedding::{Exchange, Placement, Topology};
 use rankine_reader::nearest;
@@ -198,17 +198,17 @@ impl From<TrainError> for PlanningError {
 
 /// What is planned, and from which statistics.
 fn planning(job: &Job, args: &Args) -> Result<(Planning, Origin), PlanningError> {
-    let prospect = training::prospect(job)?;
+    let data = training::find_data(job)?;
     let alpha = job.data.generate.as_ref().map_or(args.alpha, |generate| generate.alpha).get();
-    let (schema, source) = match &prospect {
-        Prospect::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
-        Prospect::Shape(_) if args.sample.is_some() => {
+    let (schema, source) = match &data {
+        JobData::Dataset(dataset) => (dataset.schema(), Source::Dataset(dataset)),
+        JobData::Shape(_) if args.sample.is_some() => {
             let what =
                 "there are no data yet that --sample could draw from: leave it out to go by a power law";
             return Err(PlanningError::Other(CommandError::new(Exit::Usage, what)));
         }
-        Prospect::Shape(schema) => (schema, Source::Law { schema, alpha }),
-        Prospect::Unknown => {
+        JobData::Shape(schema) => (schema, Source::Law { schema, alpha }),
+        JobData::Unknown => {
             let dir = job.data.folder().map_or_else(String::new, |dir| dir.display().to_string());
             return Err(PlanningError::Other(CommandError::new(
                 Exit::Usage,

@@ -1,4 +1,4 @@
-//! Work that takes long and tells nobody how far it is: meanwhile the watch over processes hears that it goes on.
+//! Long work that does not report progress: meanwhile another thread tells the watchdog that this process is alive.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::launch::{Phase, ProcessGroup};
 
-/// How often it hears of it.
+/// How often the watchdog hears from this thread.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Does something on this thread, and has another one say so.
+/// Runs `work` on this thread while another one reports that this process is alive.
 pub(super) fn alive<T>(processes: &ProcessGroup, step: u64, work: impl FnOnce() -> T) -> T {
     if !processes.is_watched() {
         return work();
@@ -27,7 +27,7 @@ pub(super) fn alive<T>(processes: &ProcessGroup, step: u64, work: impl FnOnce() 
     })
 }
 
-/// Ends the telling, also where the work panics.
+/// Stops the reports, also if the work panics.
 struct Over<'a>(&'a AtomicBool, thread::Thread);
 
 impl Drop for Over<'_> {

@@ -1,4 +1,4 @@
-//! Batches on their way to a learner: unpacked here, or packed, for a GPU that unpacks them.
+//! Batches on their way to a learner: unpacked by the CPU, or packed for a GPU that unpacks them.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use rankine_reader::stream::{self, BatchStream, Position, StreamOptions};
 
 use super::TrainError;
 
-/// Batches, made ahead of whoever takes them.
+/// Batches, prepared ahead of the step that uses them.
 pub(super) enum Batches {
     Unpacked(BatchStream),
     #[cfg(feature = "cuda")]
     Packed(crate::cuda::Feed),
 }
 
-/// Samples to learn from together.
+/// The samples of one step.
 pub(super) enum Batch {
     Unpacked(stream::Batch),
     #[cfg(feature = "cuda")]
@@ -25,7 +25,7 @@ pub(super) enum Batch {
 }
 
 impl Batches {
-    /// Starts to read a part for a learner in the host's memory.
+    /// Starts to read a part for a learner in host memory.
     ///
     /// # Errors
     /// As [`BatchStream::open`].
@@ -36,11 +36,11 @@ impl Batches {
         Ok(Self::Unpacked(BatchStream::open(part, options)?))
     }
 
-    /// Starts to read a part for the GPUs of a model. Raw records are unpacked here, and so is what has rules for ids;
-    /// all else there, where blocks stay if that is wanted.
+    /// Starts to read a part for the GPUs of a model. The CPU unpacks raw records and data whose ids have rules; GPUs
+    /// unpack everything else, and keep the blocks if they are to stay resident.
     ///
     /// # Errors
-    /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] where memory does not suffice.
+    /// As [`crate::cuda::Feed::open`]; [`TrainError::Device`] if memory does not suffice.
     #[cfg(feature = "cuda")]
     pub(super) fn for_gpus(
         model: &crate::cuda::CudaModel,
@@ -54,13 +54,13 @@ impl Batches {
                 match crate::cuda::Feed::open_shares(model.shares(), part, options, stay) {
                     Ok(feed) => Ok(Self::Packed(feed)),
                     Err(crate::cuda::Error::Gpu(error)) => Err(TrainError::Device(format!(
-                        "there is no room for batches on their way to the GPU: {error}. They take less with a smaller \
-                     train.shuffle_window_blocks or train.batch_size"
+                        "not enough memory to stage batches for the GPU: {error}. A smaller train.shuffle_window_blocks \
+                     or train.batch_size needs less"
                     ))),
                     Err(error) => Err(error.into()),
                 }
             }
-            // Rules for ids are applied to whole batches, by the processor.
+            // Rules for ids are applied to whole batches, by the CPU.
             BlockCoding::Packed { .. } | BlockCoding::Records(_) => Self::unpacked(part, options),
         }
     }
@@ -97,7 +97,7 @@ impl Batch {
         }
     }
 
-    /// Where it begins.
+    /// The position of its first sample.
     pub(super) fn start(&self) -> Position {
         match self {
             Self::Unpacked(batch) => batch.start,
@@ -106,7 +106,7 @@ impl Batch {
         }
     }
 
-    /// How many ids were no rows of their tables, one number a categorical column; or none.
+    /// Ids outside their tables, one count per categorical column; empty if none was counted.
     pub(super) fn out_of_range(&self) -> &[u64] {
         match self {
             Self::Unpacked(batch) => &batch.out_of_range,
@@ -115,7 +115,7 @@ impl Batch {
         }
     }
 
-    /// Where the stream goes on.
+    /// The position behind its last sample.
     pub(super) fn end(&self) -> Position {
         let start = self.start();
         Position { sample: start.sample + self.len() as u64, ..start }

@@ -1,7 +1,8 @@
-//! When a training saves checkpoints, and how it goes on meanwhile.
+//! When a training saves checkpoints, and how it continues meanwhile.
 //!
-//! Between two steps the state is copied aside, where the host's memory holds it, and written by threads of its own
-//! while training goes on. Where it does not, training waits until it is written. One checkpoint is written at a time.
+//! Between two steps the state is copied to spare host memory, and threads of their own write the copy while training
+//! continues. Without enough memory for a copy, training waits until the checkpoint is written. One checkpoint is
+//! written at a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,25 +39,25 @@ pub(super) struct Checkpoints {
     settings: job::Checkpoint,
     files: Arc<dyn Files>,
     dir: PathBuf,
-    /// What all manifests of the run have in common, but for the contents of raw files, which become known.
+    /// What all manifests of the run have in common, except for the contents of raw files, which become known later.
     frame: Manifest,
     identity: Identity,
     recorded: Recorded,
     job: String,
-    /// The columns of the dataset, as text: with them a checkpoint scores rows.
+    /// The columns of the dataset, as text: with them, the model of a checkpoint can score rows.
     columns: String,
-    /// The step of the one that was begun last, and when that was.
+    /// The step of the checkpoint that was started last, and when that was.
     last_step: u64,
     last_began: Instant,
     processes: ProcessGroup,
-    /// Of those that are here.
+    /// The ranks of this process.
     first_rank: usize,
     writing: Option<Writing>,
-    /// For the next copies.
+    /// Memory for the next copies.
     memory: CopyMemory,
-    /// The last whole one, and how many additions there are to it.
+    /// The last full checkpoint, and the number of incremental ones that build on it.
     whole: Option<(Base, u64)>,
-    /// What each of those that are there needs.
+    /// The earlier checkpoints that each existing checkpoint needs.
     needs: BTreeMap<u64, Needs>,
 }
 
@@ -65,21 +66,21 @@ struct Writing {
     step: u64,
     whole: bool,
     began: Instant,
-    /// For how long training waited.
+    /// How long training waited for the copy.
     waited: Duration,
     work: Work,
-    /// What is left to do once all processes have written.
+    /// What remains to be done once all processes have written.
     rest: Option<Rest>,
 }
 
-/// The writing of what is here.
+/// The writing of this process's shards.
 enum Work {
     Thread(JoinHandle<Outcome>),
     Done(Outcome),
 }
 
 impl Work {
-    /// Done on a thread of its own.
+    /// Runs on a thread of its own.
     fn beside(run: impl FnOnce() -> Outcome + Send + 'static) -> Self {
         let refused = |error| CheckpointError::State(format!("cannot start a thread: {error}"));
         let thread = thread::Builder::new().name("rankine-checkpoint".into()).spawn(run);
@@ -91,18 +92,18 @@ impl Work {
     }
 }
 
-/// What writing has come to, and the memory of the copies.
+/// The result of writing, and the memory of the copies.
 type Outcome = (Result<Written, CheckpointError>, Vec<Snapshot>);
 
 /// What was written.
 enum Written {
-    /// The shards of the ranks here, where other processes have others.
+    /// The shards of the ranks here; other processes have others.
     Shards(Vec<ShardFiles>),
-    /// All of it.
+    /// The complete checkpoint.
     Checkpoint(Published),
 }
 
-/// What makes shards a checkpoint.
+/// What turns shards into a checkpoint.
 struct Rest {
     /// Of the first process.
     draft: Option<Draft>,
@@ -110,11 +111,11 @@ struct Rest {
     beside: Beside,
 }
 
-/// What a rank has, copied aside.
+/// The state of one rank, copied.
 type Copied = (usize, Vec<DenseState>, Snapshot);
 
 impl Checkpoints {
-    /// Of a run that begins, or goes on after a checkpoint of some step.
+    /// For a run that starts at step 0, or resumes from the checkpoint of a step.
     pub(super) fn new(
         (job, dataset, topology): (&Job, &Dataset, Topology),
         mut identity: Identity,
@@ -146,7 +147,7 @@ impl Checkpoints {
             let needs = match opened.as_ref().map(base) {
                 Ok(None) => Needs::Itself,
                 Ok(Some(base)) => Needs::Base(base),
-                // Nothing can be read of one that is damaged.
+                // A damaged checkpoint cannot be read.
                 Err(error) if error.is_damage() => Needs::Itself,
                 Err(_) => Needs::Unknown,
             };
@@ -173,10 +174,10 @@ impl Checkpoints {
         })
     }
 
-    /// Prepares, beside training, what the first checkpoint takes of memory, where checkpoints are to be taken.
+    /// Prepares memory for the first checkpoint while training runs, if checkpoints are to be taken.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] where a rank's rows cannot be reached.
+    /// [`TrainError::Checkpoint`] if the rows of a rank cannot be reached.
     pub(super) fn prepare(&mut self, learner: &Learner) -> Result<(), TrainError> {
         if self.settings.every_steps.is_none() && self.settings.every_minutes.is_none() {
             return Ok(());
@@ -194,24 +195,24 @@ impl Checkpoints {
         self.identity.known()
     }
 
-    /// The step of the last checkpoint that was begun.
+    /// The step of the last checkpoint that was started.
     pub(super) fn last_step(&self) -> u64 {
         self.last_step
     }
 
-    /// Whether one is to be taken at this very step, though training may have to wait for the one before.
+    /// Whether a checkpoint is due at exactly this step, even if training has to wait for the one before.
     pub(super) fn is_due_by_steps(&self, step: u64) -> bool {
         self.settings.every_steps.is_some_and(|every| step.is_multiple_of(every.get()))
     }
 
-    /// Whether it is time for one, and the one before is written.
+    /// Whether a checkpoint is due by time, and the one before is written.
     pub(super) fn is_due_by_time(&self) -> bool {
         let minutes = |minutes: f64| Duration::from_secs_f64(60.0 * minutes);
         let every = self.settings.every_minutes;
         self.writing.is_none() && every.is_some_and(|every| self.last_began.elapsed() >= minutes(every.get()))
     }
 
-    /// Whether what was to be written here is.
+    /// Whether this process has written its part.
     pub(super) fn is_written(&self) -> bool {
         match &self.writing {
             None => false,
@@ -220,12 +221,13 @@ impl Checkpoints {
         }
     }
 
-    /// Takes the state of a step that is done, and begins to write it; where memory does not hold a copy, it is written
-    /// when this returns. `metrics`, of the first process, is made durable before the checkpoint is one. All processes
+    /// Takes the state of a completed step and starts to write it. Without memory for a copy, it is written when this
+    /// returns. The first process makes `metrics` durable before the checkpoint is published. All processes call
+    /// this.
     /// call this.
     ///
     /// # Errors
-    /// [`TrainError::Checkpoint`] where that is to end the training; [`TrainError::Processes`].
+    /// [`TrainError::Checkpoint`] if the failure is to end the training; [`TrainError::Processes`].
     pub(super) fn begin(
         &mut self,
         learner: &mut Learner,
@@ -244,14 +246,14 @@ impl Checkpoints {
         let (work, rest) = self.take(learner, manifest, beside, observer)?;
         let waited = began.elapsed();
         self.writing = Some(Writing { step, whole, began, waited, work, rest });
-        // What is written already, or has failed, is told at once where there is nobody to agree with.
+        // A single process reports at once what is already written or has failed: there is nobody to agree with.
         if self.processes.size() == 1 && matches!(&self.writing, Some(Writing { work: Work::Done(_), .. })) {
             self.finish(observer)?;
         }
         Ok(())
     }
 
-    /// What goes wrong here alone is for all to hear of, when they have written.
+    /// The other processes hear of a failure here when they have written.
     fn take(
         &mut self,
         learner: &mut Learner,
@@ -261,7 +263,7 @@ impl Checkpoints {
     ) -> Result<(Work, Option<Rest>), TrainError> {
         let (files, dir, step) = (Arc::clone(&self.files), self.dir.clone(), manifest.train.step);
         let alone = self.processes.size() == 1;
-        // Others write into the folder that the first one makes.
+        // Other processes write into the folder that the first one makes.
         let begin = || Draft::begin(Arc::clone(&files), &dir, step);
         let draft = (!alone && self.processes.is_first()).then(begin).transpose();
         if !alone {
@@ -299,7 +301,7 @@ impl Checkpoints {
         Ok((work, Some(Rest { draft, manifest, beside })))
     }
 
-    /// Copies what the ranks here have, or writes it where memory does not hold a copy.
+    /// Copies the state of the ranks here, or writes it if there is no memory for a copy.
     fn copy_or_write(
         &mut self,
         learner: &mut Learner,
@@ -340,7 +342,7 @@ impl Checkpoints {
         Ok(taken)
     }
 
-    /// What the next checkpoint is to be an addition to, if it is to be one.
+    /// The checkpoint that the next one builds on, if it is to be incremental.
     fn base(&mut self) -> Option<Base> {
         let (base, additions) = self.whole.as_mut().filter(|_| self.settings.incremental)?;
         if *additions + 1 >= self.settings.full_every.get() {
@@ -379,7 +381,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Hands the shards' indexes to the first process, which makes them a checkpoint if all have written.
+    /// Sends the indexes of the shards to the first process, which publishes the checkpoint if all have written.
     fn publish_together(
         &self,
         written: Result<Written, CheckpointError>,
@@ -407,7 +409,7 @@ impl Checkpoints {
         let text = self.processes.of_first("the checkpoint", &text)?;
         let told: Option<Told<Published>> = serde_json::from_slice(&text).unwrap_or(None);
         Ok(match (error, published, told) {
-            // Whoever has failed says it best.
+            // The process that failed has the best message.
             (Some(error), ..) | (None, Some(Err(error)), _) => Err(error),
             (None, _, Some(told)) => told.map_err(CheckpointError::State),
             (None, ..) => Err(CheckpointError::State("the first process made no folder for it".into())),
@@ -427,7 +429,7 @@ impl Checkpoints {
         }
         self.needs.insert(step, base.map_or(Needs::Itself, Needs::Base));
         let keep = usize::try_from(self.settings.keep.get()).unwrap_or(usize::MAX);
-        // What stays longer than it should is no reason to stop.
+        // A checkpoint that stays longer than it should is no reason to stop.
         let needs = |step| self.needs.get(&step).copied().unwrap_or(Needs::Unknown);
         if self.processes.is_first()
             && let Err(error) = checkpoint::prune(&*self.files, &self.dir, keep, needs)
@@ -444,7 +446,7 @@ impl Checkpoints {
         error: CheckpointError,
         observer: &mut dyn Observer,
     ) -> Result<(), TrainError> {
-        // Which rows have been written since the last whole one that is there is not known any more.
+        // The rows written since the last full checkpoint are no longer known.
         self.whole = None;
         match self.settings.on_failure {
             OnFailure::Stop => Err(error.into()),
@@ -456,10 +458,10 @@ impl Checkpoints {
     }
 }
 
-/// What was taken of the ranks here.
+/// The captured state of the ranks here.
 enum Taken {
     Copied(Vec<Copied>),
-    /// It was written, into this draft where there is but one process.
+    /// Already written; into this draft if there is only one process.
     Written(Option<Draft>, Result<Vec<ShardFiles>, CheckpointError>),
 }
 
@@ -472,7 +474,7 @@ struct Beside {
     metrics: Option<File>,
 }
 
-/// The rows that are to be saved of a rank: all, or those that were touched.
+/// The rows to save of a rank: all, or those that were touched.
 fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<Choice>, CheckpointError> {
     if !touched {
         return Ok(Choice::all(state.rows));
@@ -481,7 +483,7 @@ fn choose(state: &RankState<'_>, touched: bool) -> Result<Vec<Choice>, Checkpoin
     chosen.ok_or_else(|| CheckpointError::State("nobody kept book of the rows that were updated".into()))
 }
 
-/// Writes a checkpoint of ranks that are all here; returns the copies, whose memory is used again.
+/// Writes a checkpoint whose ranks are all in this process; returns the copies, so that their memory is used again.
 fn write_alone(
     files: Arc<dyn Files>,
     dir: &Path,
@@ -496,7 +498,7 @@ fn write_alone(
     (published.map(Written::Checkpoint), copies.into_iter().map(|(_, _, rows)| rows).collect())
 }
 
-/// Writes what was copied, a thread a rank.
+/// Writes the copies, one thread per rank.
 fn write_copies(
     files: &dyn Files,
     at: &Path,
@@ -518,14 +520,14 @@ fn write_copies(
     })
 }
 
-/// Makes a draft a checkpoint, or removes it.
+/// Publishes a draft, or removes it.
 fn publish(
     draft: Draft,
     manifest: Manifest,
     written: Result<Vec<ShardFiles>, CheckpointError>,
     Beside { job, columns, recorded, metrics }: Beside,
 ) -> Result<Published, CheckpointError> {
-    // What a run that goes on from here keeps of the log is what is there now.
+    // A run that resumes from here keeps as much of the log as there is now.
     let synced = metrics.map_or(Ok(()), |metrics| metrics.sync_data());
     let synced = synced.map_err(|source| CheckpointError::Io {
         doing: "make durable",

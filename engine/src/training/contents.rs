@@ -1,8 +1,8 @@
-//! The contents of raw files, which carry no checksum of their own.
+//! The contents of raw files, which carry no checksum.
 //!
-//! What the file system says of a file is known at once: its length, inode and times. Its checksum takes reading all of
-//! it, and is taken beside training, so that checkpoints and the finished run have it as soon as it is known. A run
-//! that goes on needs it only where the file system says that a file has changed since.
+//! The file system reports a file's length, inode and times at once. Its checksum requires reading the whole file; it
+//! is computed while training runs, and checkpoints and the finished run record it as soon as it is known. A resumed
+//! run needs it only if the file system reports that a file has changed since.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::identity::{Trained, Wanted};
 use super::{Event, Observer, Stop, TrainError};
 use crate::checkpoint::DataIdentity;
 
-/// Files of this many bytes together are read before training begins, which takes a moment.
+/// Files of at most this many bytes in total are read before training starts, which takes a moment.
 const AT_ONCE_BYTES: u64 = 256 << 20;
 
 /// What is trained, with the contents of raw files as far as they are known.
@@ -30,7 +30,7 @@ pub(super) struct Identity {
     reading: Option<Reading>,
 }
 
-/// How files are read that may have changed.
+/// How files that may have changed are read.
 pub(super) struct Comparing<'a> {
     pub(super) threads: usize,
     /// Ends it early, with [`TrainError::NotBegun`].
@@ -38,10 +38,10 @@ pub(super) struct Comparing<'a> {
     pub(super) observer: &'a mut dyn Observer,
 }
 
-/// What was read, in the order of files; `None` where reading was ended.
+/// The checksums, in the order of files; `None` if reading was stopped.
 type Read = rankine_reader::Result<Option<Vec<RawContents>>>;
 
-/// Checksums that are being taken.
+/// Checksums that are being computed.
 struct Reading {
     thread: Option<JoinHandle<Read>>,
     stop: Arc<AtomicBool>,
@@ -65,7 +65,7 @@ impl Drop for Reading {
 }
 
 impl Identity {
-    /// What a job is to train. Of raw files it has what the file system says; no byte of them is read.
+    /// What a job is to train. For raw files it records what the file system reports, and reads no byte of them.
     ///
     /// # Errors
     /// [`TrainError::Data`].
@@ -86,7 +86,7 @@ impl Identity {
     /// The first difference from what was trained before, and the way out. Raw files that may have changed are read.
     ///
     /// # Errors
-    /// [`TrainError::Data`] where a raw file cannot be read; [`TrainError::NotBegun`].
+    /// [`TrainError::Data`] if a raw file cannot be read; [`TrainError::NotBegun`].
     pub(super) fn difference(
         &mut self,
         saved: &Trained,
@@ -97,7 +97,7 @@ impl Identity {
         }
         let own = &mut self.trained.data;
         let found = contents_difference(&saved.data, own, &self.train, comparing)?;
-        let way_out = "give the files that it was trained on, or train anew in another --run-dir";
+        let way_out = "use the files that it was trained on, or train in another --run-dir";
         Ok(found.map(|what| format!("{what}: {way_out}")))
     }
 
@@ -112,8 +112,8 @@ impl Identity {
     ) -> Result<Option<String>, TrainError> {
         let (saved, own) = match (&saved.eval, &mut self.trained.eval) {
             (None, None) => return Ok(None),
-            (Some(_), None) => return Ok(Some("there is no evaluation part, and there was one".into())),
-            (None, Some(_)) => return Ok(Some("there is an evaluation part, and there was none".into())),
+            (Some(_), None) => return Ok(Some("the evaluation part is missing; the run had one".into())),
+            (None, Some(_)) => return Ok(Some("there is an evaluation part; the run had none".into())),
             (Some(saved), Some(own)) => (saved, own),
         };
         if let Some(what) = super::identity::data_difference(saved, own) {
@@ -122,7 +122,7 @@ impl Identity {
         contents_difference(saved, own, &self.eval, comparing)
     }
 
-    /// Begins to take the checksums that are not known; where the files are small, they are known when this returns.
+    /// Starts to compute the checksums that are not known. Those of small files are known when this returns.
     pub(super) fn read(&mut self) {
         let Trained { data, eval, .. } = &self.trained;
         let all = || data.raw.iter().chain(eval.iter().flat_map(|eval| &eval.raw));
@@ -132,12 +132,14 @@ impl Identity {
         let bytes: u64 = all().map(|contents| contents.bytes).sum();
         let (stop, paths) = (Arc::<AtomicBool>::default(), [&self.train[..], &self.eval].concat());
         let stopped = Arc::clone(&stop);
-        // One thread leaves the processor, the disk and the network to training.
+        // One thread leaves the CPU, the disk and the network to training.
         let read = move || checksums(&paths, 1, &mut |_, _| !stopped.load(Ordering::Relaxed));
         let thread = thread::Builder::new().name("rankine-checksum".into()).spawn(read);
         match thread {
             Ok(thread) => self.reading = Some(Reading { thread: Some(thread), stop }),
-            Err(error) => tracing::warn!("no checksum of raw files is taken: cannot start a thread: {error}"),
+            Err(error) => {
+                tracing::warn!("cannot compute checksums of raw files: cannot start a thread: {error}")
+            }
         }
         if bytes <= AT_ONCE_BYTES {
             self.take(true);
@@ -150,7 +152,7 @@ impl Identity {
         &self.trained
     }
 
-    /// Takes over the checksums, once they are known.
+    /// Records the checksums, once they are known.
     fn take(&mut self, waits: bool) {
         let Some(reading) = self.reading.take_if(|reading| waits || reading.is_finished()) else {
             return;
@@ -160,26 +162,27 @@ impl Identity {
                 let Trained { data, eval, .. } = &mut self.trained;
                 let files = data.raw.iter_mut().chain(eval.iter_mut().flat_map(|eval| &mut eval.raw));
                 for ((known, read), path) in files.zip(read).zip(self.train.iter().chain(&self.eval)) {
-                    // Part of another file may have been learnt from: its checksum would vouch for what it was not.
+                    // Training may have used parts of another file, which this checksum would not cover.
                     if known.bytes != read.bytes || known.stamp.is_some_and(|stamp| read.stamp != Some(stamp))
                     {
-                        tracing::warn!("{} was written while training reads it", path.display());
+                        tracing::warn!("{} changed while training reads it", path.display());
                     } else {
                         known.xxh3 = read.xxh3;
                     }
                 }
             }
             Ok(None) => {}
-            // What training needs of these files it reads itself, and fails if it cannot.
+            // Training reads these files itself, and fails if it cannot.
             Err(error) => tracing::warn!(
-                "checkpoints carry no checksum of raw files, and --resume will refuse files whose times have changed: \
+                "checkpoints have no checksum of raw files, so --resume will refuse files whose times have changed: \
                  {error}"
             ),
         }
     }
 }
 
-/// How the contents of raw files differ from what was read before. Those that may are read, and known then.
+/// How the contents of raw files differ from what was read before. Reads those that may have changed; their checksums
+/// are known afterwards.
 fn contents_difference(
     saved: &DataIdentity,
     own: &mut DataIdentity,
@@ -188,25 +191,21 @@ fn contents_difference(
 ) -> Result<Option<String>, TrainError> {
     if saved.raw.is_empty() && !own.raw.is_empty() {
         tracing::warn!(
-            "an earlier version of Rankine began this run, and did not record the contents of raw files: that they are \
-             what they were cannot be checked"
+            "this run was started by an earlier version of Rankine, which did not record the contents of raw files: \
+             cannot check that they are unchanged"
         );
         return Ok(None);
     }
     if saved.raw.len() != own.raw.len() {
-        return Ok(Some(format!(
-            "there are {} raw files, and there were {}",
-            own.raw.len(),
-            saved.raw.len()
-        )));
+        return Ok(Some(format!("there are {} raw files; the run had {}", own.raw.len(), saved.raw.len())));
     }
     let pairs = || saved.raw.iter().zip(paths).enumerate();
     let unsure: Vec<_> =
         pairs().filter(|(number, (saved, _))| saved.is_same(&own.raw[*number]).is_none()).collect();
     if let Some((_, (_, path))) = unsure.iter().find(|(_, (saved, _))| saved.xxh3.is_none()) {
         return Ok(Some(format!(
-            "{} may have been written since: its times are others, and its checksum was not known yet when the \
-             checkpoint was saved",
+            "{} may have changed: its times differ, and its checksum was not known yet when the checkpoint was \
+             saved",
             path.display()
         )));
     }
@@ -224,14 +223,14 @@ fn contents_difference(
     for (number, (saved, path)) in pairs() {
         let own = &mut own.raw[number];
         if saved.is_same(own) != Some(true) {
-            return Ok(Some(format!("{} has other contents than the file that was read", path.display())));
+            return Ok(Some(format!("{} differs from the file that was read", path.display())));
         }
         own.xxh3 = own.xxh3.or(saved.xxh3);
     }
     Ok(None)
 }
 
-/// The raw files of a part; none where it is packed or absent.
+/// The raw files of a part; empty if it is packed or absent.
 fn raw_files(dataset: &Dataset, part: Part) -> Result<Vec<PathBuf>, TrainError> {
     if !dataset.parts().contains(&part) {
         return Ok(Vec::new());
@@ -258,7 +257,7 @@ mod tests {
         DataIdentity { samples, block_samples, schema: Checksum(0), blocks: Checksum(0), vocabularies, raw }
     }
 
-    /// What is said of a file that was seen, and is there now.
+    /// The message about a file that was seen before and is there now.
     fn said(saved: RawContents, own: RawContents, path: &Path) -> (Option<String>, Option<Checksum>) {
         let mut own = identity(vec![own]);
         let comparing = &mut Comparing { threads: 2, stop: &Stop::default(), observer: &mut () };
@@ -266,7 +265,7 @@ mod tests {
         (what.expect("the file can be read"), own.raw[0].xxh3)
     }
 
-    /// Contents as they are of a file that was written long ago.
+    /// The contents of a file that was written long ago.
     fn seen(path: &Path) -> RawContents {
         let contents = checksums(&[path.into()], 1, &mut |_, _| true);
         contents.expect("the file can be read").expect("nobody ends it")[0]
@@ -279,13 +278,13 @@ mod tests {
         fs::write(&path, [1; 1000]).expect("the file is written");
         let first = seen(&path);
         let without_sum = RawContents { xxh3: None, ..first };
-        // Its stamp says that it is the same: the file at this path would be an error if it were opened.
+        // The stamp proves that it is unchanged: opening the file at this path would be an error.
         let nowhere = place.path().join("nowhere");
         assert_eq!(said(first, without_sum, &nowhere), (None, first.xxh3));
         assert_eq!(said(without_sum, without_sum, &nowhere), (None, None));
-        // Written again with the same bytes, and with others.
+        // Written again with the same bytes, then with others.
         let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-        for (byte, words) in [(1, None), (2, Some("has other contents"))] {
+        for (byte, words) in [(1, None), (2, Some("differs from the file"))] {
             fs::remove_file(&path).expect("the file is there");
             fs::write(&path, [byte; 1000]).expect("the file is written");
             fs::File::options()
@@ -299,7 +298,7 @@ mod tests {
             assert_eq!(what.is_some(), words.is_some(), "{what:?}");
             assert!(what.is_none_or(|what| words.is_some_and(|words| what.contains(words))));
             assert_eq!(sum == first.xxh3, words.is_none());
-            // Where nobody knows what it was, nobody can say that it is the same.
+            // Without a checksum of the old contents, nothing proves that they are the same.
             let (what, _) = said(without_sum, own, &path);
             assert!(what.is_some_and(|what| what.contains("its checksum was not known yet")));
         }

@@ -1,7 +1,7 @@
-//! Memory of the host for copies of what ranks have.
+//! Host memory for copies of the ranks' state.
 //!
-//! What one copy took serves the next. Before the first one a thread of its own has the system hand the memory out,
-//! beside training: from a GPU, that takes as long as the copy itself.
+//! The memory of one copy serves the next. Before the first one, a thread of its own makes the system allocate the
+//! memory while training runs: for a GPU, that takes as long as the copy itself.
 
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -10,40 +10,40 @@ use rankine_embedding::rows::Snapshot;
 
 use crate::{hooks, system};
 
-/// The share of the free memory that copies may take: training and the page cache want some, too.
+/// The share of the free memory that copies may take; training and the page cache need some, too.
 const MEMORY_SHARE: f64 = 0.8;
 
-/// Memory of copies that nobody uses now, one a rank that is here.
+/// Memory of copies that is unused now, one per rank of this process.
 #[derive(Debug)]
 pub(super) struct CopyMemory {
-    /// Of the free memory, what this process may take.
+    /// Bytes of the free memory that this process may take.
     share: f64,
     spare: Vec<Snapshot>,
     preparing: Option<JoinHandle<Vec<Snapshot>>>,
 }
 
-/// Memory for a copy a rank, each of which takes its own.
+/// Memory for one copy per rank; each rank takes its own.
 #[derive(Debug)]
 pub(super) struct Spare(Mutex<Vec<Option<Snapshot>>>);
 
 impl CopyMemory {
-    /// None yet. `processes` look at the same memory.
+    /// Empty. `processes` share the same memory.
     pub(super) fn new(processes: usize) -> Self {
         Self { share: MEMORY_SHARE / processes as f64, spare: Vec::new(), preparing: None }
     }
 
-    /// Begins to prepare memory for copies of so many words of each part, of each rank; where there is not as much,
-    /// nothing is done.
+    /// Starts to prepare memory for copies of so large parts, `words[rank][part]`; does nothing if there is not
+    /// enough memory.
     pub(super) fn prepare(&mut self, words: Vec<Vec<u64>>) {
         if !self.has_room(4 * words.iter().flatten().sum::<u64>()) {
             return;
         }
         let prepare = move || words.into_iter().map(Snapshot::with_room).collect();
-        // Where there is no thread for it, the first copy takes its time.
+        // Without a thread for it, the first copy takes longer.
         self.preparing = thread::Builder::new().name("rankine-copies".into()).spawn(prepare).ok();
     }
 
-    /// Whether memory holds copies of so many bytes. What earlier copies have is used again.
+    /// Whether there is memory for copies of this many bytes. The memory of earlier copies is used again.
     pub(super) fn has_room(&mut self, bytes: u64) -> bool {
         self.settle();
         let rehearsed = hooks::variable(hooks::COPY_BYTES).and_then(|text| text.to_str()?.parse().ok());
@@ -52,27 +52,27 @@ impl CopyMemory {
         usable.is_none_or(|usable| bytes.saturating_sub(spare) as f64 <= usable as f64 * self.share)
     }
 
-    /// Waits for what is being prepared.
+    /// Waits for the memory that is being prepared.
     fn settle(&mut self) {
         if let Some(preparing) = self.preparing.take() {
             self.spare = preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     }
 
-    /// All of it, for copies.
+    /// All of the memory, for copies.
     pub(super) fn take(&mut self) -> Spare {
         self.settle();
         Spare(Mutex::new(std::mem::take(&mut self.spare).into_iter().map(Some).collect()))
     }
 
-    /// Takes back what copies had.
+    /// Takes back the memory of copies.
     pub(super) fn put(&mut self, spare: Vec<Snapshot>) {
         self.spare = spare;
     }
 }
 
 impl Spare {
-    /// What the rank with a place among those that are here may use.
+    /// The memory of the rank with this index among those of this process.
     pub(super) fn of(&self, place: usize) -> Option<Snapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(place).and_then(Option::take)
     }

@@ -1,4 +1,4 @@
-//! The job's dataset: opened, or made first; and what can be said of the job before it is trained.
+//! The job's dataset: opened, or generated first; and what is known of a job before it is trained.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ use crate::launch::ProcessGroup;
 use crate::model::ModelSpec;
 use crate::system;
 
-/// Opens the dataset of a job, a folder or raw files; makes the folder first where it is not there and the job says
-/// how, which `stop` ends early.
+/// Opens the dataset of a job, a folder or raw files. Generates the folder first if it is missing and the job says
+/// how; `stop` interrupts that.
 ///
 /// # Errors
-/// [`TrainError::Data`]; [`TrainError::NotBegun`]; [`TrainError::Conflicts`] where the folder holds a dataset made by
-/// other settings than the job's.
+/// [`TrainError::Data`]; [`TrainError::NotBegun`]; [`TrainError::Conflicts`] if the folder has a dataset that was
+/// made with other settings than the job's.
 pub fn open_or_generate(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<Dataset, TrainError> {
     with_ids(job, open_or_make(job, stop, observer)?)
 }
@@ -51,12 +51,12 @@ fn open_or_make(job: &Job, stop: &Stop, observer: &mut dyn Observer) -> Result<D
     let dataset = Dataset::open(dir)?;
     match dataset.manifest().map(|manifest| &manifest.origin) {
         Some(Origin::Generated(generation)) if generation.spec == spec => Ok(dataset),
-        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings than these")),
+        Some(Origin::Generated(_)) => Err(other_dataset(dir, "was generated with other settings")),
         _ => Err(other_dataset(dir, "was converted from click logs, not generated")),
     }
 }
 
-/// Opens the dataset of a job, and makes none: `None` where training would make it.
+/// Opens the dataset of a job, and generates none: `None` if training would generate it.
 ///
 /// # Errors
 /// As [`open_or_generate`].
@@ -68,11 +68,11 @@ pub(super) fn open_existing(job: &Job) -> Result<Option<Dataset>, TrainError> {
     open_or_generate(job, &Stop::default(), &mut ()).map(Some)
 }
 
-/// The same for one of several processes, which must all open the same samples. The first one makes
-/// what is to be made, while the others wait.
+/// The same for one of several processes, which must all open the same samples. The first one generates the dataset
+/// if needed, while the others wait.
 ///
 /// # Errors
-/// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Device`] where processes differ.
+/// As [`open_or_generate`]; [`TrainError::Processes`]; [`TrainError::Device`] if processes differ.
 pub(super) fn open_together(
     job: &Job,
     processes: &ProcessGroup,
@@ -86,7 +86,7 @@ pub(super) fn open_together(
         (Some(dataset), _) => dataset,
         (None, Some(dir)) if !Dataset::exists(dir) => {
             return Err(TrainError::Device(format!(
-                "there is no dataset at {} here, and there is one for rank 0: all processes must see the same files",
+                "there is no dataset at {} here, but rank 0 has one: all processes must see the same files",
                 dir.display()
             )));
         }
@@ -99,12 +99,12 @@ pub(super) fn open_together(
     Ok(dataset)
 }
 
-/// Compares what processes have with what the first one has.
+/// Compares a text of this process with that of the first one.
 ///
 /// # Errors
-/// [`TrainError::Device`] where it is not the same; [`TrainError::Processes`].
+/// [`TrainError::Device`] if they differ; [`TrainError::Processes`].
 pub(super) fn same_everywhere(processes: &ProcessGroup, what: &str, text: &str) -> Result<(), TrainError> {
-    // As much as can be handed around; a difference behind that is still one.
+    // As much as can be sent; a difference behind that is still a difference.
     const BYTES_MAX: usize = 1 << 19;
     let own = &text.as_bytes()[..text.len().min(BYTES_MAX)];
     let sum = xxhash_rust::xxh3::xxh3_64(text.as_bytes());
@@ -118,21 +118,21 @@ pub(super) fn same_everywhere(processes: &ProcessGroup, what: &str, text: &str) 
     let differ = here.lines().zip(there.lines()).find(|(here, there)| here != there);
     let (here, there) = differ.unwrap_or(("longer", "shorter"));
     Err(TrainError::Device(format!(
-        "rank {} has another {what} than rank 0: `{}` here, `{}` there; all processes must be given the same",
+        "rank {} has another {what} than rank 0: `{}` here, `{}` there; give all processes the same",
         processes.rank(),
         here.trim(),
         there.trim()
     )))
 }
 
-/// What the records of a job's raw files are.
+/// The format of a job's raw records.
 ///
 /// # Errors
-/// [`TrainError::Data`] where the shape's file cannot be read, or is none.
+/// [`TrainError::Data`] if the shape's file cannot be read, or is not a shape.
 pub fn raw_format(raw: &Raw) -> Result<RawFormat, TrainError> {
     Ok(RawFormat {
         rows_cap: raw.rows_cap.map(Count::get),
-        // More are refused with the record's length.
+        // The check of the record's length refuses more.
         labels: raw.labels.get().try_into().unwrap_or(u32::MAX),
         dense: raw.dense,
         ids: raw.ids,
@@ -160,80 +160,79 @@ fn generate_spec(settings: &Generate) -> Result<GenerateSpec, TrainError> {
     })
 }
 
-/// What can be said of a job without training it.
+/// What is known of a job without training it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
+pub struct Preview {
     /// Where the columns are known from.
     pub columns: Columns,
-    /// The model, where the columns are known.
+    /// The model, if the columns are known.
     pub spec: Option<ModelSpec>,
-    /// Bytes of the tables and their optimizer state, where the columns are known.
+    /// Bytes of the tables and their optimizer state, if the columns are known.
     pub table_bytes: u64,
 }
 
 /// Where a job's columns are known from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Columns {
-    /// The dataset, which is there.
+    /// An existing dataset.
     Dataset,
-    /// The shape of the dataset that training will make, or of one or of raw files that are not there.
+    /// The shape of the dataset that training will generate, or of a dataset or raw files that are missing.
     Shape,
-    /// Nowhere: the dataset is not there.
+    /// Nowhere: the dataset is missing.
     Unknown,
 }
 
-/// Checks a job against its dataset, or against the shape of the one that it would make, as far as either is there.
+/// Checks a job against its dataset, or against the shape of the one that it would generate, as far as either exists.
 ///
 /// # Errors
-/// [`TrainError::Data`] where the dataset is there and damaged, [`TrainError::Conflicts`] where the job does not suit
-/// it.
-pub fn outlook(job: &Job) -> Result<Outlook, TrainError> {
-    let (columns, schema) = match prospect(job)? {
-        Prospect::Dataset(dataset) => (Columns::Dataset, dataset.schema().clone()),
-        Prospect::Shape(schema) => (Columns::Shape, schema),
-        Prospect::Unknown => return Ok(Outlook { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
+/// [`TrainError::Data`] if the dataset is damaged, [`TrainError::Conflicts`] if the job does not suit it.
+pub fn preview(job: &Job) -> Result<Preview, TrainError> {
+    let (columns, schema) = match find_data(job)? {
+        JobData::Dataset(dataset) => (Columns::Dataset, dataset.schema().clone()),
+        JobData::Shape(schema) => (Columns::Shape, schema),
+        JobData::Unknown => return Ok(Preview { columns: Columns::Unknown, spec: None, table_bytes: 0 }),
     };
     let (spec, rules) = translate(job, &schema).map_err(TrainError::Conflicts)?;
     id_rules(job, &schema).map_err(TrainError::Conflicts)?;
-    Ok(Outlook { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
+    Ok(Preview { columns, table_bytes: rules.table_bytes(&spec), spec: Some(spec) })
 }
 
-/// As much as there is of a job's samples.
+/// How much of a job's data exists.
 #[derive(Debug)]
-pub enum Prospect {
+pub enum JobData {
     /// All of them.
     Dataset(Box<Dataset>),
-    /// Their columns: what training will make, or what is known of a dataset or raw files that are not there.
+    /// Their columns: those of a dataset that training will generate, or of a dataset or raw files that are missing.
     Shape(Schema),
     /// Nothing.
     Unknown,
 }
 
-/// Looks for the samples of a job, and makes none.
+/// Looks for the data of a job, and generates none.
 ///
 /// # Errors
-/// [`TrainError::Data`] where they are there and damaged, or where a shape cannot be read.
-pub fn prospect(job: &Job) -> Result<Prospect, TrainError> {
+/// [`TrainError::Data`] if they are damaged, or if a shape cannot be read.
+pub fn find_data(job: &Job) -> Result<JobData, TrainError> {
     let dir = job.data.folder().unwrap_or(Path::new(""));
     if let Some(raw) = &job.data.raw {
         let format = raw_format(raw)?;
         if raw.train.iter().chain(&raw.eval).all(|path| path.exists()) {
             let dataset = Dataset::raw(&format, &raw.train, &raw.eval)?;
-            return Ok(Prospect::Dataset(Box::new(with_ids(job, dataset)?)));
+            return Ok(JobData::Dataset(Box::new(with_ids(job, dataset)?)));
         }
         format.record_bytes()?;
-        return Ok(Prospect::Shape(format.schema(DenseDtype::F32)));
+        return Ok(JobData::Shape(format.schema(DenseDtype::F32)));
     }
     check_folder(dir, "a dataset")?;
     if Dataset::exists(dir) {
-        return Ok(Prospect::Dataset(Box::new(with_ids(job, Dataset::open(dir)?)?)));
+        return Ok(JobData::Dataset(Box::new(with_ids(job, Dataset::open(dir)?)?)));
     }
     if let Some(settings) = &job.data.generate {
         let spec = generate_spec(settings)?;
-        return Ok(Prospect::Shape(spec.shape.schema(spec.rows_cap)));
+        return Ok(JobData::Shape(spec.shape.schema(spec.rows_cap)));
     }
     match &job.data.shape {
-        Some(shape) => Ok(Prospect::Shape(Shape::load(&shape.to_string())?.schema(None))),
-        None => Ok(Prospect::Unknown),
+        Some(shape) => Ok(JobData::Shape(Shape::load(&shape.to_string())?.schema(None))),
+        None => Ok(JobData::Unknown),
     }
 }

@@ -11,14 +11,14 @@ use crate::cpu::CpuModel;
 use crate::evaluation::{Evaluation, HeadMetrics};
 use crate::model::ModelSpec;
 
-/// A model that can be judged.
+/// A model that can be evaluated.
 pub trait Scorer {
-    /// What the model is.
+    /// The model's parts and sizes.
     fn spec(&self) -> &ModelSpec;
 
-    /// Scores every sample that a stream over a part yields; the metrics of each head, in the model's order, or `None`
-    /// where a score is no number. `progress` hears how many samples are scored, and of
-    /// each batch how many ids were no rows of their tables, one number a categorical column or none.
+    /// Scores every sample that a stream over a part yields. Returns the metrics of each head, in the model's order,
+    /// or `None` if a score is not a number. `progress` is called with the number of samples scored and, for each
+    /// batch, the number of ids outside their tables: one count per categorical column, or empty.
     ///
     /// # Errors
     /// [`TrainError::Data`], [`TrainError::Gpu`].
@@ -58,21 +58,20 @@ impl Scorer for CpuModel {
     }
 }
 
-/// How to judge a model.
+/// Options of an evaluation.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationOptions {
     /// Samples scored at a time.
     pub batch_size: usize,
-    /// How to read.
+    /// How samples are read.
     pub io: IoOptions,
 }
 
-/// Scores every sample of a part and computes the metrics of each head, in the model's order; with them come the ids
-/// that were no rows of their tables. Takes 16 bytes a sample and head, and 4 more where samples have weights.
+/// Scores every sample of a part and computes the metrics of each head, in the model's order, and the counts of ids
+/// outside their tables. Takes 16 bytes per sample and head, and 4 more if samples have weights.
 ///
 /// # Errors
-/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] where the model predicts something that is no
-/// number.
+/// [`TrainError::Data`], [`TrainError::Gpu`]; [`TrainError::NotFinite`] if a prediction is not a number.
 pub fn evaluate(
     model: &mut impl Scorer,
     dataset: &Dataset,
@@ -88,7 +87,7 @@ pub fn evaluate(
     })?;
     let heads = heads.ok_or_else(|| {
         let dir = dataset.dir().display();
-        TrainError::NotFinite(format!("the model's predictions on {dir} are not numbers"))
+        TrainError::NotFinite(format!("the model's predictions on {dir} are not finite"))
     })?;
     Ok((heads, ids))
 }

@@ -1,4 +1,4 @@
-//! Whether what a finished run came to is what a job asks for.
+//! Whether the result of a finished run is what a job asks for.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,15 +13,15 @@ use super::{RunDir, Summary, TrainError};
 use crate::job::Job;
 use crate::saved::{SavedModel, SavedModelError};
 
-/// What becomes of a finished run.
+/// What happens with a finished run.
 pub(super) enum Finished {
     /// It is what the job asks for.
     Stands,
-    /// It goes on from its last checkpoint, for this reason.
+    /// It continues from its last checkpoint, for this reason.
     GoesOn(String),
 }
 
-/// Settings that change neither what is learnt nor how it is judged, beyond the rounding of other devices and
+/// Settings that change neither what is learned nor how it is evaluated, beyond the rounding of other devices and
 /// placements: they may differ from those of a finished run. Data are compared by their contents.
 const FREE: [&str; 15] = [
     "name",
@@ -40,21 +40,21 @@ const FREE: [&str; 15] = [
     "guard.barrier_timeout_s",
     "guard.silence_timeout_s",
 ];
-/// Settings that say where training ends: compared with where it did end.
+/// Settings that define where training ends; they are compared with where it did end.
 const ENDS: [&str; 2] = ["train.epochs", "train.max_steps"];
 
-/// Where a job ends, seen from where a run did.
+/// Where a job ends, compared with where a run did.
 enum End {
     Later,
     Here,
-    /// With what says so.
+    /// The message that says so.
     Earlier(String),
 }
 
 /// Compares a finished run with what a job asks for.
 ///
 /// # Errors
-/// [`TrainError::RunDir`] with the first difference; [`TrainError::Data`] and [`TrainError::Saved`] where something
+/// [`TrainError::RunDir`] with the first difference; [`TrainError::Data`] and [`TrainError::Saved`] if something
 /// cannot be read.
 pub(super) fn judge(
     path: &Path,
@@ -65,7 +65,7 @@ pub(super) fn judge(
 ) -> Result<Finished, TrainError> {
     let refused = |what: String| {
         TrainError::RunDir(format!(
-            "the run {} is finished and was trained for another job: {what}. Train in another --run-dir, or start over \
+            "the run {} is finished, and it trained another job: {what}. Train in another --run-dir, or start over \
              here with --restart",
             path.display()
         ))
@@ -81,17 +81,17 @@ pub(super) fn judge(
         End::Later => {
             let steps = summary.train.steps;
             return Ok(Finished::GoesOn(format!(
-                "the run ended after step {steps}, and the job goes further"
+                "the run ended after step {steps}, and the job asks for more"
             )));
         }
         End::Earlier(what) => return Err(refused(what)),
         End::Here => {}
     }
     let Some(saved) = saved else {
-        return Err(refused("the version of Rankine that trained it did not record what it was".into()));
+        return Err(refused("the version of Rankine that trained it did not record its job and data".into()));
     };
     if let Some(what) = identity.eval_difference(&saved, comparing)? {
-        return Err(refused(format!("{what}. (`rankine eval` judges its model on other samples)")));
+        return Err(refused(format!("{what}. (`rankine eval` evaluates its model on other samples)")));
     }
     if let Some(what) = job_difference(path, summary, job)? {
         return Err(refused(what));
@@ -101,7 +101,7 @@ pub(super) fn judge(
             Ok(Finished::Stands)
         }
         Ok((model, _)) => Ok(Finished::GoesOn(format!(
-            "{} is the model of step {}, and the run ended after step {}",
+            "{} is the model of step {}, but the run ended after step {}",
             RunDir::model_path(path).display(),
             model.steps,
             summary.train.steps
@@ -134,7 +134,7 @@ fn end(summary: &Summary, job: &Job, epoch_samples: u64) -> End {
     }
 }
 
-/// The first setting of a run that was another one, and matters.
+/// The first setting that differs from a run's, and matters.
 fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<String>, TrainError> {
     let path = RunDir::job_path(path);
     let unreadable = |error: &dyn std::fmt::Display| {
@@ -152,7 +152,7 @@ fn job_difference(path: &Path, summary: &Summary, job: &Job) -> Result<Option<St
                 key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             })
         };
-        // Without a target, evaluations on the way change nothing.
+        // Without a target, evaluations during training change nothing.
         let only_told = key == "eval.every_steps" && job.eval.target_auc.is_none();
         !is(&FREE) && !is(&ENDS) && !only_told
     };

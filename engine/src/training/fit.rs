@@ -39,7 +39,7 @@ use crate::launch::{Phase, ProcessGroup, Stage};
 use crate::saved::{self, Beside, Columns};
 use crate::system;
 
-/// Batches that wait, decoded, while a step computes: enough to hide a slow read, few enough to stay small.
+/// Unpacked batches that wait while a step computes: enough to hide a slow read, few enough to stay small.
 const PREFETCH_BATCHES: usize = 4;
 
 /// Where a run goes.
@@ -47,35 +47,35 @@ const PREFETCH_BATCHES: usize = 4;
 pub struct TrainOptions<'a> {
     /// The run's folder; by default a fresh one below `runs`.
     pub run_dir: Option<&'a Path>,
-    /// The processes that train together, all of which call [`train`]; by default this one alone.
+    /// The processes that train together, all of which call [`train`]; by default only this one.
     pub processes: Option<&'a ProcessGroup>,
-    /// Where to begin in that folder.
+    /// Where to start in that folder.
     pub start: Start,
-    /// What asks the training to stop.
+    /// A request to stop the training.
     pub stop: Option<&'a Stop>,
-    /// What checkpoints are written with, where that is not the machine's own file system.
+    /// The file system that checkpoints are written with; by default the machine's own.
     pub files: Option<&'a Arc<dyn Files>>,
 }
 
-/// Where a training begins.
+/// Where a training starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
     /// At step 0, in a new folder.
     #[default]
     New,
-    /// In a folder that may be a run's, after its latest good checkpoint, or at step 0 if there is none. If the run
+    /// In an existing or new run folder, from its latest good checkpoint, or at step 0 if there is none. If the run
     /// is finished and is what the job asks for, its summary is returned and nothing is done.
     Resume,
-    /// In a folder that may be a run's, at step 0. What is there is moved to a folder `before-restart` in it.
+    /// In an existing or new run folder, at step 0. Its contents are moved to a folder `before-restart` in it.
     Restart,
 }
 
-/// Trains a job from beginning to end: opens or makes the dataset, trains, evaluates, saves the model and the summary.
-/// Returns the summary and the path of the run's folder. Of several processes the first one alone writes, and has a
+/// Trains a job from beginning to end: opens or generates the dataset, trains, evaluates, saves the model and the
+/// summary. Returns the summary and the path of the run folder. Only the first of several processes writes, and has a
 /// path.
 ///
 /// # Errors
-/// See [`TrainError`]. Whatever went wrong, no model is there that was not completely trained and written.
+/// See [`TrainError`]. Whatever goes wrong, no model is left that was not completely trained and written.
 pub fn train(
     job: &Job,
     options: TrainOptions<'_>,
@@ -126,7 +126,7 @@ pub fn train(
     if let (Some(run), Some(machine)) = (&run, &machine) {
         run.write_machine(machine)?;
     }
-    // Built and used inside of the pool: rayon's work runs on the threads of whoever calls.
+    // Built and used inside the pool: rayon runs work on the threads of the pool that called it.
     pool.install(|| {
         let (mut learner, device) = choice.initialize(job, &dataset, (&spec, &rules), threads, &recorded)?;
         let tuning = learner.tuning()?;
@@ -184,7 +184,7 @@ pub fn train(
 pub(super) fn check_build(job: &Job) -> Result<(), TrainError> {
     if job.device.kind == DeviceKind::Cuda && !cfg!(feature = "cuda") {
         return Err(TrainError::Device(
-            "device.kind is \"cuda\", and this build of Rankine trains on the CPU alone: set it to \"auto\" or \"cpu\""
+            "device.kind is \"cuda\", but this build of Rankine trains only on the CPU: set it to \"auto\" or \"cpu\""
                 .into(),
         ));
     }
@@ -209,10 +209,10 @@ pub(super) fn train_options(job: &Job, io: IoOptions) -> StreamOptions {
     }
 }
 
-/// The threads of a job, and their number.
+/// The thread pool of a job, and its size.
 ///
 /// # Errors
-/// [`TrainError::Device`] where the operating system refuses them.
+/// [`TrainError::Device`] if the operating system refuses to start the threads.
 pub fn thread_pool(job: &Job) -> Result<(rayon::ThreadPool, usize), TrainError> {
     let threads = system::thread_count(job.device.threads).get();
     let pool = rayon::ThreadPoolBuilder::new()
@@ -230,7 +230,7 @@ struct Fit<'a> {
     dataset: &'a Dataset,
     processes: &'a ProcessGroup,
     learner: Learner,
-    /// What trains, in words.
+    /// The device, in words.
     device: String,
     /// Of the first process.
     run: Option<RunDir>,
@@ -244,28 +244,28 @@ struct Fit<'a> {
     io: IoOptions,
 }
 
-/// What has been done and how long it took, evaluations not counted.
+/// Work done so far and its time, evaluations excluded.
 #[derive(Debug, Default)]
 struct Tally {
     steps: u64,
     samples: u64,
-    /// Ids that were no rows.
+    /// Ids outside their tables.
     ids: IdCounts,
     time: Duration,
     waited: Duration,
 }
 
-/// Steps after which several processes ask each other whether to stop, or to save.
+/// Several processes agree on whether to stop or to save after every so many steps.
 const STEPS_TO_AGREE: u64 = 16;
 
-/// What is to be done after a step.
+/// What to do after a step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Agreed {
-    /// Who asked to stop.
+    /// Why to stop, if a stop was requested.
     stop: Option<StopCause>,
     /// Whether a checkpoint is due by time.
     saves: bool,
-    /// Whether the one that is being written is.
+    /// Whether the checkpoint in progress is written.
     written: bool,
 }
 
@@ -308,14 +308,14 @@ struct EvalRecord<'a> {
 }
 
 impl Fit<'_> {
-    /// Trains on from where a checkpoint was, or from the beginning.
+    /// Trains from a checkpoint's position, or from the beginning.
     fn run(
         mut self,
         mut batches: Batches,
         from: TrainState,
     ) -> Result<(Summary, Option<PathBuf>), TrainError> {
         let train = &self.job.train;
-        // What was found to work is not tried, and told, again for each evaluation.
+        // The reading mode that worked is not probed, and reported, again for each evaluation.
         self.io.mode = batches.rung().into();
         let samples = self.samples_ahead();
         let memory = self.learner.memory()?;
@@ -327,7 +327,7 @@ impl Fit<'_> {
         let (mut total, mut since_report) = (Tally::from(&from), Tally::default());
         let (mut losses, mut last_loss) = (self.losses(&from), from.loss);
         let mut last_eval = from.eval.clone();
-        // An evaluation of the step that was saved may have been the last one.
+        // The evaluation at the checkpoint's step may have reached the target.
         let mut stopped = self.reaches_target(last_eval.as_ref())?.then_some(Stopped::TargetAuc);
         while stopped.is_none() {
             let step = total.steps;
@@ -348,7 +348,7 @@ impl Fit<'_> {
             let here = |error: TrainError| error.at_step(step);
             self.learner.train_step(&batch, rate_factor).map_err(here)?;
             losses.began(batch.len());
-            // Where losses come later, reports wait for them, and so does who has none to show.
+            // If losses arrive later, reports wait for them; so does a progress display that has none to show yet.
             let waits = reports || evaluates || losses.are_unknown();
             if waits {
                 self.processes.is_at(Phase::Training, step, Stage::Awaiting);
@@ -431,14 +431,14 @@ impl Fit<'_> {
                     let beside = Beside { steps, job: &job, columns, vocabulary };
                     saved::save_into(dir, &self.learner, &beside)
                 };
-                // Of several, each tells how far it is.
+                // With several processes, each one reports its own progress.
                 if self.processes.size() == 1 {
                     alive(self.processes, total.steps, save)?
                 } else {
                     save()?
                 };
             }
-            // What lies here goes to the first process.
+            // The rows of this process go to the first one.
             None => saved::Weights::try_for_each_run(&self.learner, &mut |_| Ok(()))?,
         }
         let traffic = self.learner.traffic().map(|traffic| (traffic, total.steps - from.step));
@@ -452,7 +452,7 @@ impl Fit<'_> {
         Ok((summary, self.run.map(|run| run.path().to_owned())))
     }
 
-    /// Counts a batch's ids that were no rows, and tells of the first ones of each column.
+    /// Counts a batch's ids outside their tables, and warns at the first ones of each column.
     fn count_ids(&self, counts: &mut IdCounts, of_batch: &[u64]) {
         let schema = self.dataset.schema();
         for number in ids::add(counts, schema, of_batch) {
@@ -460,32 +460,32 @@ impl Fit<'_> {
                 let (column, fate) =
                     (&schema.categorical[number].name, ids::fate(self.dataset.ids().of(number)));
                 tracing::warn!(
-                    "column {column}: {} ids of a batch are no rows of its table; {fate}, and all are counted",
+                    "column {column}: {} ids of a batch are outside its table; {fate}, and all are counted",
                     counts[column]
                 );
             }
         }
     }
 
-    /// What is known of the steps up to where a checkpoint was.
+    /// The losses up to a checkpoint.
     fn losses(&self, from: &TrainState) -> Losses {
         let guard = Guard::resumed(&self.job.guard, from.guard, self.processes.is_first());
         Losses::resumed(from.step, from.losses, guard)
     }
 
-    /// What the first process alone knows of an evaluation.
+    /// The first process's result of an evaluation; the others have none.
     fn of_first_process(&self, auc: Option<f64>) -> Result<Option<f64>, TrainError> {
         let auc = auc.map_or(Vec::new(), |auc| auc.to_le_bytes().to_vec());
         let auc = self.processes.of_first("the verdict on the evaluation", &auc)?;
         Ok(auc.try_into().ok().map(f64::from_le_bytes))
     }
 
-    /// Appends to the metrics of the run, where this process writes them.
+    /// Appends to the metrics of the run, if this process writes them.
     fn append(&mut self, kind: &'static str, record: &impl Serialize) -> Result<(), TrainError> {
         self.run.as_mut().map_or(Ok(()), |run| run.append(kind, record))
     }
 
-    /// Saves a checkpoint of where training is, unless there is one, and says that it can go on from there.
+    /// Saves a checkpoint of the current state, unless there is one, and returns the error that says how to resume.
     fn interrupted(
         &mut self,
         cause: StopCause,
@@ -508,13 +508,13 @@ impl Fit<'_> {
         save().err().unwrap_or(TrainError::Interrupted { cause, step, run })
     }
 
-    /// Takes a checkpoint, and begins to write it.
+    /// Takes a checkpoint, and starts to write it.
     fn save(&mut self, state: TrainState) -> Result<(), TrainError> {
         let metrics = self.run.as_ref().map(RunDir::metrics).transpose()?;
         self.checkpoints.begin(&mut self.learner, state, metrics, self.observer)
     }
 
-    /// What all processes are to do after a step. Several speak of it every so many steps alone.
+    /// What all processes are to do after a step. Several processes exchange it only every [`STEPS_TO_AGREE`] steps.
     fn agree(&self, step: u64) -> Result<Agreed, TrainError> {
         let own = Agreed {
             stop: self.stop.asked(),
@@ -530,20 +530,20 @@ impl Fit<'_> {
         let all = self.processes.gather("what to do next", &own.to_bytes())?;
         let all: Vec<_> = all.iter().map(|bytes| Agreed::from_bytes(bytes)).collect();
         Ok(Agreed {
-            // Whoever is asked to stop asks all; time is the first one's.
+            // A request to stop any process stops all; the first process decides when a checkpoint is due by time.
             stop: all.iter().find_map(|each| each.stop),
             saves: all.first().is_some_and(|first| first.saves),
             written: all.iter().all(|each| each.written),
         })
     }
 
-    /// Whether an evaluation is the one that training was to come to.
+    /// Whether an evaluation reached the job's target.
     fn reaches_target(&self, eval: Option<&EvalSummary>) -> Result<bool, TrainError> {
         let auc = self.of_first_process(eval.and_then(|eval| eval.metrics.first?.auc))?;
         Ok(self.job.eval.target_auc.zip(auc).is_some_and(|(target, auc)| auc >= target.get()))
     }
 
-    /// Samples that the run will see, if no target stops it.
+    /// Samples that the run will train on, unless a target stops it.
     fn samples_ahead(&self) -> u64 {
         let train = &self.job.train;
         let (epoch, batch) = (self.dataset.samples(Part::Train), u64::from(train.batch_size.get()));
@@ -554,13 +554,13 @@ impl Fit<'_> {
         all.min(epochs.saturating_mul(epoch).saturating_add(epoch.min(steps * batch)))
     }
 
-    /// Judges the model on the evaluation part, where there is one.
+    /// Evaluates the model on the evaluation part, if there is one.
     fn evaluate(&mut self, step: u64) -> Result<Option<EvalSummary>, TrainError> {
         if self.dataset.samples(Part::Eval) == 0 {
             return Ok(None);
         }
         let began = Instant::now();
-        // The first batch may be long in coming.
+        // The first batch may take long.
         self.processes.does(Phase::Evaluating, step);
         let options = EvaluationOptions { batch_size: self.job.eval.batch_size.get() as usize, io: self.io };
         let mut watched = Watched { step, processes: self.processes, observer: &mut *self.observer };
@@ -629,7 +629,7 @@ impl Fit<'_> {
     }
 }
 
-/// Where training is, for a checkpoint.
+/// The state of training, for a checkpoint.
 fn train_state(
     total: &Tally,
     (losses, loss): (&Losses, f64),
@@ -650,7 +650,7 @@ fn train_state(
     }
 }
 
-/// What had been done when a checkpoint was taken.
+/// Work done when a checkpoint was taken.
 impl From<&TrainState> for Tally {
     fn from(state: &TrainState) -> Self {
         let time = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default();
@@ -664,7 +664,7 @@ impl From<&TrainState> for Tally {
     }
 }
 
-/// An evaluation, of which the other processes hear that it goes on.
+/// An evaluation that reports to the other processes that it makes progress.
 struct Watched<'a> {
     step: u64,
     processes: &'a ProcessGroup,

@@ -1,42 +1,42 @@
-//! The job's policy for steps that were not written since something was no finite number: they are counted, and one of
-//! them, or too many in a row, end the training.
+//! The job's policy for steps that were skipped because a value was not finite: they are counted, and one of them, or
+//! too many in a row, end the training.
 
 use super::TrainError;
 use crate::checkpoint::GuardState;
 use crate::guard::{NonFinite, StepOutcome};
 use crate::job;
 
-/// Steps that are told of one by one; of those after them each that doubles their number is.
+/// The first skipped steps are logged one by one; later ones each time their number has doubled.
 const TOLD: u64 = 10;
 
-/// Counts steps that were left out, and says when there are too many of them.
+/// Counts skipped steps, and decides when there are too many of them.
 #[derive(Debug, Clone)]
 pub(super) struct Guard {
     policy: job::Guard,
-    /// Whether this process tells for all.
+    /// Whether this process logs for all.
     tells: bool,
     counted: GuardState,
-    /// The last step that was left out, and what was wrong with it.
+    /// The last skipped step, and the values that were not finite.
     last: Option<(u64, NonFinite)>,
-    /// Whether that was one too many.
+    /// Whether that exceeded the limit.
     over: bool,
 }
 
 impl Guard {
-    /// Goes on from what a checkpoint has counted.
+    /// Continues with the counts of a checkpoint.
     pub(super) fn resumed(policy: &job::Guard, counted: GuardState, tells: bool) -> Self {
         Self { policy: policy.clone(), tells, counted, last: None, over: false }
     }
 
-    /// What was counted so far, for a checkpoint.
+    /// The counts so far, for a checkpoint.
     pub(super) fn state(&self) -> GuardState {
         self.counted
     }
 
-    /// Takes note of a step.
+    /// Records the outcome of a step.
     pub(super) fn known(&mut self, step: u64, outcome: &StepOutcome) {
         let Some(found) = outcome.non_finite() else {
-            // A step that the loss's scale leaves out is not written either, and says nothing about those around it.
+            // A step skipped because of the loss scale does not count, and says nothing about the steps around it.
             if outcome.skipped.is_none() {
                 self.counted.in_a_row = 0;
             }
@@ -53,7 +53,7 @@ impl Guard {
         self.over = !skips || in_a_row > self.policy.skipped_in_a_row_max.get();
         if !self.over && self.tells && (skipped_steps <= TOLD || skipped_steps.is_power_of_two()) {
             tracing::warn!(
-                "step {step} is skipped: no finite number is {found}; {skipped_steps} skipped so far, {in_a_row} in a \
+                "skipped step {step}: non-finite values in {found}; {skipped_steps} skipped so far, {in_a_row} in a \
                  row"
             );
         }
@@ -65,17 +65,17 @@ impl Guard {
         if self.over { Err(self.diverged()) } else { Ok(()) }
     }
 
-    /// At the end of a training of so many steps.
+    /// At the end of a training of this many steps.
     ///
     /// # Errors
-    /// [`TrainError::Diverged`] where none of them was written.
+    /// [`TrainError::Diverged`] if all of them were skipped.
     pub(super) fn check_any_written(&self, steps: u64) -> Result<(), TrainError> {
         let none = self.last.is_some() && self.counted.skipped_steps == steps;
         if none { Err(self.diverged()) } else { Ok(()) }
     }
 
     fn diverged(&self) -> TrainError {
-        let (step, found) = self.last.clone().expect("a step was left out");
+        let (step, found) = self.last.clone().expect("a step was skipped");
         let skipped_in_a_row = match self.policy.non_finite {
             job::NonFinite::Stop => 0,
             job::NonFinite::Skip => self.counted.in_a_row - 1,
@@ -118,14 +118,14 @@ mod tests {
     #[test]
     fn steps_in_a_row_are_limited() {
         let mut guard = guard(job::NonFinite::Skip, 2);
-        // What the loss's scale leaves out neither counts nor begins anew.
+        // Steps skipped because of the loss scale neither count nor reset the count.
         let outcomes = [wrong(), wrong(), step(None), wrong(), step(Some(SkipReason::LossScale)), wrong()];
         for (before, outcome) in outcomes.iter().enumerate() {
             guard.known(before as u64 + 1, outcome);
             assert!(guard.check().is_ok(), "after step {}", before + 1);
         }
         assert_eq!(guard.state(), GuardState { skipped_steps: 4, in_a_row: 2 });
-        // Resuming begins nothing anew either.
+        // Resuming does not reset it either.
         let mut guard = Guard::resumed(&guard.policy, guard.state(), false);
         guard.known(7, &wrong());
         let error = guard.check().unwrap_err();

@@ -1,10 +1,11 @@
-//! Whether this build and this machine can train a job, found out by what training itself asks, and without training.
+//! Whether this build and this machine can train a job, determined by the checks of training itself, without
+//! training.
 
 use rankine_reader::stream::BatchStream;
 use rankine_reader::{Dataset, Part};
 
 use super::TrainError;
-use super::data::{Prospect, open_existing, prospect};
+use super::data::{JobData, find_data, open_existing};
 use super::fit::{check_build, thread_pool, train_options};
 use super::learner;
 use super::seats::Seats;
@@ -12,21 +13,21 @@ use super::translate::translate;
 use crate::job::Job;
 use crate::launch::ProcessGroup;
 
-/// What a job would find here.
+/// What a job finds on this machine.
 #[derive(Debug, Default)]
-pub struct Here {
-    /// What would train it, in words; `None` where that is not known.
+pub struct Feasibility {
+    /// The device that would train it, in words; `None` if that is not known.
     pub device: Option<String>,
-    /// How its samples would be read, where they are there.
+    /// How its samples would be read, if they exist.
     pub reading: Option<String>,
-    /// What keeps this build and machine from training it: the errors that training would end with.
+    /// What prevents this build and machine from training it: the errors that training would end with.
     pub obstacles: Vec<TrainError>,
 }
 
-/// Finds out whether a job that is sound could be trained by this process alone. GPUs are opened, and the first blocks
-/// of the dataset are read; nothing is written.
-pub fn here(job: &Job) -> Here {
-    let mut here = Here::default();
+/// Determines whether this process alone could train a valid job. Opens GPUs, and reads the first blocks of the
+/// dataset; writes nothing.
+pub fn feasibility(job: &Job) -> Feasibility {
+    let mut here = Feasibility::default();
     here.note(check_build(job));
     here.note(thread_pool(job).map(drop));
     if let Some(Some(dataset)) = here.note(open_existing(job)) {
@@ -34,13 +35,13 @@ pub fn here(job: &Job) -> Here {
     }
     let seats = Seats::of(job, &ProcessGroup::alone());
     let Some((job, seats)) = here.note(seats) else { return here };
-    let schema = match prospect(&job) {
-        Ok(Prospect::Dataset(dataset)) => dataset.schema().clone(),
-        Ok(Prospect::Shape(schema)) => schema,
-        // Without columns nobody knows how large the model is.
-        Ok(Prospect::Unknown) | Err(_) => return here,
+    let schema = match find_data(&job) {
+        Ok(JobData::Dataset(dataset)) => dataset.schema().clone(),
+        Ok(JobData::Shape(schema)) => schema,
+        // Without columns the size of the model is unknown.
+        Ok(JobData::Unknown) | Err(_) => return here,
     };
-    // A build or machine without the device has been named already.
+    // A build or machine without the device is already reported.
     if !here.obstacles.iter().any(|error| matches!(error, TrainError::Device(_)))
         && let Ok((spec, rules)) = translate(&job, &schema)
     {
@@ -49,13 +50,13 @@ pub fn here(job: &Job) -> Here {
     here
 }
 
-impl Here {
-    /// Takes a result's value, or its error.
+impl Feasibility {
+    /// Returns a result's value, or records its error.
     fn note<V>(&mut self, result: Result<V, TrainError>) -> Option<V> {
         result.map_err(|error| self.obstacles.push(error)).ok()
     }
 
-    /// Begins to read as training does.
+    /// Starts to read as training does.
     fn reads(&mut self, job: &Job, dataset: &Dataset) -> Option<String> {
         let options = train_options(job, job.reader.io_options());
         let opened = dataset.part(Part::Train).and_then(|part| BatchStream::open(part, &options));

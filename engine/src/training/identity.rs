@@ -1,5 +1,5 @@
-//! What is trained: the model, the rules that it learns by, the samples and their order. A checkpoint or a finished run
-//! is one of a job where these are the same; raw files' contents are in [`super::contents`].
+//! What is trained: the model, its update rules, the samples and their order. A checkpoint or a finished run belongs
+//! to a job if these are the same; the contents of raw files are in [`super::contents`].
 
 use rankine_reader::dataset::{BlockCoding, Manifest as DatasetManifest};
 use rankine_reader::sealed::Checksum;
@@ -22,7 +22,7 @@ pub(super) struct Wanted<'a> {
     pub(super) rules: &'a TrainingRules,
 }
 
-/// What was trained, or is to be: all that has to stay as it is while a run goes on.
+/// What was trained, or is to be: everything that must stay the same when a run is resumed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Trained {
@@ -32,7 +32,7 @@ pub(super) struct Trained {
     pub(super) order: OrderState,
     /// The training part.
     pub(super) data: DataIdentity,
-    /// The evaluation part. It may change while a run goes on, but what a finished run came to was measured on it.
+    /// The evaluation part. It may change on resuming, but the result of a finished run was measured on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) eval: Option<DataIdentity>,
     pub(super) spec: ModelSpec,
@@ -62,7 +62,7 @@ impl Trained {
         })
     }
 
-    /// What a checkpoint is of. It says nothing of the evaluation part.
+    /// What a checkpoint was trained on. It does not record the evaluation part.
     pub(super) fn of_checkpoint(manifest: &Manifest) -> Self {
         Self {
             version: manifest.version.clone(),
@@ -76,49 +76,49 @@ impl Trained {
         }
     }
 
-    /// The first difference from what is to be trained, and the way out. Contents of raw files and the evaluation part
-    /// are not compared. Ranks, nodes, placement, device and precision may be others, and so may learning rates,
+    /// The first difference from what is to be trained, and the way out. Contents of raw files and the evaluation
+    /// part are not compared. Ranks, nodes, placement, device and precision may differ, and so may learning rates,
     /// schedule, batch size, evaluation, logging, and where training ends.
     pub(super) fn difference(&self, own: &Self) -> Option<String> {
-        let way_out = "set it back, or train anew in another --run-dir";
+        let way_out = "set it back, or train in another --run-dir";
         if let Some(what) = data_difference(&self.data, &own.data) {
-            return Some(format!("the training part {what}: give the dataset that it was trained on"));
+            return Some(format!("the training part {what}: use the dataset that it was trained on"));
         }
         if self.seed != own.seed {
-            return Some(format!("seed is {}, and was {}: {way_out}", own.seed, self.seed));
+            return Some(format!("seed is {} but was {}: {way_out}", own.seed, self.seed));
         }
-        // In file order the window says nothing.
+        // In file order the window has no effect.
         if self.order != own.order && (self.order.shuffle || own.order.shuffle) {
             let OrderState { shuffle, window_blocks } = self.order;
             return Some(format!(
-                "the order of samples is another one, so that a place in it means nothing: train.shuffle was {shuffle} \
-                 and train.shuffle_window_blocks {window_blocks}: {way_out}"
+                "the order of samples differs, so the position in it is meaningless: train.shuffle was {shuffle} \
+                 and train.shuffle_window_blocks was {window_blocks}: {way_out}"
             ));
         }
         if self.spec != own.spec {
             let value = |spec: &ModelSpec| serde_json::to_value(spec).expect("a spec is plain data");
             return Some(format!(
-                "the model is another one: {}. Its parts cannot be changed: {way_out}",
+                "the model differs: {}. Its parts cannot change: {way_out}",
                 first_difference("", &value(&self.spec), &value(&own.spec))?
             ));
         }
         if self.dense != own.dense {
             return Some(format!(
-                "optimizer.dense.kind is \"{}\", and was \"{}\", which keeps other things: {way_out}",
+                "optimizer.dense.kind is \"{}\" but was \"{}\", which has another state: {way_out}",
                 own.dense.rule, self.dense.rule
             ));
         }
         let other = self.tables.iter().zip(&own.tables).find(|(saved, own)| saved.learns != own.learns);
         other.map(|(saved, own)| {
             format!(
-                "{} learns by \"{}\", and did by \"{}\", which keeps other things: {way_out}",
+                "{} is updated by \"{}\" but was by \"{}\", which has another state: {way_out}",
                 own.tensor, own.learns.rule, saved.learns.rule
             )
         })
     }
 }
 
-/// What tells a part of a dataset from others, but for the contents of raw files.
+/// What identifies a part of a dataset, except for the contents of raw files.
 fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
     let part = dataset.part(part)?;
     let mut blocks = Xxh3::new();
@@ -140,8 +140,8 @@ fn of(dataset: &Dataset, part: Part) -> Result<DataIdentity, TrainError> {
     })
 }
 
-/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset, as far as that is known
-/// without reading raw files.
+/// Whether a checkpoint's training part, columns and vocabularies are those of a dataset, as far as that can be
+/// determined without reading raw files.
 ///
 /// # Errors
 /// [`TrainError::Data`].
@@ -152,19 +152,19 @@ pub fn is_of(manifest: &Manifest, dataset: &Dataset) -> Result<bool, TrainError>
 /// How a part differs from one that was read before, after "the part".
 pub(super) fn data_difference(saved: &DataIdentity, own: &DataIdentity) -> Option<String> {
     if saved.schema != own.schema {
-        return Some("has other columns".into());
+        return Some("has different columns".into());
     }
     if saved.vocabularies != own.vocabularies {
-        return Some("has other vocabularies, so that ids mean other categories".into());
+        return Some("has different vocabularies, so ids mean other categories".into());
     }
     if saved.samples != own.samples {
-        return Some(format!("has {} samples, and had {}", own.samples, saved.samples));
+        return Some(format!("has {} samples but had {}", own.samples, saved.samples));
     }
     let same = (saved.block_samples, saved.blocks) == (own.block_samples, own.blocks);
-    (!same).then(|| "has other samples".into())
+    (!same).then(|| "has different samples".into())
 }
 
-/// Where two values differ first, and how.
+/// The first difference between two values, by its path.
 pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option<String> {
     let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
     match (saved, own) {
@@ -183,7 +183,7 @@ pub(super) fn first_difference(path: &str, saved: &Value, own: &Value) -> Option
         _ if saved == own => None,
         _ => {
             let said = |value: &Value| if value.is_null() { "not set".into() } else { value.to_string() };
-            Some(format!("{path} is {}, and was {}", said(own), said(saved)))
+            Some(format!("{path} is {} but was {}", said(own), said(saved)))
         }
     }
 }
@@ -205,9 +205,9 @@ mod tests {
         let spec = |rows| serde_json::json!({ "tables": [table("a", 3), table("b", rows)], "top_mlp": [8] });
         assert_eq!(first_difference("", &spec(4), &spec(4)), None);
         let told = first_difference("", &spec(4), &spec(5)).unwrap();
-        assert_eq!(told, "tables.1.rows is 5, and was 4");
+        assert_eq!(told, "tables.1.rows is 5 but was 4");
         let (one, other) = (serde_json::json!({ "a": [1] }), serde_json::json!({ "a": [1, 2] }));
-        assert_eq!(first_difference("", &one, &other).unwrap(), "a is [1,2], and was [1]");
+        assert_eq!(first_difference("", &one, &other).unwrap(), "a is [1,2] but was [1]");
     }
 
     fn trained() -> Trained {
@@ -249,21 +249,23 @@ mod tests {
         }
         type Change = fn(&mut Trained);
         let cases: [(&str, Change); 12] = [
-            ("part has other columns", |own| own.data.schema = Checksum(9)),
-            ("part has other vocabularies", |own| {
+            ("part has different columns", |own| own.data.schema = Checksum(9)),
+            ("part has different vocabularies", |own| {
                 let (name, bytes, xxh3) = ("vocabulary/a.tsv".into(), 1, Checksum(1));
                 own.data.vocabularies.push(FileManifest { name, bytes, xxh3 });
             }),
-            ("part has 11 samples, and had 10", |own| own.data.samples = 11),
-            ("part has other samples", |own| own.data.block_samples = 4),
-            ("part has other samples", |own| own.data.blocks = Checksum(9)),
-            ("seed is 2, and was 1", |own| own.seed = 2),
-            ("train.shuffle was true and train.shuffle_window_blocks 4", |own| own.order.shuffle = false),
-            ("train.shuffle was true and train.shuffle_window_blocks 4", |own| own.order.window_blocks = 5),
-            ("top_mlp.0 is 9, and was 8", |own| own.spec.top_mlp = vec![9]),
-            ("tables.0.rows is 4, and was 3", |own| own.spec.tables[0].rows = 4),
-            ("optimizer.dense.kind is \"momentum\", and was \"sgd\"", |own| own.dense = momentum()),
-            ("embedding.a learns by \"momentum\", and did by \"sgd\"", |own| {
+            ("part has 11 samples but had 10", |own| own.data.samples = 11),
+            ("part has different samples", |own| own.data.block_samples = 4),
+            ("part has different samples", |own| own.data.blocks = Checksum(9)),
+            ("seed is 2 but was 1", |own| own.seed = 2),
+            ("train.shuffle was true and train.shuffle_window_blocks was 4", |own| own.order.shuffle = false),
+            ("train.shuffle was true and train.shuffle_window_blocks was 4", |own| {
+                own.order.window_blocks = 5
+            }),
+            ("top_mlp.0 is 9 but was 8", |own| own.spec.top_mlp = vec![9]),
+            ("tables.0.rows is 4 but was 3", |own| own.spec.tables[0].rows = 4),
+            ("optimizer.dense.kind is \"momentum\" but was \"sgd\"", |own| own.dense = momentum()),
+            ("embedding.a is updated by \"momentum\" but was by \"sgd\"", |own| {
                 own.tables[0].learns = momentum()
             }),
         ];
@@ -275,7 +277,7 @@ mod tests {
             let what = saved.difference(&own).unwrap_or_else(|| panic!("no difference: {words}"));
             assert!(what.contains(words), "{what}");
         }
-        // In file order, windows say nothing; and another version may go on.
+        // In file order windows have no effect; and another version may resume.
         let in_order = |window_blocks| {
             let order = OrderState { shuffle: false, window_blocks };
             Trained { order, version: window_blocks.to_string(), ..trained() }

@@ -1,5 +1,4 @@
-//! What becomes of ids that are no rows of their tables: the job's policy for a dataset's columns, and how many there
-//! were.
+//! Ids outside their tables: the job's policy for a dataset's columns, and counts.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +8,19 @@ use rankine_reader::{Dataset, IdRules, OutOfRange, Schema, vocabulary};
 use super::TrainError;
 use crate::job::{Conflict, IdPolicy, Job};
 
-/// Ids that were no rows of their tables, by column; columns without such are absent.
+/// Counts of ids outside their tables, by column; columns without any are absent.
 pub type IdCounts = BTreeMap<String, u64>;
 
-/// Has a dataset's ids dealt with as a job says.
+/// Applies a job's policy to the ids of a dataset.
 ///
 /// # Errors
-/// [`TrainError::Conflicts`] where ids are to stand for a row that a column does not have.
+/// [`TrainError::Conflicts`] if the policy names a row that a column does not have.
 pub fn with_ids(job: &Job, dataset: Dataset) -> Result<Dataset, TrainError> {
     let rules = id_rules(job, dataset.schema()).map_err(TrainError::Conflicts)?;
     Ok(dataset.with_ids(&rules)?)
 }
 
-/// Rules for ids of a job's columns, apart from a dataset: of raw rows that are scored by its model.
+/// The rules for ids of a job's columns, without a dataset: for raw rows that its model scores.
 ///
 /// # Errors
 /// As [`with_ids`].
@@ -62,8 +61,8 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, Conflict> {
                 (None, VocabularyKind::Hash | VocabularyKind::Identity) => Err(Conflict::new(
                     key,
                     format!(
-                        "column {} has no vocabulary, and so no row for what is not in it: name one with oov_row of a \
-                     [[table]], or let such ids be left out with \"skip\"",
+                        "column {} has no vocabulary, and so no row for unknown categories: name one with oov_row of a \
+                     [[table]], or skip such ids with \"skip\"",
                         column.name
                     ),
                 )),
@@ -72,7 +71,7 @@ fn id_rule(job: &Job, column: &Categorical) -> Result<OutOfRange, Conflict> {
     }
 }
 
-/// Adds what was counted in a batch; returns the numbers of the columns that had none before.
+/// Adds the counts of a batch; returns the indexes of the columns that had none before.
 pub(crate) fn add(counts: &mut IdCounts, schema: &Schema, of_batch: &[u64]) -> Vec<usize> {
     let mut first = Vec::new();
     let columns = schema.categorical.iter().zip(of_batch).enumerate();
@@ -86,11 +85,11 @@ pub(crate) fn add(counts: &mut IdCounts, schema: &Schema, of_batch: &[u64]) -> V
     first
 }
 
-/// What becomes of ids by a rule, in words.
+/// What a rule does with ids, in words.
 pub(super) fn fate(rule: OutOfRange) -> String {
     match rule {
-        OutOfRange::Row(row) => format!("they stand for row {row}"),
-        OutOfRange::Leave => "they are left out of their bags".into(),
+        OutOfRange::Row(row) => format!("they are mapped to row {row}"),
+        OutOfRange::Leave => "they are skipped".into(),
         OutOfRange::Fail => "they are errors".into(),
     }
 }

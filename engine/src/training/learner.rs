@@ -1,4 +1,4 @@
-//! What learns: a model on the device that a job names.
+//! The learner: a model on the device that a job selects.
 
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -31,38 +31,38 @@ use crate::overlap::Overlaps;
 use crate::planning;
 use crate::saved::{SavedModelError, Weights};
 
-/// A model on a device. What steps came to may be known later than they are begun.
+/// A model on a device. The outcomes of steps may be known later than the steps are started.
 pub(super) enum Learner {
-    /// In the host's memory, and what steps came to that was not taken yet.
+    /// In host memory, with the outcomes of steps that were not taken yet.
     Cpu(Box<CpuModel>, Vec<StepOutcome>),
-    /// In a GPU's memory, with what judges it there.
+    /// In GPU memory, with its evaluation.
     #[cfg(feature = "cuda")]
     Cuda(Box<crate::cuda::CudaModel>, Box<gpu::Judge>),
 }
 
-/// A moment in a GPU's work.
+/// A point in time of a GPU's work.
 #[cfg(feature = "cuda")]
 pub(super) type Mark = rankine_cuda::Moment;
-/// There is none.
+/// None: there is no GPU in this build.
 #[cfg(not(feature = "cuda"))]
 pub(super) type Mark = std::convert::Infallible;
 
-/// On which device a job is to be trained.
+/// The device that a job is to be trained on.
 pub(super) enum Choice {
-    /// The CPU, over ranks where there is a plan; and why, in words to be said behind it.
+    /// The CPU, over several ranks if there is a plan; and why, as the end of a sentence.
     Cpu(Option<EmbeddingPlan>, String),
-    /// GPUs, a rank each, and the processes that have the others; where tables lie over several; and what iterations do
-    /// at the same time.
+    /// GPUs, one per rank, and the processes that have the others; the placement of tables if there are several; and
+    /// the overlaps of an iteration.
     #[cfg(feature = "cuda")]
     Cuda(Vec<Arc<rankine_cuda::Device>>, Seats, Option<gpu::Placed>, Overlaps),
 }
 
 impl Choice {
-    /// Chooses as the job says; nothing is made yet.
+    /// Selects the device as the job says; nothing is created yet.
     ///
     /// # Errors
-    /// [`TrainError::Conflicts`] and [`TrainError::Device`] where the job cannot be trained here.
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone are measured"))]
+    /// [`TrainError::Conflicts`] and [`TrainError::Device`] if the job cannot be trained here.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs are measured"))]
     pub(super) fn of(
         job: &Job,
         seats: &Seats,
@@ -83,15 +83,15 @@ impl Choice {
             1 => String::new(),
             _ => {
                 return Err(TrainError::Device(
-                    "several processes train on GPUs, and this build has none".into(),
+                    "several processes train on GPUs, and this build does not support GPUs".into(),
                 ));
             }
         };
         Ok(Self::Cpu(plan_for_cpu(job, dataset, spec, rules)?, why))
     }
 
-    /// Leaves out some of what GPUs do at the same time; nothing changes on the CPU.
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone overlap"))]
+    /// Disables some overlaps of GPU work; no effect on the CPU.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs overlap work"))]
     pub(super) fn without(self, left_out: &[Overlap]) -> Self {
         match self {
             Self::Cpu(..) => self,
@@ -102,7 +102,7 @@ impl Choice {
         }
     }
 
-    /// What GPUs were taken to do in a second where tables were placed by it, for `machine.toml`.
+    /// The assumed performance of the GPUs if tables were placed by it, for `machine.toml`.
     pub(super) fn machine(&self) -> Option<&str> {
         match self {
             Self::Cpu(..) => None,
@@ -111,14 +111,14 @@ impl Choice {
         }
     }
 
-    /// The model of a job as training starts with it, and in words what trains it. Products take the algorithms that
-    /// were recorded, where they are of such GPUs.
+    /// The model of a job with its initial weights, and the device in words. Matrix products use the algorithms that
+    /// were recorded, if those are of the same GPUs.
     ///
     /// # Errors
-    /// [`TrainError::Device`] where the device does not take it.
+    /// [`TrainError::Device`] if the device cannot hold it.
     #[cfg_attr(
         not(feature = "cuda"),
-        expect(unused_variables, reason = "GPUs alone have bags' sizes and products")
+        expect(unused_variables, reason = "only GPUs use bag sizes and recorded products")
     )]
     pub(super) fn initialize(
         self,
@@ -157,12 +157,12 @@ impl Choice {
     }
 }
 
-/// What would train a job here, in words, found out without making a model: the device that training chooses, with its
-/// libraries and with memory for the model.
+/// The device that would train a job here, in words, determined without creating a model: the device that training
+/// selects, with its libraries and memory for the model.
 ///
 /// # Errors
-/// [`TrainError::Conflicts`] and [`TrainError::Device`], as training ends with them.
-#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "GPUs alone have seats"))]
+/// [`TrainError::Conflicts`] and [`TrainError::Device`], the errors that training would end with.
+#[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs have seats"))]
 pub(super) fn device_of(
     job: &Job,
     seats: &Seats,
@@ -179,7 +179,7 @@ pub(super) fn device_of(
     Ok(format!("the CPU{why}"))
 }
 
-/// Where the rows of tables lie among the CPU's ranks, where there are several.
+/// Which of the CPU's ranks store the rows of tables, if there are several ranks.
 fn plan_for_cpu(
     job: &Job,
     dataset: &Dataset,
@@ -208,7 +208,7 @@ impl Learner {
         }
     }
 
-    /// The record of what its products take, for `tuning.json`; none on the CPU.
+    /// The record of its product algorithms, for `tuning.json`; none on the CPU.
     pub(super) fn tuning(&self) -> Result<Option<String>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -220,12 +220,12 @@ impl Learner {
         }
     }
 
-    /// Whether it computes in the job's precision, which is a GPU's.
+    /// Whether it computes in the job's precision, as GPUs do.
     pub(super) fn is_on_gpu(&self) -> bool {
         !matches!(self, Self::Cpu(..))
     }
 
-    /// What the model takes of the device's memory, where that is not the host's; of several, of the fullest one's.
+    /// The device memory that the model uses, if the device has its own; with several, that of the fullest one.
     pub(super) fn memory(&self) -> Result<Option<DeviceMemory>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -234,7 +234,7 @@ impl Learner {
         }
     }
 
-    /// Steps that were left out since gradients were beyond the range of what is computed in, where that is so narrow.
+    /// Steps skipped because fp16 gradients overflowed; `None` in other precisions.
     pub(super) fn skipped_steps(&self) -> Result<Option<u64>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -252,7 +252,7 @@ impl Learner {
         }
     }
 
-    /// What ranks have sent to each other; see [`CpuModel::traffic`]. GPUs do not count it.
+    /// What ranks sent each other; see [`CpuModel::traffic`]. Not counted on GPUs.
     pub(super) fn traffic(&self) -> Option<RankTraffic> {
         match self {
             Self::Cpu(model, _) => Some(model.traffic()),
@@ -273,7 +273,7 @@ impl Learner {
         }
     }
 
-    /// Begins a step; see [`CpuModel::train_step`].
+    /// Starts a step; see [`CpuModel::train_step`].
     pub(super) fn train_step(&mut self, batch: &Batch, rate_factor: f64) -> Result<(), TrainError> {
         match (self, batch) {
             (Self::Cpu(model, outcomes), Batch::Unpacked(batch)) => {
@@ -291,8 +291,8 @@ impl Learner {
         Ok(())
     }
 
-    /// How long `count` steps take, in milliseconds each, over batches that lie ready on the device; of those given, it
-    /// takes as many as there is room for.
+    /// Milliseconds that each of `count` steps takes over batches that are resident on the device. Uses as many of
+    /// the given batches as fit.
     pub(super) fn time_steps(
         &mut self,
         batches: &[Samples],
@@ -316,7 +316,7 @@ impl Learner {
         }
     }
 
-    /// The moment at which the steps that were begun will be done, by a GPU's clock.
+    /// The moment at which all started steps will be complete, on a GPU's clock.
     pub(super) fn mark(&self) -> Result<Option<Mark>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -325,8 +325,8 @@ impl Learner {
         }
     }
 
-    /// Milliseconds from each moment to the next, once all steps are done.
-    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "without GPUs there are no marks"))]
+    /// Milliseconds from each moment to the next, once all steps are complete.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs have marks"))]
     pub(super) fn ms_between(&self, marks: &[Mark]) -> Result<Option<Vec<f64>>, TrainError> {
         match self {
             Self::Cpu(..) => Ok(None),
@@ -339,8 +339,8 @@ impl Learner {
         }
     }
 
-    /// How long each phase of an iteration takes alone, where a GPU has phases, and what that GPU reaches at most. A
-    /// step must have been done; weights change.
+    /// The time that each phase of an iteration takes by itself, if the device has phases, and the ceilings of that
+    /// GPU. Requires a completed step; weights change.
     pub(super) fn time_phases(&mut self) -> Result<(Vec<Phase>, Option<Ceilings>), TrainError> {
         match self {
             Self::Cpu(..) => Ok((Vec::new(), None)),
@@ -364,7 +364,7 @@ impl Learner {
         }
     }
 
-    /// Trains so many steps on the batches that lie on a GPU, and waits for them; none on a CPU.
+    /// Trains this many steps on the batches that are resident on a GPU, and waits for them; none on a CPU.
     pub(super) fn repeat_steps(&mut self, steps: usize) -> Result<(), TrainError> {
         match self {
             Self::Cpu(..) => {
@@ -376,7 +376,7 @@ impl Learner {
         }
     }
 
-    /// What a GPU does, kernel by kernel, while `run` does something and waits for it; nothing on a CPU.
+    /// Records the GPU's activity, kernel by kernel, while `run` works and waits for it; nothing on a CPU.
     pub(super) fn trace(
         &mut self,
         run: impl FnOnce(&mut Self) -> Result<(), TrainError>,
@@ -388,15 +388,15 @@ impl Learner {
         }
     }
 
-    /// Tells what steps came to that were not told of yet, in order; of all that were begun, or of those alone of which
-    /// it is known.
+    /// Reports outcomes of steps that were not reported yet, in order: of all started steps if `all`, otherwise of
+    /// those that are known.
     pub(super) fn take_outcomes(
         &mut self,
         all: bool,
         tell: impl FnMut(StepOutcome),
     ) -> Result<(), TrainError> {
         match self {
-            // Here a step is done when it is begun.
+            // On the CPU a step is complete when `train_step` returns.
             Self::Cpu(_, outcomes) if all || !outcomes.is_empty() => outcomes.drain(..).for_each(tell),
             Self::Cpu(..) => {}
             #[cfg(feature = "cuda")]

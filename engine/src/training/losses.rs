@@ -1,4 +1,4 @@
-//! The losses of steps, which may be known later than the steps are begun.
+//! The losses of steps, which may be known later than the steps are started.
 
 use std::collections::VecDeque;
 
@@ -7,15 +7,15 @@ use super::guard::Guard;
 use crate::checkpoint::{GuardState, LossState};
 use crate::guard::StepOutcome;
 
-/// The mean loss of steps since the last report, as far as losses are known, and what the guard has counted. Steps that
-/// were skipped for what is no finite number have no part in the mean.
+/// The mean loss of steps since the last report, as far as losses are known, and the guard's counts. Steps that were
+/// skipped because a value was not finite do not contribute to the mean.
 #[derive(Debug, Clone)]
 pub(super) struct Losses {
-    /// Of the steps whose loss is not known yet: their samples.
+    /// Sample counts of the steps whose loss is not known yet.
     ahead: VecDeque<usize>,
     /// Steps whose loss is known.
     steps: u64,
-    /// Those of them since the last report.
+    /// Steps since the last report whose loss is known.
     steps_since: u64,
     sum: f64,
     samples: usize,
@@ -23,23 +23,23 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// After so many steps, with what was known since the last report.
+    /// After this many steps, with the losses since the last report.
     pub(super) fn resumed(steps: u64, LossState { sum, samples }: LossState, guard: Guard) -> Self {
         let samples = samples as usize;
         Self { ahead: VecDeque::new(), steps, steps_since: u64::from(samples > 0), sum, samples, guard }
     }
 
-    /// What is known since the last report.
+    /// The losses since the last report.
     pub(super) fn state(&self) -> LossState {
         LossState { sum: self.sum, samples: self.samples as u64 }
     }
 
-    /// A step over so many samples was begun.
+    /// Records that a step over this many samples was started.
     pub(super) fn began(&mut self, samples: usize) {
         self.ahead.push_back(samples);
     }
 
-    /// What the first step came to of which it was not known.
+    /// Records the outcome of the first step that had none.
     pub(super) fn known(&mut self, outcome: &StepOutcome) {
         let samples = self.ahead.pop_front().expect("a loss comes after its step");
         self.steps += 1;
@@ -51,17 +51,17 @@ impl Losses {
         }
     }
 
-    /// Whether nothing is known of any step since the last report.
+    /// Whether no loss since the last report is known.
     pub(super) fn are_unknown(&self) -> bool {
         self.steps_since == 0
     }
 
-    /// NaN where all steps were skipped.
+    /// NaN if all steps were skipped.
     pub(super) fn mean(&self) -> f64 {
         self.sum / self.samples as f64
     }
 
-    /// The same, or what it was before.
+    /// The same, or the mean before it.
     pub(super) fn last_mean(&self, before: f64) -> f64 {
         if self.samples == 0 { before } else { self.mean() }
     }
@@ -85,7 +85,7 @@ impl Losses {
     /// At the end of a training, once the losses of all steps are known.
     ///
     /// # Errors
-    /// [`TrainError::Diverged`] where no step was written.
+    /// [`TrainError::Diverged`] if all steps were skipped.
     pub(super) fn check_end(&self) -> Result<(), TrainError> {
         self.check()?;
         self.guard.check_any_written(self.steps)
@@ -120,7 +120,7 @@ mod tests {
         // The last batch of an epoch is a short one.
         step(&mut losses, 2, 2.5, None);
         assert_eq!(losses.mean(), (6.0 * 0.5 + 2.0 * 2.5) / 8.0);
-        // The loss's scale leaves out the update alone: its loss is one.
+        // The loss scale skips only the update: the loss counts.
         step(&mut losses, 8, 3.0, Some(SkipReason::LossScale));
         assert_eq!(losses.mean(), 2.0);
         assert_eq!(losses.state(), LossState { sum: 32.0, samples: 16 });
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// A training all of whose steps were skipped has learnt nothing; one with a single good step has.
+    /// A training all of whose steps were skipped has learned nothing; one with a single good step has.
     #[test]
     fn only_a_training_without_any_written_step_fails_at_its_end() {
         for (steps_before, fails) in [(0, true), (1, false)] {

@@ -1,24 +1,24 @@
-//! What of a device's memory a job takes, and for what.
+//! The device memory that a job uses, by purpose.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A device's memory, where it is not the host's.
+/// The memory of a device that has its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceMemory {
-    /// What the job takes, the largest first.
+    /// What the job uses, the largest part first.
     pub parts: Vec<MemoryPart>,
-    /// Bytes that are free beside it.
+    /// Bytes that remain free.
     pub free_bytes: u64,
     /// Bytes of the device.
     pub total_bytes: u64,
 }
 
-/// A part of what a job takes.
+/// A part of the memory that a job uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPart {
-    /// What it is for.
+    /// Its purpose.
     pub purpose: String,
     /// How many bytes.
     pub bytes: u64,
@@ -32,7 +32,7 @@ impl fmt::Display for DeviceMemory {
         for (number, MemoryPart { purpose, bytes }) in self.parts.iter().enumerate() {
             write!(f, "{} {purpose} {:.2}", if number == 0 { ":" } else { "," }, gb(*bytes))?;
         }
-        write!(f, "; {:.2} are free beside it", gb(self.free_bytes))
+        write!(f, "; {:.2} remain free", gb(self.free_bytes))
     }
 }
 
@@ -60,7 +60,7 @@ mod tests {
             free_bytes: 50_000_000_000,
             total_bytes: 150_110_000_000,
         };
-        let line = "97.66 GB of 150.1: tables 96.16, routes 1.50; 50.00 are free beside it";
+        let line = "97.66 GB of 150.1: tables 96.16, routes 1.50; 50.00 remain free";
         assert_eq!(memory.to_string(), line);
     }
 }

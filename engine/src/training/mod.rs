@@ -1,6 +1,6 @@
 //! Training as a whole: from a job to a run folder with a model, metrics and a summary.
 //!
-//! Nothing here prints: what happens is told to an [`Observer`], and logged where it matters to whoever reads logs.
+//! Nothing here prints: an [`Observer`] receives events, and the log gets what readers of logs need.
 
 mod alive;
 mod batches;
@@ -44,10 +44,10 @@ pub use bench::{
     EvalBench, EvalBenchOptions, Input, Reading, Times, TraceSummary, TrainBench, TrainBenchOptions,
     bench_eval, bench_train,
 };
-pub use data::{Columns, Outlook, Prospect, open_or_generate, outlook, prospect, raw_format};
+pub use data::{Columns, JobData, Preview, find_data, open_or_generate, preview, raw_format};
 pub use evaluate::{EvaluationOptions, Scorer, evaluate};
 pub use fit::{Start, TrainOptions, thread_pool, train};
-pub use here::{Here, here};
+pub use here::{Feasibility, feasibility};
 pub use identity::is_of;
 pub use ids::{IdCounts, ids_of, with_ids};
 pub use memory::{DeviceMemory, MemoryPart};
@@ -60,161 +60,161 @@ pub use summary::{
 };
 pub use translate::translate;
 
-/// What happens, for whoever watches. The last one told is the state of affairs.
+/// Events of a run, for an observer. Each one replaces the state that the one before described.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
-    /// The job's dataset is being made: so many samples of so many.
+    /// Progress of generating the job's dataset.
     Generating {
         /// Samples written.
         samples: u64,
         /// Samples to write.
         total: u64,
     },
-    /// The job's dataset is made, and complete.
+    /// The job's dataset is complete.
     Generated,
-    /// Raw files that may have changed since they were last read are being checksummed.
+    /// Progress of checksumming raw files that may have changed since they were last read.
     Checksumming {
         /// Bytes read.
         bytes: u64,
         /// Bytes to read.
         total: u64,
     },
-    /// Training is about to begin.
+    /// Training is about to start.
     Started {
-        /// What is trained.
+        /// The model.
         spec: &'a ModelSpec,
-        /// What trains it, in words.
+        /// The device, in words.
         device: &'a str,
-        /// What it takes of the device's memory, where that is not the host's.
+        /// The device memory that the job uses, if the device has its own.
         memory: Option<&'a DeviceMemory>,
-        /// The ranks that it is spread over.
+        /// The ranks that train.
         topology: rankine_embedding::Topology,
         /// How blocks are read.
         rung: rankine_reader::io::Rung,
-        /// How many samples the whole run will see, if it is not stopped before.
+        /// Samples that the whole run will train on, unless it is stopped before.
         samples: u64,
     },
-    /// A step is done.
+    /// A step is complete.
     Step(Progress),
-    /// A step is done at which the job wants the loss reported, and with it the ids that were no rows so far.
+    /// A step is complete at which the job reports the loss, and the ids outside their tables so far.
     Report(Progress, &'a IdCounts),
-    /// The model is being judged: so many samples of so many.
+    /// Progress of evaluating the model.
     Evaluating {
         /// Samples scored.
         samples: u64,
         /// Samples to score.
         total: u64,
     },
-    /// A damaged checkpoint was passed over, and set aside.
+    /// A damaged checkpoint was skipped, and set aside.
     Skipped(&'a Skipped),
-    /// What processes left that ended while they wrote or removed a checkpoint is gone.
+    /// A partial checkpoint, left by a process that ended while it wrote or removed it, was removed.
     Removed {
         /// The folder.
         path: &'a std::path::Path,
         /// Its bytes.
         bytes: u64,
     },
-    /// A damaged checkpoint that was set aside is still there.
+    /// A damaged checkpoint that was set aside still exists.
     Damaged {
         /// The folder.
         path: &'a std::path::Path,
         /// Its bytes.
         bytes: u64,
     },
-    /// What an earlier attempt left in the run's folder was moved to this folder.
+    /// The results of an earlier attempt in the run folder were moved to this folder.
     Kept {
         /// The folder.
         path: &'a std::path::Path,
     },
-    /// Training goes on from a checkpoint.
+    /// Training resumes from a checkpoint.
     Resumed {
-        /// Steps of training behind it.
+        /// Steps completed at the checkpoint.
         step: u64,
         /// The checkpoint.
         path: &'a std::path::Path,
     },
-    /// Training begins at step 0 in a folder that was given to resume or restart in.
+    /// Training starts at step 0 in a folder that was given to resume or restart in.
     Anew {
-        /// Whether that was asked for; otherwise there is no checkpoint.
+        /// Whether that was requested; otherwise there is no checkpoint.
         restarted: bool,
     },
-    /// The host's memory holds no copy of the state, so that training waits until a checkpoint is written.
+    /// Host memory cannot hold a copy of the state, so training waits until the checkpoint is written.
     CheckpointPauses {
-        /// Steps of training behind it.
+        /// Steps completed at the checkpoint.
         step: u64,
         /// Bytes that a copy would take.
         bytes: u64,
     },
-    /// A checkpoint is there, and durable.
+    /// A checkpoint is complete, and durable.
     Checkpointed {
-        /// Steps of training behind it.
+        /// Steps completed at the checkpoint.
         step: u64,
-        /// Its bytes.
+        /// Bytes of the checkpoint.
         bytes: u64,
-        /// How long that took, most of it beside training.
+        /// Seconds that it took, most of it while training continued.
         seconds: f64,
-        /// How long training waited until it was begun.
+        /// Seconds that training waited for the copy of its state.
         waited_seconds: f64,
     },
-    /// A checkpoint could not be saved, and training goes on.
+    /// A checkpoint could not be saved; training continues.
     CheckpointFailed {
-        /// Steps of training behind it.
+        /// Steps completed at the checkpoint.
         step: u64,
         /// Why.
         error: &'a CheckpointError,
     },
-    /// The model was judged.
+    /// The model was evaluated.
     Evaluated {
-        /// Steps of training behind it.
+        /// Steps completed at the evaluation.
         step: u64,
-        /// How good each of its heads is.
+        /// The metrics of each head.
         heads: &'a [crate::evaluation::HeadMetrics],
     },
 }
 
-/// How far training has come.
+/// The progress of a training.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Progress {
-    /// Steps done.
+    /// Steps completed.
     pub step: u64,
-    /// Epochs done before this one.
+    /// Epochs completed.
     pub epoch: u64,
-    /// Samples learnt from.
+    /// Samples trained on.
     pub samples: u64,
-    /// The mean loss since the last report, of the steps that were not skipped; none, or NaN, where all were.
+    /// The mean loss of the steps since the last report that were not skipped; NaN if all were.
     pub loss: f64,
-    /// Steps that were skipped so far since something was no finite number.
+    /// Steps skipped so far because a value was not finite.
     pub non_finite_steps: u64,
     /// The learning rate of the MLPs at this step.
     pub dense_learning_rate: f64,
     /// The learning rate of the embeddings at this step.
     pub sparse_learning_rate: f64,
-    /// Seconds of training so far: the wall-clock time of steps, with reading and with waiting for checkpoints, without
-    /// evaluations and without what comes before the first step. After a resume they go on from the checkpoint's.
-    /// `samples / seconds` is the rate of the run so far, which the summary has of the whole run.
+    /// Seconds of training so far: the wall-clock time of steps, including reading and waiting for checkpoints, without
+    /// evaluations and without the time before the first step. After a resume they continue from the checkpoint's.
+    /// `samples / seconds` is the rate of the run so far; the summary has that of the whole run.
     pub seconds: f64,
     /// The same rate since the last report, or since a resume.
     pub samples_per_second: f64,
 }
 
-/// Watches a run.
+/// Observes a run.
 pub trait Observer: Send {
-    /// Something happened.
+    /// Receives an event.
     fn observe(&mut self, event: Event<'_>);
 }
 
-/// Watches nothing.
+/// Ignores all events.
 impl Observer for () {
     fn observe(&mut self, _: Event<'_>) {}
 }
 
-/// Why a run did not come to its end.
+/// Why a run did not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The job does not suit the dataset or this machine.
     #[error("{}", list(.0))]
     Conflicts(Vec<Conflict>),
-    /// The dataset cannot be read, or made.
+    /// The dataset cannot be read, or generated.
     #[error(transparent)]
     Data(#[from] rankine_reader::Error),
     /// The model cannot be saved or loaded.
@@ -223,34 +223,34 @@ pub enum TrainError {
     /// A checkpoint cannot be saved, or loaded.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Somebody asked it to stop, and it can go on later.
+    /// The training was asked to stop, and can be resumed.
     #[error(
-        "stopped by {cause} after step {step}; the same command with --run-dir {} --resume goes on from there",
+        "stopped by {cause} after step {step}; the same command with --run-dir {} --resume continues from there",
         run.display()
     )]
     Interrupted {
-        /// Who asked.
+        /// What asked.
         cause: StopCause,
-        /// Steps that the last checkpoint has behind it.
+        /// Steps completed at the last checkpoint.
         step: u64,
         /// The run's folder.
         run: PathBuf,
     },
-    /// Somebody asked it to stop before there was anything to train on.
+    /// The training was asked to stop before there was anything to train on.
     #[error(
-        "stopped by {cause} before training began: nothing was trained, and the same command tries again"
+        "stopped by {cause} before training began: nothing was trained, and run the same command to try again"
     )]
     NotBegun {
-        /// Who asked.
+        /// What asked.
         cause: StopCause,
     },
     /// The run folder cannot be used.
     #[error("{0}")]
     RunDir(String),
-    /// The first process found a reason not to begin; all others end with its words.
+    /// The first process found a reason not to start; all others end with its message.
     #[error("{words}")]
     Refused {
-        /// The first process's words.
+        /// The first process's message.
         words: String,
         /// Who has to act.
         blame: Blame,
@@ -260,53 +260,53 @@ pub enum TrainError {
     Write {
         /// The file.
         path: PathBuf,
-        /// The operating system's words.
+        /// The operating system's message.
         source: std::io::Error,
     },
-    /// The loss is no longer a number, or a gradient is none.
+    /// The loss or a gradient is not finite.
     #[error(
-        "at step {step} no finite number is {found}{}: training diverged. The usual cause is a learning rate that is \
-         too high, or a batch with values far out of the ordinary; the model was not saved",
+        "training diverged at step {step}: non-finite values in {found}{}. The usual cause is a learning rate that is \
+         too high, or a batch with extreme values; the model was not saved",
         after_skipped(*.skipped_in_a_row)
     )]
     Diverged {
         /// The step.
         step: u64,
-        /// What was no number.
+        /// The values that were not finite.
         found: NonFinite,
-        /// Steps right before it that were skipped.
+        /// Number of skipped steps directly before it.
         skipped_in_a_row: u64,
     },
-    /// The model's weights or predictions are no longer numbers.
+    /// The model's weights or predictions are not finite.
     #[error("{0}: training diverged, and the usual cause is a learning rate that is too high")]
     NotFinite(String),
-    /// What all ranks have is no longer the same.
+    /// The replicas of the ranks differ.
     #[error(
-        "the replicas of ranks {0:?} are not those of rank 0: this is a defect of Rankine, or of this machine's \
+        "the replicas of ranks {0:?} differ from that of rank 0: this is a defect of Rankine, or of this machine's \
          memory; the model was not saved"
     )]
     ReplicasDiffer(Vec<usize>),
-    /// The job asks for a device that cannot be had.
+    /// The job asks for a device that is not available.
     #[error("{0}")]
     Device(String),
-    /// Other processes of the job did not come, or have ended.
+    /// Other processes of the job are missing, or have ended.
     #[error(transparent)]
     Processes(#[from] MeetError),
-    /// A rank waited in vain for another one.
+    /// A rank waited for another one until the time limit.
     #[error("{}{words}; the model was not saved", at_step(*.step))]
     Missed {
-        /// The step that had been begun last; 0 where none had.
+        /// The step that was started last; 0 if none was.
         step: u64,
         /// Which rank waited for which one, and where.
         words: String,
     },
-    /// Something of the GPU's failed.
+    /// A GPU operation failed.
     #[error("the GPU failed: {0}; the model was not saved")]
     Gpu(String),
 }
 
 impl TrainError {
-    /// The same, where steps up to this one had been begun.
+    /// The same error, with the number of the step that was started last.
     pub(super) fn at_step(self, step: u64) -> Self {
         match self {
             Self::Missed { words, .. } => Self::Missed { step, words },
@@ -314,7 +314,7 @@ impl TrainError {
         }
     }
 
-    /// Who has to act before training can begin.
+    /// Who has to act before training can start.
     pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Checkpoint(error) => error.blame(),
@@ -329,7 +329,7 @@ impl TrainError {
         }
     }
 
-    /// Whether all that went wrong is that another rank did not come: then that one knows more.
+    /// Whether the only error is that another rank is missing: that rank knows the cause.
     pub fn misses_rank(&self) -> bool {
         let error = match self {
             Self::Missed { .. } => return true,

@@ -1,27 +1,27 @@
-//! What a device does in an iteration: phase by phase, each alone, and kernel by kernel, as a trace shows it.
+//! What a device does in an iteration: phase by phase, each by itself, and kernel by kernel, as in a trace.
 
 use serde::Serialize;
 
-/// What a GPU reaches at most.
+/// The highest rates that a GPU reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ceilings {
     /// Bytes read and written by a copy of memory, in GB/s.
     pub gb_per_s: f64,
     /// A large product of matrices, in TFLOP/s.
     pub tflop_per_s: f64,
-    /// The same product in fp8, where layers are; absent elsewhere.
+    /// The same product in fp8, if layers use it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fp8_tflop_per_s: Option<f64>,
 }
 
-/// A part of an iteration, alone on the GPU.
+/// A part of an iteration, by itself on the GPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Phase {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
     /// How long it takes.
     pub ms: f64,
-    /// Bytes that it must at least read and write.
+    /// The least bytes that it must read and write.
     pub bytes: u64,
     /// Multiplications and additions of matrix products.
     pub flops: u64,
@@ -29,8 +29,8 @@ pub struct Phase {
     pub gb_per_s: f64,
     /// Operations over time.
     pub tflop_per_s: f64,
-    /// The time in which the GPU's ceilings, that of fp8 where layers are, would allow its bytes and its operations,
-    /// whichever takes longer, over the time that it takes.
+    /// The roofline time over the measured time: the time in which the GPU's ceilings (that of fp8 for fp8 layers)
+    /// allow its bytes or its operations, whichever is longer.
     pub roofline_share: f64,
 }
 
@@ -43,7 +43,7 @@ impl Phase {
     }
 }
 
-/// Something that a GPU did, as it is shown.
+/// An activity of a GPU, as traces show it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Activity {
     pub(super) name: String,

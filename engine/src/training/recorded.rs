@@ -1,4 +1,4 @@
-//! What a training that goes on takes from the checkpoint instead of finding it out again.
+//! What a resumed training takes from the checkpoint instead of determining it again.
 
 use rankine_embedding::Topology;
 
@@ -7,18 +7,17 @@ use crate::checkpoint::{Checkpoint, CheckpointError};
 const TUNING_NAME: &str = "tuning.json";
 const MACHINE_NAME: &str = "machine.toml";
 
-/// What was found out by timing, and decides how results are rounded: a training that goes on takes it as it was.
+/// What was determined by timing, and affects how results are rounded: a resumed training uses it unchanged.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Recorded {
-    /// The algorithms of products.
+    /// The algorithms of matrix products.
     pub(super) tuning: Option<String>,
-    /// What GPUs were taken to do in a second when tables were placed.
+    /// The GPU performance that tables were placed by.
     pub(super) machine: Option<String>,
 }
 
 impl Recorded {
-    /// What a checkpoint has of it; nothing where it was saved by other ranks, whose products and placements are
-    /// others.
+    /// The record of a checkpoint; empty if other ranks saved it, whose products and placements differ.
     pub(super) fn of(checkpoint: &Checkpoint, topology: Topology) -> Result<Self, CheckpointError> {
         let manifest = checkpoint.manifest();
         if (manifest.ranks, manifest.nodes) != (topology.ranks(), topology.nodes()) {

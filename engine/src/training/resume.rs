@@ -1,7 +1,7 @@
-//! Where training begins in a run's folder: at step 0, after the latest checkpoint, or not at all.
+//! Where training starts in a run folder: at step 0, from the latest checkpoint, or not at all.
 //!
-//! The first process decides for all processes: they begin at the same step, or fail with the same words. Nothing in
-//! the folder is changed before the decision is made.
+//! The first process decides for all: they start at the same step, or fail with the same message. Nothing in the
+//! folder changes before the decision is made.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,35 +18,35 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError, Files};
 use crate::job::Job;
 use crate::launch::{Phase, ProcessGroup};
 
-/// A run's folder that training is to begin in.
+/// A run folder that training is to start in.
 #[derive(Clone, Copy)]
 pub(super) struct Folder<'a> {
     pub(super) path: &'a Path,
-    /// Whether to begin at step 0 whatever is there.
+    /// Whether to start at step 0, whatever the folder contains.
     pub(super) restart: bool,
     pub(super) files: &'a Arc<dyn Files>,
     pub(super) processes: &'a ProcessGroup,
     pub(super) threads: usize,
-    /// Ends the comparison of raw files.
+    /// Interrupts the comparison of raw files.
     pub(super) stop: &'a Stop,
 }
 
-/// What is to be done.
+/// The decision.
 pub(super) enum Begin {
     /// Nothing: the run is finished, and this is its summary.
     Finished(Box<Summary>),
     /// Training.
     Train {
-        /// The folder, locked; of the first process.
+        /// The folder, locked; only of the first process.
         run: Option<RunDir>,
-        /// The checkpoint to go on from, unless training begins at step 0.
+        /// The checkpoint to resume from, unless training starts at step 0.
         from: Option<Arc<Checkpoint>>,
-        /// What is trained, where it was compared with what was trained before.
+        /// What is trained, if it was compared with what was trained before.
         identity: Option<Box<Identity>>,
     },
 }
 
-/// What the first process tells the others.
+/// The first process's decision, as sent to the others.
 #[derive(Serialize, Deserialize)]
 enum Verdict {
     Finished(Box<Summary>),
@@ -54,11 +54,11 @@ enum Verdict {
     Refused { words: String, blame: Blame },
 }
 
-/// Decides where training begins. All processes call this.
+/// Decides where training starts. All processes call this.
 ///
 /// # Errors
 /// [`TrainError::RunDir`], [`TrainError::Write`], [`TrainError::Checkpoint`] and [`TrainError::Data`] of the first
-/// process, and [`TrainError::Refused`] with the same words of all others; [`TrainError::Processes`].
+/// process, and [`TrainError::Refused`] with the same message of all others; [`TrainError::Processes`].
 pub(super) fn begin(
     folder: Folder<'_>,
     wanted: Wanted<'_>,
@@ -125,7 +125,7 @@ fn decide(
         }
         (None, Some(why)) => {
             return Err(TrainError::RunDir(format!(
-                "{why}, and it has no checkpoint to go on from: train in another --run-dir, or start over here with \
+                "{why}, and it has no checkpoint to resume from: train in another --run-dir, or start over here with \
                  --restart"
             )));
         }
@@ -137,7 +137,7 @@ fn decide(
         return Err(CheckpointError::Mismatch { path: from.path().to_owned(), what }.into());
     }
     if let Some(why) = goes_on {
-        tracing::warn!("{why}: it goes on from its last checkpoint");
+        tracing::warn!("{why}: resuming from its last checkpoint");
     }
     for skipped in &skipped {
         checkpoint::set_aside(&**files, &dir, skipped.step)?;
@@ -152,7 +152,7 @@ fn decide(
     Ok(Begin::Train { run: Some(run), from: Some(Arc::new(from)), identity: Some(Box::new(identity)) })
 }
 
-/// Begins at step 0, and keeps what is there.
+/// Starts at step 0, and keeps what the folder contains.
 fn anew(
     mut run: RunDir,
     restarted: bool,
@@ -167,8 +167,8 @@ fn anew(
     Ok(Begin::Train { run: Some(run), from: None, identity: None })
 }
 
-/// Removes what processes left that ended while they wrote or removed a checkpoint, and reports damaged checkpoints. No
-/// other process is at work in the run's folder: this one has its lock.
+/// Removes checkpoints that were being written or removed when a process ended, and reports damaged ones. No other
+/// process uses the run folder: this one has its lock.
 fn clean_up(files: &dyn Files, dir: &Path, observer: &mut dyn Observer) -> Result<(), CheckpointError> {
     let found = checkpoint::leftovers(files, dir)?;
     let bytes = |path: &Path| files.tree_bytes(path).unwrap_or(0);
@@ -176,7 +176,7 @@ fn clean_up(files: &dyn Files, dir: &Path, observer: &mut dyn Observer) -> Resul
         let bytes = bytes(path);
         match files.remove_dir(path) {
             Ok(()) => observer.observe(Event::Removed { path, bytes }),
-            // It is in nobody's way.
+            // It is not in the way.
             Err(error) => tracing::warn!("cannot remove {}: {error}", path.display()),
         }
     }

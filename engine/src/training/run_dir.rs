@@ -1,4 +1,4 @@
-//! A run's folder: the effective job, the metrics as they come, the summary and the model.
+//! A run folder: the effective job, the metrics as they are recorded, the summary and the model.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -15,15 +15,15 @@ use crate::job::Job;
 
 mod again;
 
-/// The folder of one run, which this process alone writes.
+/// The folder of one run; only this process writes to it.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
     metrics: File,
-    /// Where the model goes. It is reserved before training: at the end it would be too late to find out that the file
-    /// system has no locks, or that another process is writing there.
+    /// Where the model is saved. Reserved before training: at the end it would be too late to find out that the file
+    /// system has no locks, or that another process writes there.
     model: Option<ReservedDir>,
-    /// On the folder and what is in it, except for the model. Dropped last.
+    /// On the folder and its contents, except for the model. Dropped last.
     lock: Lock,
 }
 
@@ -37,10 +37,10 @@ impl RunDir {
     const TRAINED_NAME: &str = "trained.json";
     const MACHINE_NAME: &str = "machine.toml";
 
-    /// Makes a run's folder, by default `runs/NAME-TIME`, and puts the effective job into it.
+    /// Makes a run folder, by default `runs/NAME-TIME`, and writes the effective job into it.
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where the folder is not empty; [`TrainError::Data`] where another process writes there;
+    /// [`TrainError::RunDir`] if the folder is not empty; [`TrainError::Data`] if another process writes there;
     /// [`TrainError::Write`].
     pub fn create(path: Option<&Path>, job: &Job) -> Result<Self, TrainError> {
         let path = match path {
@@ -53,7 +53,7 @@ impl RunDir {
         let lock = Lock::within(&path)?;
         if !is_empty(&path).map_err(|error| unreadable(&path, &error))? {
             return Err(TrainError::RunDir(format!(
-                "the run folder {} is not empty: choose another --run-dir, remove it, or go on there with --resume",
+                "the run folder {} is not empty: choose another --run-dir, remove it, or continue the run with --resume",
                 path.display()
             )));
         }
@@ -62,11 +62,10 @@ impl RunDir {
         Ok(run)
     }
 
-    /// Checks that a run's folder is one and that no other process writes to it: whoever is refused should not make
-    /// data before.
+    /// Checks that the path is a folder that no other process writes to, before a dataset is generated in vain.
     ///
     /// # Errors
-    /// [`TrainError::Data`] where it is a file, or another process writes to it, or may.
+    /// [`TrainError::Data`] if it is a file, or another process writes to it, or may.
     pub(super) fn refuse_locked(path: &Path) -> Result<(), TrainError> {
         check_folder(path, "a run")?;
         if path.is_dir() {
@@ -75,7 +74,7 @@ impl RunDir {
         Ok(())
     }
 
-    /// Opens the log of a folder that is locked, and reserves the place of the model.
+    /// Opens the log of a locked folder, and reserves the model's path.
     fn locked(path: PathBuf, lock: Lock) -> Result<Self, TrainError> {
         let log = path.join(Self::METRICS_NAME);
         let metrics = File::options().append(true).create(true).open(&log);
@@ -85,12 +84,12 @@ impl RunDir {
         Ok(Self { path, metrics, model: Some(model), lock })
     }
 
-    /// Goes on in a run's folder, or begins where there is nothing. The log and the job stay as they are until
+    /// Opens a run folder to continue it, or creates it. The log and the job stay as they are until
     /// [`RunDir::go_on`].
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where there is something that is no run; [`TrainError::Data`] where another process
-    /// writes there; [`TrainError::Write`].
+    /// [`TrainError::RunDir`] if the folder is not a run's; [`TrainError::Data`] if another process writes there;
+    /// [`TrainError::Write`].
     pub(super) fn resume(path: &Path, job: &Job) -> Result<Self, TrainError> {
         let is_new = match is_empty(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => true,
@@ -101,38 +100,38 @@ impl RunDir {
         }
         if !path.join(Self::METRICS_NAME).exists() && !path.join(Self::JOB_NAME).exists() {
             return Err(TrainError::RunDir(format!(
-                "{} is not empty and is no run's folder: --resume goes on in the folder of a run",
+                "{} is not empty and is not a run folder: --resume continues a run",
                 path.display()
             )));
         }
         Self::locked(path.to_owned(), Lock::within(path)?)
     }
 
-    /// Puts the effective job into the folder, whole or not at all.
+    /// Writes the effective job, atomically.
     fn write_job(&self, job: &Job) -> Result<(), TrainError> {
         self.replace(Self::JOB_NAME, &job.to_toml())
     }
 
-    /// Writes a file durably, in place of one that is there.
+    /// Replaces a file durably.
     fn replace(&self, name: &str, text: &str) -> Result<(), TrainError> {
         Ok(replace_file_under(&self.lock, &self.path.join(name), text.as_bytes())?)
     }
 
-    /// Begins to save the model, in a folder that gets its name once it is complete.
+    /// Starts to save the model, in a folder that gets its name once it is complete.
     ///
     /// # Errors
-    /// [`TrainError::Data`] where there is a model already, or where the folder cannot be made.
+    /// [`TrainError::Data`] if there is a model already, or the folder cannot be made.
     pub(super) fn begin_model(&mut self) -> Result<PartialDir, TrainError> {
         let model = self.model.take().map_or_else(|| ReservedDir::new(&Self::model_path(&self.path)), Ok);
         Ok(model.and_then(ReservedDir::begin)?)
     }
 
-    /// Where the checkpoints of a run lie.
+    /// The checkpoints folder of a run.
     pub fn checkpoints_path(run: &Path) -> PathBuf {
         run.join(Self::CHECKPOINTS_NAME)
     }
 
-    /// The log, to be made durable by another thread.
+    /// The log, for another thread that makes it durable.
     pub(super) fn metrics(&self) -> Result<File, TrainError> {
         let path = || self.path.join(Self::METRICS_NAME);
         self.metrics.try_clone().map_err(|source| TrainError::Write { path: path(), source })
@@ -143,17 +142,17 @@ impl RunDir {
         &self.path
     }
 
-    /// Where the effective job of a run lies.
+    /// The effective job of a run.
     pub fn job_path(run: &Path) -> PathBuf {
         run.join(Self::JOB_NAME)
     }
 
-    /// Where the summary of a finished run is.
+    /// The summary of a finished run.
     pub fn summary_path(run: &Path) -> PathBuf {
         run.join(Self::SUMMARY_NAME)
     }
 
-    /// All that training writes to a run's folder.
+    /// All paths that training writes in a run folder.
     pub fn contents(run: &Path) -> Vec<PathBuf> {
         let names = [
             Self::JOB_NAME,
@@ -168,7 +167,7 @@ impl RunDir {
         names.map(|name| run.join(name)).into()
     }
 
-    /// Where the model of a run lies.
+    /// The model of a run.
     pub fn model_path(run: &Path) -> PathBuf {
         run.join(Self::MODEL_NAME)
     }
@@ -188,17 +187,18 @@ impl RunDir {
             .map_err(|source| TrainError::Write { path: self.path.join(Self::METRICS_NAME), source })
     }
 
-    /// Writes `tuning.json`: the algorithms that a GPU's products take, with which `device.tuning` computes alike.
+    /// Writes `tuning.json`: the algorithms of a GPU's matrix products; `device.tuning` uses them again.
     pub(super) fn write_tuning(&self, record: &str) -> Result<(), TrainError> {
         self.replace(Self::TUNING_NAME, record)
     }
 
-    /// Writes `machine.toml`: what the planner took GPUs to do in a second, with which `device.machine` plans alike.
+    /// Writes `machine.toml`: the performance that the planner assumed for the GPUs; `device.machine` plans with it
+    /// again.
     pub(super) fn write_machine(&self, text: &str) -> Result<(), TrainError> {
         self.replace(Self::MACHINE_NAME, text)
     }
 
-    /// Writes `summary.json`, whole or not at all, and before it what was trained.
+    /// Writes `summary.json` atomically, and before it the record of what was trained.
     pub(super) fn finish(&self, summary: &Summary, trained: &Trained) -> Result<(), TrainError> {
         let text = serde_json::to_string_pretty(summary).expect("a summary is plain data") + "\n";
         let path = self.path.join(Self::METRICS_NAME);
@@ -212,7 +212,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> TrainError {
     TrainError::RunDir(format!("cannot read {}: {error}", path.display()))
 }
 
-/// Whether a run's folder is empty but for the files of its lock.
+/// Whether a run folder is empty except for its lock files.
 fn is_empty(path: &Path) -> std::io::Result<bool> {
     for entry in fs::read_dir(path)? {
         if !Lock::is_lock_name(&entry?.file_name()) {
@@ -222,8 +222,8 @@ fn is_empty(path: &Path) -> std::io::Result<bool> {
     Ok(true)
 }
 
-/// Makes a folder of this name below `runs`; with a number behind it where another run has the name, which may have
-/// begun in the same second.
+/// Makes a new folder of this name below `runs`, with a number appended if another run has the name, which may have
+/// started in the same second.
 fn fresh(runs: &Path, name: &str) -> Result<PathBuf, TrainError> {
     let numbered = (2..).map(|number| format!("{name}-{number}"));
     create_folders(runs)?;

@@ -1,4 +1,4 @@
-//! Where the ranks of a job are: how many, on how many nodes, and which of them, on which GPUs, a process has.
+//! Where the ranks of a job run: how many, on how many nodes, and which of them, on which GPUs, a process has.
 
 use rankine_embedding::Topology;
 
@@ -8,22 +8,21 @@ use crate::hooks;
 use crate::job::{DeviceKind, Job, RankCount, Ranks};
 use crate::launch::{Member, Node, ProcessGroup, nodes};
 
-/// The ranks that a process has. They are in one run, as long for each process, in the order of processes.
+/// The ranks of a process: consecutive, equally many for each process, in the order of processes.
 #[derive(Debug, Clone)]
 pub(super) struct Seats {
     pub(super) processes: ProcessGroup,
     pub(super) topology: Topology,
-    /// The GPU of each rank here, as the driver numbers those that the process sees.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "without GPUs nobody asks"))]
+    /// The GPU of each rank here, numbered as the driver numbers those that the process sees.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "only GPU builds use it"))]
     pub(super) gpus: Vec<usize>,
 }
 
 impl Seats {
-    /// Counts the ranks of a job, where it leaves that open, and finds their GPUs. Returns the job with their numbers.
-    ///
+    /// Counts the ranks of a job, if it leaves that open, and finds their GPUs. Returns the job with the counts.
     /// # Errors
-    /// [`TrainError::Device`] where the job, the launcher and what the processes see contradict each other, or where
-    /// they have different jobs; [`TrainError::Processes`].
+    /// [`TrainError::Device`] if the job, the launcher and the GPUs that processes see contradict each other, or if
+    /// processes have different jobs; [`TrainError::Processes`].
     pub(super) fn of(job: &Job, processes: &ProcessGroup) -> Result<(Job, Self), TrainError> {
         same_everywhere(processes, "job", &job.to_toml())?;
         let shared = hooks::variable(hooks::LOOPBACK).is_some();
@@ -49,10 +48,10 @@ fn gpus_seen() -> usize {
     count
 }
 
-/// The ranks, and the GPUs of those that are here.
+/// The ranks, and the GPUs of those in this process.
 type Found = (Topology, Vec<usize>);
 
-/// All ranks are here.
+/// All ranks are in this process.
 fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
     let ranks = match job.device.ranks.count() {
         Some(ranks) => ranks.get() as usize,
@@ -65,21 +64,21 @@ fn alone(job: &Job, seen: usize, shared: bool) -> Result<Found, String> {
     Ok((topology.map_err(|error| error.to_string())?, gpus))
 }
 
-/// Some ranks are here, and as many at each other process.
+/// Some ranks are in this process, and equally many in each other one.
 fn among(job: &Job, members: &[Member], rank: usize, shared: bool) -> Result<Found, String> {
     let (processes, hosts) = (members.len(), nodes(members));
     if job.device.kind == DeviceKind::Cpu {
         return Err(format!(
             "{processes} processes were launched, and device.kind is \"cpu\": on the CPU ranks are threads of one \
-             process. Launch one, or have each ignore the launcher with --launcher none"
+             process. Launch one process, or ignore the launcher with --launcher none"
         ));
     }
     check_order(&hosts)?;
     let nodes = job.device.nodes.count().map_or(hosts.len(), |nodes| nodes.get() as usize);
     if nodes < hosts.len() || !nodes.is_multiple_of(hosts.len()) || !processes.is_multiple_of(nodes) {
         return Err(format!(
-            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): say as many, or a multiple of it \
-             of which each has as many processes; or leave it out",
+            "device.nodes is {nodes}, and the {processes} processes are on {} ({}): set that number, a multiple of it \
+             that gives each node equally many processes, or remove the key",
             count_of(hosts.len(), "host", "hosts"),
             hosts.iter().map(|host| host.host.as_str()).collect::<Vec<_>>().join(", ")
         ));
@@ -89,8 +88,8 @@ fn among(job: &Job, members: &[Member], rank: usize, shared: bool) -> Result<Fou
             let ranks = ranks.get() as usize;
             if !ranks.is_multiple_of(processes) {
                 return Err(format!(
-                    "device.ranks is {ranks}, and {processes} processes were launched: each takes as many ranks as \
-                     the others, so ranks must be a multiple of processes. device.ranks = \"auto\" takes all GPUs \
+                    "device.ranks is {ranks}, and {processes} processes were launched: each takes equally many ranks, \
+                     so ranks must be a multiple of processes. device.ranks = \"auto\" takes all GPUs \
                      that they see"
                 ));
             }
@@ -107,7 +106,7 @@ fn among(job: &Job, members: &[Member], rank: usize, shared: bool) -> Result<Fou
     Ok((topology, all[rank].clone()))
 }
 
-/// Ranks are numbered node by node, as many on each.
+/// Ranks are numbered node by node, equally many on each.
 fn check_order(hosts: &[Node]) -> Result<(), String> {
     let said = || {
         let each = hosts.iter().map(|Node { host, ranks }| {
@@ -117,11 +116,11 @@ fn check_order(hosts: &[Node]) -> Result<(), String> {
         each.collect::<Vec<_>>().join("; ")
     };
     if hosts.iter().any(|host| host.ranks.len() != hosts[0].ranks.len()) {
-        return Err(format!("each host must have as many processes as the others: {}", said()));
+        return Err(format!("each host must have equally many processes: {}", said()));
     }
     if hosts.iter().flat_map(|host| &host.ranks).enumerate().any(|(place, &rank)| place != rank) {
         return Err(format!(
-            "processes must be numbered host by host: {}. Slurm does so with --distribution=block, mpirun with \
+            "ranks of processes must be numbered host by host: {}. Use Slurm's --distribution=block, or mpirun's \
              --map-by slot",
             said()
         ));
@@ -129,7 +128,7 @@ fn check_order(hosts: &[Node]) -> Result<(), String> {
     Ok(())
 }
 
-/// Which GPUs the processes of a host see, all together.
+/// The distinct GPUs that the processes of a host see.
 fn distinct<'a>(members: &'a [Member], host: &Node) -> Vec<&'a str> {
     let mut ids: Vec<_> =
         host.ranks.iter().flat_map(|&rank| &members[rank].gpu_ids).map(String::as_str).collect();
@@ -138,20 +137,20 @@ fn distinct<'a>(members: &'a [Member], host: &Node) -> Vec<&'a str> {
     ids
 }
 
-/// The GPUs of a process where they share all that there are.
+/// The GPUs per process if they share all GPUs of their host.
 fn seen_by_each(members: &[Member], hosts: &[Node]) -> Result<usize, String> {
     let counts: Vec<_> = hosts.iter().map(|host| distinct(members, host).len()).collect();
     let (first, processes) = (counts[0], hosts[0].ranks.len());
     if let Some(other) = counts.iter().position(|&count| count != first) {
         return Err(format!(
-            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: say device.ranks, or show each \
-             host's processes as many GPUs with CUDA_VISIBLE_DEVICES",
+            "device.ranks is \"auto\", and host {} has {first} GPUs and host {} has {}: set device.ranks, or show each \
+             host's processes equally many GPUs with CUDA_VISIBLE_DEVICES",
             hosts[0].host, hosts[other].host, counts[other]
         ));
     }
     if first == 0 || !first.is_multiple_of(processes) {
         return Err(format!(
-            "device.ranks is \"auto\", and host {} has {} for {}: launch one process a GPU, or one a node",
+            "device.ranks is \"auto\", and host {} has {} for {}: launch one process per GPU, or one per node",
             hosts[0].host,
             count_of(first, "GPU", "GPUs"),
             count_of(processes, "process", "processes")
@@ -160,7 +159,7 @@ fn seen_by_each(members: &[Member], hosts: &[Node]) -> Result<usize, String> {
     Ok(first / processes)
 }
 
-/// The GPUs that a process takes, as its driver numbers them.
+/// The GPUs that a process takes, numbered as its driver does.
 fn gpus_of(
     members: &[Member],
     hosts: &[Node],
@@ -171,7 +170,7 @@ fn gpus_of(
     let host = hosts.iter().find(|host| host.ranks.contains(&rank)).expect("every process is on a host");
     let place = host.ranks.iter().position(|&other| other == rank).unwrap_or(0);
     let seen = members[rank].gpus;
-    // Processes that are shown different GPUs each have theirs to themselves.
+    // Processes that see different GPUs have them to themselves.
     let all_alike = host.ranks.iter().all(|&other| members[other].gpu_ids == members[rank].gpu_ids);
     let first = if all_alike { place * each } else { 0 };
     if seen == 0 || (first + each > seen && !shared) {
@@ -190,7 +189,7 @@ fn gpus_of(
     Ok((first..first + each).map(|gpu| gpu % seen).collect())
 }
 
-/// No GPU has two ranks.
+/// Checks that no GPU has two ranks.
 fn check_apart(members: &[Member], hosts: &[Node], gpus: &[Vec<usize>]) -> Result<(), String> {
     for host in hosts {
         let mut taken: Vec<(&str, usize)> = Vec::new();
@@ -199,7 +198,7 @@ fn check_apart(members: &[Member], hosts: &[Node], gpus: &[Vec<usize>]) -> Resul
                 if let Some((_, other)) = taken.iter().find(|(taken, _)| taken == id) {
                     return Err(format!(
                         "ranks {other} and {rank} on {} would both take GPU {id}: show each other ones with \
-                         CUDA_VISIBLE_DEVICES, or all of them all",
+                         CUDA_VISIBLE_DEVICES, or show all of them to all",
                         host.host
                     ));
                 }
@@ -227,7 +226,7 @@ mod tests {
         train.batch_size = 512
     "#;
 
-    /// Processes on hosts, each with the GPUs that it sees: `a:01` is one on host a that sees GPUs 0 and 1.
+    /// Processes on hosts, each with the GPUs that it sees: `a:01` is a process on host a that sees GPUs 0 and 1.
     fn members(text: &str) -> Vec<Member> {
         let member = |(rank, text): (usize, &str)| {
             let (host, gpus) = text.split_once(':').unwrap();
@@ -239,7 +238,7 @@ mod tests {
         text.split_whitespace().enumerate().map(member).collect()
     }
 
-    /// Ranks, nodes and the GPUs of each process; or the first complaint.
+    /// Ranks, nodes and the GPUs of each process; or the first error.
     fn found(sets: &[&str], processes: &str) -> Result<(usize, usize, Vec<Vec<usize>>), String> {
         let job = Job::from_toml("tiny.toml", JOB, sets).unwrap();
         let members = members(processes);
@@ -253,17 +252,17 @@ mod tests {
     fn ranks_are_counted_and_find_their_gpus() {
         let auto = &["device.ranks=auto"][..];
         for (sets, processes, expected) in [
-            // A process a GPU: all see all, or each its own.
+            // One process per GPU: all see all, or each its own.
             (auto, "a:012 a:012 a:012", (3, 1, vec![vec![0], vec![1], vec![2]])),
             (auto, "a:2 a:0", (2, 1, vec![vec![0], vec![0]])),
             (&["device.ranks=2"], "a:0123 a:0123", (2, 1, vec![vec![0], vec![1]])),
-            // Something between: to each as many GPUs as to the others.
+            // Between: equally many GPUs for each.
             (auto, "a:0123 a:0123", (4, 1, vec![vec![0, 1], vec![2, 3]])),
             (auto, "a:01 a:23 b:01 b:23", (8, 2, vec![vec![0, 1]; 4])),
-            // A process a node, of which some GPUs may stay idle.
+            // One process per node; some GPUs may stay idle.
             (auto, "a:01 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
             (&["device.ranks=4"], "a:0123 b:01", (4, 2, vec![vec![0, 1], vec![0, 1]])),
-            // A process a GPU on several nodes.
+            // One process per GPU on several nodes.
             (auto, "a:01 a:01 b:01 b:01", (4, 2, vec![vec![0], vec![1], vec![0], vec![1]])),
             // Parts of a host as nodes.
             (&["device.ranks=auto", "device.nodes=2"], "a:0123 a:0123", (4, 2, vec![vec![0, 1], vec![2, 3]])),

@@ -1,6 +1,6 @@
-//! A job to begin with: sizes and rates that suit a dataset's columns and samples, and the options beside them.
+//! A job to start from: sizes and rates that suit a dataset's columns and samples, and further options.
 //!
-//! The text is for people to change: what is commented out holds as it stands once the mark is removed.
+//! The text is for people to edit: an option that is commented out is valid as it stands once the mark is removed.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use super::translate::translate;
 use crate::job::{Job, JobName, Model};
 use crate::system;
 
-/// What a job to begin with is for.
+/// The data of a starter job.
 #[derive(Debug, Clone, Copy)]
 pub enum StarterData<'a> {
-    /// A dataset's folder, as the job shall name it.
+    /// A dataset folder, as the job shall name it.
     Folder(&'a Path),
     /// Raw files.
     Raw {
         /// Their shape, as the job shall name it: a built-in one, or a file.
         shape: &'a str,
-        /// The rest of what their records are.
+        /// The rest of their format.
         format: &'a RawFormat,
         /// The files to train on.
         train: &'a [PathBuf],
-        /// The files to evaluate with.
+        /// The files to evaluate on.
         eval: &'a [PathBuf],
     },
 }
 
-/// Writes a job for a dataset, which was opened from `data`; `kind` is the model's kind, by default one that suits the
+/// Writes a job for a dataset that was opened from `data`. `kind` is the model's kind, by default one that suits the
 /// columns.
 pub fn starter_job(dataset: &Dataset, data: StarterData<'_>, kind: Option<&str>) -> String {
     let samples = |part| dataset.samples(part);
     let starter = Starter::new(dataset.schema(), data, kind, samples(Part::Train), samples(Part::Eval));
-    // Half of the memory is left to whatever else runs.
+    // Half of the memory is left to other programs.
     let bytes_max = system::memory().map_or(u64::MAX, |memory| memory.usable_bytes() / 2);
     let fits = |text: &String| starter.table_bytes(text).is_none_or(|bytes| bytes <= bytes_max);
     let texts = starter.dims().map(|dim| starter.text(dim));
@@ -58,7 +58,7 @@ struct Starter<'a> {
     eval_samples: u64,
 }
 
-/// The text as it grows. Remarks stand in a column of their own.
+/// The text in progress. Remarks are aligned in a column.
 struct Lines(String);
 
 impl Lines {
@@ -74,7 +74,7 @@ impl Lines {
             .expect("a string takes whatever is written");
     }
 
-    /// A table's header, behind an empty line.
+    /// A table's header, after an empty line.
     fn table(&mut self, header: &str) {
         self.line("");
         self.line(header);
@@ -95,19 +95,19 @@ impl<'a> Starter<'a> {
         Self { schema, data, kind: kind.unwrap_or(suited), train_samples, eval_samples }
     }
 
-    /// Sizes of embeddings, the one that suits the samples first, then smaller ones.
+    /// Embedding sizes: the one that suits the samples first, then smaller ones.
     fn dims(&self) -> impl Iterator<Item = usize> {
         let dim: usize = match self.train_samples {
             0..50_000_000 => 16,
             50_000_000..1_000_000_000 => 32,
             _ => 128,
         };
-        // The factorization machine adds each product to the logit as it is, and overfits sooner.
+        // The factorization machine adds each product to the logit unchanged, and overfits sooner.
         let dim = if self.kind == "deepfm" { dim / 2 } else { dim };
         std::iter::successors(Some(dim), |&dim| (dim > 4).then_some(dim / 2))
     }
 
-    /// Near the square root of the samples: as many steps as samples a step.
+    /// Near the square root of the samples: about as many steps as samples per step.
     fn batch_size(&self) -> u64 {
         let root = (self.train_samples as f64).sqrt();
         1 << (root.max(1.0).log2().round() as u32).clamp(6, 16)
@@ -135,7 +135,7 @@ impl<'a> Starter<'a> {
         let Schema { dense, categorical, .. } = self.schema;
         let rows: u64 = categorical.iter().map(|column| column.rows).sum();
         out.line(&format!(
-            "# A job to begin with: {} samples to train on and {} to evaluate with, {} dense columns,\n\
+            "# A starter job: {} samples to train on and {} to evaluate with, {} dense columns,\n\
              # {} categorical ones with {rows} rows in all. What is commented out is an option;\n\
              # docs/reference/job.md has all of them.",
             self.train_samples,
@@ -186,7 +186,7 @@ impl<'a> Starter<'a> {
             let elements = dim * (self.schema.categorical.len() + usize::from(has_dense));
             let rank = (elements / 4).next_power_of_two().clamp(16, 512);
             out.line("cross_layers = 3");
-            out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full ones");
+            out.remarked(&format!("cross_rank = {rank}"), "without it the matrices are full");
         }
         out.remarked(&format!("top_mlp = {top_mlp}"), "the last layer, to the logits, is implied");
     }
@@ -212,7 +212,10 @@ impl<'a> Starter<'a> {
         let labels: Vec<_> = self.schema.labels.iter().map(|label| quoted(&label.name).to_string()).collect();
         if labels.len() > 1 {
             out.line("");
-            out.remarked("# [[head]]", &format!("without any, all labels are learnt: {}", labels.join(", ")));
+            out.remarked(
+                "# [[head]]",
+                &format!("without any [[head]], the model learns all labels: {}", labels.join(", ")),
+            );
             out.line(&format!("# label = {}\n# weight = 1.0", labels[0]));
         }
     }
@@ -221,23 +224,26 @@ impl<'a> Starter<'a> {
         out.table("[optimizer.dense]");
         out.remarked("kind = \"adagrad\"", "or sgd, momentum, adam, ftrl");
         out.line("learning_rate = 0.02");
-        out.remarked("# weight_decay = 1e-6", "every kind has it");
+        out.remarked("# weight_decay = 1e-6", "every kind has this key");
         out.table("[optimizer.sparse]");
         out.remarked("kind = \"adagrad\"", "or sgd, momentum, rowwise-adagrad (little memory), adam, ftrl");
         out.line("learning_rate = 0.02");
         out.remarked(
             "# weight_decay = 1e-3",
-            "of the rows in a batch; against rare categories learnt by heart",
+            "for the rows in a batch; keeps the model from memorizing rare categories",
         );
         if matches!(self.kind, "deepfm" | "wide-deep") {
             out.line("");
-            out.remarked("# [optimizer.wide]", "the weights of categories; without it as optimizer.sparse");
+            out.remarked(
+                "# [optimizer.wide]",
+                "for the weights of categories; without it, optimizer.sparse applies",
+            );
             out.line("# kind = \"ftrl\"\n# learning_rate = 0.1");
-            out.remarked("# l1 = 1e-4", "makes weights of little use exactly 0");
+            out.remarked("# l1 = 1e-4", "sets weights of little use to exactly 0");
         }
         let warmup = self.steps().div_ceil(20);
         out.line("");
-        out.remarked("# [optimizer.schedule]", "without it rates are constant");
+        out.remarked("# [optimizer.schedule]", "without it, rates are constant");
         out.remarked("# kind = \"cosine\"", "or step, warmup-polynomial");
         out.line(&format!("# warmup_steps = {warmup}\n# decay_steps = {}", (self.steps() - warmup).max(1)));
     }
@@ -250,7 +256,7 @@ impl<'a> Starter<'a> {
         out.table("[train]");
         out.remarked(
             &format!("batch_size = {}", self.batch_size()),
-            &format!("{} steps an epoch", self.steps()),
+            &format!("{} steps per epoch", self.steps()),
         );
         out.line("epochs = 1");
         out.remarked("# max_steps = 100", "ends the training, whatever the epochs");
@@ -263,7 +269,7 @@ impl<'a> Starter<'a> {
         out.remarked("# target_auc = 0.8", "ends the training once it is reached");
     }
 
-    /// The name of the dataset's folder, or of the first raw file, where a job can be called so.
+    /// The name of the dataset folder, or of the first raw file, if it is valid as a job name.
     fn name(&self) -> String {
         let name = match self.data {
             StarterData::Folder(dir) => dir.file_name(),
@@ -313,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Whether a job holds for the columns, as it is and with every option.
+    /// Whether a job is valid for the columns, as it is and with every option.
     #[track_caller]
     fn assert_sound(text: &str, schema: &Schema) {
         let is_option = |rest: &str| {
@@ -365,13 +371,13 @@ mod tests {
         assert_eq!(of(40_000_000), (8192, Some(16)));
         assert_eq!(of(4_195_197_692), (65_536, Some(128)));
         assert_eq!(Starter::new(&schema, data, None, 1, 0).name(), "clicks");
-        // The factorization machine takes half, and memory may take smaller ones.
+        // The factorization machine takes half, and less memory leads to smaller ones.
         let dims = |kind| Starter::new(&schema, data, kind, 12_000, 0).dims().collect::<Vec<_>>();
         assert_eq!((dims(None), dims(Some("deepfm"))), (vec![16, 8, 4], vec![8, 4]));
         // 12,000 samples are 94 steps of 128, of which a twentieth is 4.7 and a tenth 9.4.
         let text = Starter::new(&schema, data, None, 12_000, 500).text(16);
         let lines = [
-            "batch_size = 128                # 94 steps an epoch\n",
+            "batch_size = 128                # 94 steps per epoch\n",
             "# warmup_steps = 5\n# decay_steps = 89\n",
             "every_steps = 9 ",
             "12000 samples to train on and 500 to evaluate with, 3 dense columns,\n# 4 categorical ones with 4000 rows",

@@ -1,4 +1,4 @@
-//! What a learner has learnt, taken out rank by rank and put back.
+//! The state of a learner, rank by rank: taken out and restored.
 
 use std::sync::Arc;
 
@@ -6,11 +6,11 @@ use super::learner::Learner;
 use crate::checkpoint::{Checkpoint, CheckpointError, DeviceState, RankState};
 
 impl Learner {
-    /// Lets `visit` see what each rank has, all at once, once all steps are done; returns what it returns, in the order
-    /// of ranks.
+    /// Calls `visit` with the state of each rank, all ranks at once, after all steps are complete; returns its
+    /// results in the order of ranks.
     ///
     /// # Errors
-    /// The first that `visit` returns; [`CheckpointError::State`].
+    /// The first error that `visit` returns; [`CheckpointError::State`].
     pub(super) fn on_each_rank<T: Send + 'static>(
         &self,
         visit: impl Fn(usize, RankState<'_>) -> Result<T, CheckpointError> + Clone + Send + Sync + 'static,
@@ -22,7 +22,7 @@ impl Learner {
         }
     }
 
-    /// What a GPU keeps beside parameters.
+    /// The state of a GPU besides parameters.
     ///
     /// # Errors
     /// [`CheckpointError::State`].
@@ -34,7 +34,7 @@ impl Learner {
         }
     }
 
-    /// Keeps book, from now on, of which rows are updated.
+    /// Starts to record which rows are updated.
     ///
     /// # Errors
     /// [`CheckpointError::State`].
@@ -47,10 +47,10 @@ impl Learner {
         Ok(())
     }
 
-    /// Goes on where a checkpoint was, which must be one of this model.
+    /// Restores the state of a checkpoint, which must be one of this model.
     ///
     /// # Errors
-    /// [`CheckpointError`]; the model is of no use then.
+    /// [`CheckpointError`]; the model is unusable then.
     pub(super) fn restore(&mut self, from: &Arc<Checkpoint>) -> Result<(), CheckpointError> {
         let (dense, step) = (from.dense()?, from.manifest().train.step);
         match self {

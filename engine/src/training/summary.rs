@@ -1,4 +1,4 @@
-//! What `summary.json` says of a finished run.
+//! The contents of `summary.json`, which describes a finished run.
 
 use std::collections::BTreeMap;
 
@@ -22,9 +22,9 @@ pub struct Summary {
     pub data: DataSummary,
     /// The model's size.
     pub model: ModelSummary,
-    /// What computed.
+    /// The device.
     pub device: DeviceSummary,
-    /// What ranks sent to each other; absent where there is only one, and on GPUs, which do not count it.
+    /// What ranks sent each other; absent with a single rank, and on GPUs, which do not count it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangeSummary>,
     /// The training.
@@ -39,14 +39,14 @@ pub struct DataSummary {
     /// The dataset's folder, as the job names it; absent where raw files are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<String>,
-    /// The raw files that are read, as the job names them, those of the training part first.
+    /// The raw files, as the job names them, those of the training part first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub raw: Vec<String>,
     /// Samples of the training part.
     pub train_samples: u64,
     /// Samples of the evaluation part.
     pub eval_samples: u64,
-    /// How it was read: the rung of the reader's ladder.
+    /// The reading mode: the rung of the reader's ladder.
     pub reader: String,
 }
 
@@ -61,37 +61,37 @@ pub struct ModelSummary {
     pub embedding_parameters: u64,
 }
 
-/// What computed.
+/// The device.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceSummary {
     /// `cpu` or `cuda`.
     pub kind: String,
-    /// What GPUs computed in; absent on the CPU.
+    /// The precision of GPUs; absent on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub precision: Option<String>,
     /// CPU threads.
     pub threads: usize,
-    /// Ranks in all.
+    /// Number of ranks.
     pub ranks: usize,
-    /// Nodes that they are spread over.
+    /// Number of nodes.
     pub nodes: usize,
 }
 
-/// What ranks sent to each other, in the mean over the iterations of the training, all ranks together.
+/// What ranks sent each other: the mean over the iterations of the training, all ranks together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeSummary {
-    /// Vectors that owners of rows sent, rows or pooled bags; as many gradients came back.
+    /// Vectors that owners of rows sent, rows or pooled bags; equally many gradients came back.
     pub rows: ByLink,
-    /// Bytes of what was asked for, of those vectors and of their gradients.
+    /// Bytes of the requests, of those vectors and of their gradients.
     pub bytes: ByLink,
-    /// Bytes that were sent beside them because messages between nodes have fixed sizes.
+    /// Bytes of padding that was sent because messages between nodes have fixed sizes.
     pub padding_bytes: ByLink,
-    /// Bytes of the sums over all ranks: gradients of dense parameters and of frequent rows, and the parameters where
-    /// their update is sharded.
+    /// Bytes of the all-reduces: gradients of dense parameters and of frequent rows, and the parameters if their
+    /// update is sharded.
     pub reduced_bytes: ByLink,
 }
 
-/// A number of each kind of link.
+/// One number for each kind of link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ByLink {
     /// Between ranks of one node.
@@ -101,7 +101,7 @@ pub struct ByLink {
 }
 
 impl ExchangeSummary {
-    /// Of what was sent in some steps.
+    /// The mean over this many steps.
     pub(super) fn new(traffic: RankTraffic, steps: u64) -> Self {
         let RankTraffic { exchange, reduction } = traffic;
         let mean = |of: Traffic, count: fn(LinkTraffic) -> u64| ByLink {
@@ -124,24 +124,23 @@ pub struct TrainSummary {
     pub stopped: Stopped,
     /// Steps.
     pub steps: u64,
-    /// Samples learnt from, over all epochs.
+    /// Samples trained on, over all epochs.
     pub samples: u64,
     /// The mean loss since the last report.
     pub loss: f64,
     /// Seconds of training, as in [`super::Progress::seconds`].
     pub seconds: f64,
-    /// Samples over seconds, those before a resume included in both.
+    /// Samples per second; the samples and seconds before a resume included.
     pub samples_per_second: f64,
-    /// Seconds over steps, in milliseconds.
+    /// Milliseconds per step.
     pub ms_per_iteration: f64,
-    /// Steps that changed nothing, since gradients were beyond the range of f16; absent in other precisions.
+    /// Steps that were skipped because gradients overflowed f16; absent in other precisions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<u64>,
-    /// Steps that changed nothing, since their loss or gradients were no finite numbers.
+    /// Steps that were skipped because the loss or gradients were not finite.
     #[serde(default)]
     pub non_finite_steps: u64,
-    /// Ids that were no rows of their tables, by column, and were dealt with as the job says; absent where there were
-    /// none.
+    /// Ids outside their tables, by column; the job's policy was applied to them. Absent if there were none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ids_out_of_range: IdCounts,
     /// The share of the seconds in which training waited for the reader.

@@ -1,4 +1,4 @@
-//! From a job to its model: what the job says, for the columns that a dataset has.
+//! From a job to its model: applies the job to the columns of a dataset.
 
 use rankine_embedding::cpu::RankTables;
 use rankine_embedding::{EmbeddingPlan, Optimizer, Pooling, TableSpec, UpdateRule};
@@ -10,10 +10,10 @@ use crate::job::{self, Conflict, Job, Model, Width};
 use crate::model::{FeatureSpec, HeadSpec, Interaction, ModelSpec, TrainingRules};
 use crate::system;
 
-/// The model of a job for a dataset's columns, and the rules by which it learns.
+/// The model of a job for a dataset's columns, and its update rules.
 ///
 /// # Errors
-/// Everything about the job that does not suit the columns.
+/// Every setting of the job that does not suit the columns.
 pub fn translate(job: &Job, schema: &Schema) -> Result<(ModelSpec, TrainingRules), Vec<Conflict>> {
     let mut conflicts = Vec::new();
     check_columns(job, schema, &mut conflicts);
@@ -58,7 +58,7 @@ pub fn translate(job: &Job, schema: &Schema) -> Result<(ModelSpec, TrainingRules
     Ok((spec, rules))
 }
 
-/// Whether a model of the job's kind can be built over the columns at all.
+/// Checks that a model of the job's kind can be built over the columns at all.
 fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
     let mut conflict = |key, message: String| conflicts.push(Conflict::new(key, message));
     let (dense, bottom) = (schema.dense.len(), job.model.bottom_mlp());
@@ -79,7 +79,7 @@ fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
         conflict(
             "model.kind",
             format!(
-                "the dataset has too few columns: {kind} needs two categorical ones, or one and dense ones, to interact"
+                "the dataset has too few columns: {kind} needs two categorical columns, or one and dense columns, to interact"
             ),
         );
     } else if vectors == 0 {
@@ -87,7 +87,7 @@ fn check_columns(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) {
     }
 }
 
-/// The labels that are learnt.
+/// The labels that the model learns.
 fn heads(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Vec<HeadSpec> {
     let names: Vec<_> = schema.labels.iter().map(|label| label.name.as_str()).collect();
     let head = |label_number: usize, weight| HeadSpec {
@@ -111,12 +111,12 @@ fn heads(job: &Job, schema: &Schema, conflicts: &mut Vec<Conflict>) -> Vec<HeadS
     heads
 }
 
-/// The tables of a model, in the order of the first columns that look them up.
+/// The tables of a model, in the order of the first columns that use them.
 struct Tables {
     specs: Vec<TableSpec>,
-    /// One a table.
+    /// One per table.
     rules: Vec<Optimizer>,
-    /// The number of each categorical column's table.
+    /// The index of each categorical column's table.
     of_columns: Vec<usize>,
 }
 
@@ -126,7 +126,7 @@ impl Tables {
             check_table(number, table, schema, conflicts);
         }
         let mut tables = Self { specs: Vec::new(), rules: Vec::new(), of_columns: Vec::new() };
-        // The tables of `[[table]]`s that a column has looked up already.
+        // The tables of `[[table]]`s that a column has used already.
         let mut numbers = vec![None; job.tables.len()];
         for column in &schema.categorical {
             let own = job.table_of(&column.name);
@@ -143,7 +143,7 @@ impl Tables {
         tables
     }
 
-    /// Adds the table that a column is the first to look up; returns its number.
+    /// Adds the table that a column is the first to use; returns its index.
     fn push(&mut self, job: &Job, column: &Categorical, own: Option<&job::Table>) -> usize {
         let dim = own.and_then(|table| table.dim).unwrap_or(job.model.embedding_dim());
         let name = own.map_or_else(|| column.name.clone(), job::Table::name);
@@ -156,28 +156,31 @@ impl Tables {
         self.specs.len() - 1
     }
 
-    /// A `[[table]]` may be named like the column of a table that has none.
+    /// The name of a `[[table]]` may equal that of a column whose table has no name.
     fn check_names(&self, job: &Job, conflicts: &mut Vec<Conflict>) {
         for (number, table) in job.tables.iter().enumerate() {
             let name = table.name();
             let named = self.specs.iter().filter(|spec| spec.name == name).count();
             if named > 1 {
-                let message = format!("the table of the column {name} is named so already");
+                let message = format!("the table of column {name} already has this name");
                 conflicts.push(Conflict::new(format!("table.{number}.name"), message));
             }
         }
     }
 }
 
-/// Whether the columns of a `[[table]]` are there, and mean the same by a row.
+/// Checks that the columns of a `[[table]]` exist, and that a row has the same meaning in all of them.
 fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &mut Vec<Conflict>) {
     let names: Vec<_> = schema.categorical.iter().map(|column| column.name.as_str()).collect();
     let mut conflict = |message| conflicts.push(Conflict::new(format!("table.{number}.columns"), message));
     let mut first: Option<&Categorical> = None;
     for name in &table.columns {
         let Some(column) = schema.categorical.iter().find(|column| column.name == *name) else {
-            let what =
-                if schema.names().any(|other| other == name) { "is not categorical" } else { "is not there" };
+            let what = if schema.names().any(|other| other == name) {
+                "is not categorical"
+            } else {
+                "does not exist"
+            };
             conflict(format!("the column {name} {what}: {}", known(name, &names)));
             continue;
         };
@@ -187,14 +190,14 @@ fn check_table(number: usize, table: &job::Table, schema: &Schema, conflicts: &m
         };
         if first.rows != column.rows {
             conflict(format!(
-                "the columns {} and {name} cannot share a table: their ids are below {} and {}. Convert them with one \
+                "the columns {} and {name} cannot share a table: they have {} and {} rows. Convert them with one \
                  vocabulary (kind \"shared\"), or hashed to equally many rows",
                 first.name, first.rows, column.rows
             ));
         } else if !share_meaning(first, column) {
             conflict(format!(
-                "the columns {} and {name} cannot share a table: each has a vocabulary of its own, so a row means \
-                 another category in each. Convert them with one vocabulary (kind \"shared\"), or hashed",
+                "the columns {} and {name} cannot share a table: each has its own vocabulary, so a row means \
+                 different categories. Convert them with one vocabulary (kind \"shared\"), or hashed",
                 first.name
             ));
         }
@@ -216,7 +219,7 @@ fn owner(column: &Categorical) -> &str {
     column.shares.as_ref().unwrap_or(&column.name)
 }
 
-/// The names that there are, or the one that was probably meant.
+/// The names that exist, or the one that was probably meant.
 fn known(word: &str, names: &[&str]) -> String {
     match nearest(word, names.iter().copied()) {
         Some(name) => format!("did you mean {name}?"),
@@ -225,7 +228,7 @@ fn known(word: &str, names: &[&str]) -> String {
     }
 }
 
-/// An optimizer of a job file, as what trains takes it.
+/// The optimizer of a job file, in the engine's types.
 fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
     let rule = match *optimizer {
         job::Optimizer::Sgd(_) => UpdateRule::Sgd,
@@ -255,8 +258,8 @@ fn optimizer(optimizer: &job::Optimizer) -> Optimizer {
     Optimizer { rule, learning_rate, weight_decay }
 }
 
-/// Refuses a model that memory does not hold, before anything is allocated: the system would end the process later on,
-/// without a word. All ranks of a plan share this machine's memory.
+/// Refuses a model that does not fit into memory before anything is allocated: otherwise the system would kill the
+/// process later, without a message. All ranks of a plan share this machine's memory.
 pub(super) fn check_memory(
     job: &Job,
     spec: &ModelSpec,
@@ -286,7 +289,7 @@ fn check_memory_of(
         let largest =
             spec.tables.iter().max_by_key(|table| table.rows).map_or("", |table| table.name.as_str());
         return Err(TrainError::Device(format!(
-            "the tables and their optimizer state take {:.1} GiB, and {:.1} GiB of memory are free. The largest table \
+            "the tables and their optimizer state take {:.1} GiB, but {:.1} GiB of memory are free. The largest table \
              is {largest}: fewer rows (a higher --min-count, or hashing, at conversion), a smaller \
              model.embedding_dim, or optimizer.sparse.kind = \"rowwise-adagrad\", which keeps one number a row, or \
              \"sgd\", which keeps none, take less",
@@ -298,7 +301,7 @@ fn check_memory_of(
     let states = if job.device.dense_update == job::DenseUpdate::Sharded { 1 } else { ranks };
     let parameters = spec.dense_parameters() as u64;
     let state = rules.dense.rule.state_elements(spec.dense_parameters()) as u64;
-    // Each rank has the weights, their gradients, and the weights as products read them, going forward and back.
+    // Each rank has the weights, their gradients, and the weights packed for the forward and the backward products.
     let elements = (4 * ranks).saturating_mul(parameters).saturating_add(states.saturating_mul(state));
     let of_layers = elements.saturating_mul(size_of::<f32>() as u64);
     if of_layers > usable - of_tables {
@@ -428,14 +431,14 @@ mod tests {
         assert_eq!(rules.wide.rule, UpdateRule::Ftrl { beta: 0.25, l1: 0.5, l2: 0.0 });
         let heads: Vec<_> = spec.heads.iter().map(|head| (head.label_number, head.weight)).collect();
         assert_eq!(heads, [(1, 3.0)]);
-        // Adagrad keeps one number an element and Adam two; the wide part's tables have one number a row, and FTRL
-        // keeps two; strides are whole sixteens of bytes.
+        // Adagrad keeps one value per element and Adam two; the wide part's tables have one value per row, and FTRL
+        // keeps two; strides are multiples of 16 bytes.
         let bytes = |rows: u64, numbers: u64| rows * (4 * numbers).next_multiple_of(16);
         let expected = bytes(10, 12) + bytes(20, 8) + bytes(10, 12) + bytes(10 + 20 + 10 + 10, 3);
         assert_eq!(rules.table_bytes(&spec), expected);
     }
 
-    /// Each number of an optimizer is a different one here, and all are exact in single precision.
+    /// Each setting of an optimizer has a different value here, and all are exact in single precision.
     #[test]
     fn optimizers_keep_their_settings() {
         let rule = |text: &str| {
@@ -475,7 +478,7 @@ mod tests {
         assert!(translate(&job, &schema).is_err());
         schema.categorical[2].shares = Some("city".into());
         assert_eq!(translate(&job, &schema).unwrap().0.tables.len(), 3);
-        // Without a [[table]] they have a vocabulary in common and a table each.
+        // Without a [[table]], they share a vocabulary and have one table each.
         assert_eq!(translate(&self::job("", &[]), &schema).unwrap().0.tables.len(), 4);
         // A vocabulary of a third column will do.
         schema.categorical[2].shares = Some("ad".into());
@@ -493,17 +496,14 @@ mod tests {
         let table = |columns: &str, expected: &str| {
             refused(&format!("[[table]]\ncolumns = {columns}"), &[], expected);
         };
-        table(r#"["usr"]"#, "table.0.columns: the column usr is not there: did you mean user?");
+        table(r#"["usr"]"#, "table.0.columns: the column usr does not exist: did you mean user?");
         table(r#"["price"]"#, "the column price is not categorical: there are ad, user, shown, city");
-        table(
-            r#"["ad", "user"]"#,
-            "the columns ad and user cannot share a table: their ids are below 10 and 20",
-        );
-        table(r#"["ad", "city"]"#, "each has a vocabulary of its own");
+        table(r#"["ad", "user"]"#, "the columns ad and user cannot share a table: they have 10 and 20 rows");
+        table(r#"["ad", "city"]"#, "each has its own vocabulary");
         refused(
             "[[table]]\ncolumns = [\"ad\"]\nname = \"user\"",
             &[],
-            "table.0.name: the table of the column user is named so already",
+            "table.0.name: the table of column user already has this name",
         );
         refused(
             "[[head]]\nlabel = \"clik\"",
@@ -539,7 +539,7 @@ mod tests {
         let job = job("", &["model.top_mlp=[65536, 65536]", "optimizer.dense.weight_decay=0"]);
         let (spec, rules) = translate(&job, &schema()).unwrap();
         let tables = rules.table_bytes(&spec);
-        // Momentum keeps one number a parameter; beside them are gradients, and weights packed in two ways.
+        // Momentum keeps one value per parameter; added to these are gradients, and weights packed in two layouts.
         let layers = 5 * 4 * spec.dense_parameters() as u64;
         assert!(layers > 20 << 32);
         let told = |usable| match check_memory_of(usable, &job, &spec, &rules, None) {

@@ -1,4 +1,4 @@
-//! How long evaluating a job's model takes: reading the evaluation part, and with that on the GPUs already.
+//! The time that evaluating a job's model takes: reading the evaluation part, and with it resident on the GPUs.
 
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ use crate::evaluation::EvalMetrics;
 use crate::job::Job;
 use crate::launch::{Phase, ProcessGroup};
 
-/// How to time evaluations.
+/// Options for timing evaluations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EvalBenchOptions {
     /// Evaluations after the first one; the median counts.
@@ -30,36 +30,36 @@ impl Default for EvalBenchOptions {
     }
 }
 
-/// How long evaluating a model took.
+/// The time that evaluating a model took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EvalBench {
     /// The job's name.
     pub name: String,
-    /// What computed.
+    /// The device.
     pub device: String,
     /// Samples of the evaluation part.
     pub samples: u64,
-    /// Samples that are scored at a time, at most.
+    /// Largest number of samples that are scored at once.
     pub batch_size: u64,
-    /// Seconds of the first evaluation, which reads.
+    /// Seconds of the first evaluation, which reads the data.
     pub first_seconds: f64,
-    /// Seconds of each of those after it. Where the part fits on the GPUs it stays there, and they read nothing.
+    /// Seconds of each later evaluation. If the part fits on the GPUs it stays there, and these read nothing.
     pub seconds: Vec<f64>,
     /// The median of these.
     pub seconds_median: f64,
-    /// Samples over that.
+    /// Samples per second, by the median.
     pub samples_per_second: f64,
-    /// What evaluating came to, for a model that has learnt nothing.
+    /// The result of the evaluation, for an untrained model.
     pub metrics: EvalMetrics,
-    /// What the job takes of the device's memory, where that is not the host's.
+    /// The device memory that the job uses, if the device has its own.
     pub memory: Option<DeviceMemory>,
 }
 
-/// Times evaluations of a job's model as training begins with it, which several processes may do together: then all of
-/// them call this. Makes the job's dataset where it is not there and the job says how.
+/// Times evaluations of a job's model with its initial weights. Several processes may do it together: then all of
+/// them call this. Generates the job's dataset if it is missing and the job says how.
 ///
 /// # Errors
-/// As [`super::super::train`]; [`TrainError::Device`] where there is nothing to evaluate on, or no pass is wanted.
+/// As [`super::super::train`]; [`TrainError::Device`] if there is no evaluation part, or `passes` is 0.
 pub fn bench_eval(
     job: &Job,
     options: &EvalBenchOptions,
@@ -85,7 +85,7 @@ pub fn bench_eval(
     pool.install(|| {
         let (mut learner, device) =
             choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
-        // GPUs have room for a batch of training.
+        // GPUs have memory for a training batch.
         let most = if learner.is_on_gpu() { job.train.batch_size.get() } else { u32::MAX };
         let batch_size = job.eval.batch_size.get();
         let how = EvaluationOptions { batch_size: batch_size as usize, io: job.reader.io_options() };

@@ -1,7 +1,7 @@
-//! How long the steps of a job take, and where the time goes.
+//! The time that the steps of a job take, and how it is spent.
 //!
-//! Steps take their batches as training does, reading them; or they take turns with a few that lie ready, where reading
-//! is no matter. What is learnt is not kept.
+//! Steps read their batches as training does, or take turns with a few resident batches, so that reading does not
+//! matter. The trained weights are discarded.
 
 mod evaluation;
 mod report;
@@ -28,25 +28,25 @@ use crate::overlap::Overlap;
 pub use evaluation::{EvalBench, EvalBenchOptions, bench_eval};
 pub use report::{Input, Reading, Times, TraceSummary, TrainBench};
 
-/// Batches that lie ready, at most.
+/// Most batches that are resident.
 const RESIDENT_BATCHES: usize = 3;
-/// Steps that the loss at the beginning, and that at the end, is the mean of, at most.
+/// Most steps that the first loss, and the last one, is the mean of.
 const LOSS_STEPS: usize = 50;
 /// Steps that are traced.
 const TRACED_STEPS: usize = 5;
 
-/// How to time the steps of a job.
+/// Options for timing the steps of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TrainBenchOptions {
     /// Steps before those that count.
     pub warm_up: usize,
     /// Steps that count.
     pub steps: usize,
-    /// Whether batches lie ready, instead of being read.
+    /// Whether batches are resident on the device instead of being read.
     pub resident: bool,
-    /// Where a trace of a few steps goes, as Chrome and Perfetto show it. GPUs only.
+    /// Where to write a trace of a few steps, as Chrome and Perfetto show it. GPUs only.
     pub trace: Option<PathBuf>,
-    /// What is not done at the same time, to see what that gains. GPUs only.
+    /// Overlaps to disable, to see what they gain. GPUs only.
     pub without: Vec<Overlap>,
 }
 
@@ -56,12 +56,12 @@ impl Default for TrainBenchOptions {
     }
 }
 
-/// Times the steps of a job, which several processes may train together: then all of them call this. Makes the job's
-/// dataset where it is not there and the job says how.
+/// Times the steps of a job. Several processes may train together: then all of them call this. Generates the job's
+/// dataset if it is missing and the job says how.
 ///
 /// # Errors
-/// As [`super::train`]; [`TrainError::Device`] where the training part does not fill a batch, or where a trace is
-/// wanted and cannot be taken.
+/// As [`super::train`]; [`TrainError::Device`] if the training part does not fill a batch, or a trace cannot be
+/// taken.
 pub fn bench_train(
     job: &Job,
     options: &TrainBenchOptions,
@@ -69,7 +69,7 @@ pub fn bench_train(
     observer: &mut dyn Observer,
 ) -> Result<TrainBench, TrainError> {
     if options.trace.is_some() && processes.size() > 1 {
-        return Err(TrainError::Device("a trace is of one process: launch one, or leave --trace out".into()));
+        return Err(TrainError::Device("a trace covers one process: launch one, or drop --trace".into()));
     }
     let (job, seats) = Seats::of(job, processes)?;
     let job = &job;
@@ -78,7 +78,7 @@ pub fn bench_train(
     let (samples, batch_size) = (dataset.samples(Part::Train), u64::from(job.train.batch_size.get()));
     if samples < batch_size {
         return Err(TrainError::Device(format!(
-            "the training part has {samples} samples, and not one batch of {batch_size}: choose a smaller \
+            "the training part has {samples} samples, less than one batch of {batch_size}: choose a smaller \
              train.batch_size"
         )));
     }
@@ -90,12 +90,12 @@ pub fn bench_train(
             choice.initialize(job, &dataset, (&spec, &rules), threads, &Recorded::default())?;
         if options.trace.is_some() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
-                "a trace is taken on GPUs alone, and {device} trains this job: leave --trace out"
+                "traces need a GPU, and {device} trains this job: drop --trace"
             )));
         }
         if !options.without.is_empty() && !learner.is_on_gpu() {
             return Err(TrainError::Device(format!(
-                "parts of an iteration overlap on GPUs alone, and {device} trains this job: leave --without out"
+                "parts of an iteration overlap only on GPUs, and {device} trains this job: drop --without"
             )));
         }
         processes.does(launch::Phase::Measuring, 0);
@@ -134,7 +134,7 @@ pub fn bench_train(
     })
 }
 
-/// Steps that were timed.
+/// The timed steps.
 struct Measured {
     input: Input,
     samples: u64,
@@ -142,11 +142,11 @@ struct Measured {
     device_ms: Option<Vec<f64>>,
     losses: Vec<f64>,
     seconds: f64,
-    /// Of steps after those.
+    /// Of the steps that followed.
     trace: Option<TraceSummary>,
 }
 
-/// Steps over batches that lie ready.
+/// Steps over resident batches.
 fn resident(
     job: &Job,
     dataset: &Dataset,
@@ -179,7 +179,7 @@ fn resident(
     })
 }
 
-/// Steps over batches that are read, as training does it.
+/// Steps over batches that are read, as in training.
 fn reading(
     job: &Job,
     dataset: &Dataset,
@@ -195,7 +195,7 @@ fn reading(
     let (mut moments, mut marks) = (Vec::with_capacity(steps + 1), Vec::new());
     for step in 1..=options.warm_up + steps {
         if step > options.warm_up && moments.is_empty() {
-            // Whatever is under way belongs to the warm-up.
+            // Batches in flight belong to the warm-up.
             learner.take_outcomes(true, |_| ())?;
             losses.clear();
             moments.push(Instant::now());

@@ -1,20 +1,20 @@
-//! What a benchmark of training tells.
+//! The results of a training benchmark.
 
 use serde::Serialize;
 
 use super::super::DeviceMemory;
 use super::super::phases::{Ceilings, Phase};
 
-/// How long the steps of a job took, and where the time goes.
+/// The time that the steps of a job took, and how it was spent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TrainBench {
     /// The job's name.
     pub name: String,
-    /// What computed.
+    /// The device.
     pub device: String,
-    /// Samples of a step.
+    /// Samples per step.
     pub batch_size: u64,
-    /// What was not done at the same time, by name.
+    /// The disabled overlaps, by name.
     pub without: Vec<String>,
     /// Parameters of the tables.
     pub embedding_parameters: u64,
@@ -22,29 +22,29 @@ pub struct TrainBench {
     pub dense_parameters: u64,
     /// Where batches came from.
     pub input: Input,
-    /// Steps that were timed.
+    /// Steps timed.
     pub steps: usize,
-    /// An iteration, by the host's clock: from one step's beginning to the next one's. By the GPU's where batches lie
-    /// ready there.
+    /// An iteration by the host's clock: from the start of one step to the start of the next. By the GPU's clock if
+    /// batches are resident there.
     #[serde(flatten)]
     pub iteration: Times,
-    /// An iteration by the GPU's clock: from one's end to the next one's.
+    /// An iteration by the GPU's clock: from the end of one to the end of the next.
     pub on_device: Option<Times>,
     /// Over all steps.
     pub samples_per_second: f64,
-    /// Wall-clock time of all steps that were timed.
+    /// Wall-clock time of all timed steps.
     pub seconds: f64,
-    /// The mean loss of the first steps; absent where batches lie ready.
+    /// The mean loss of the first steps; absent with resident batches.
     pub loss_at_begin: Option<f64>,
     /// That of the last ones.
     pub loss_at_end: Option<f64>,
-    /// What the job takes of the device's memory, where that is not the host's.
+    /// The device memory that the job uses, if the device has its own.
     pub memory: Option<DeviceMemory>,
-    /// What the GPU reaches at most, measured here and now.
+    /// The ceilings of the GPU, measured in this run.
     pub ceilings: Option<Ceilings>,
-    /// The parts of an iteration, each alone on the GPU, in their order. In an iteration some run side by side.
+    /// The phases of an iteration, each by itself on the GPU, in their order. In an iteration, some overlap.
     pub phases: Vec<Phase>,
-    /// What a trace showed.
+    /// The results of a trace.
     pub trace: Option<TraceSummary>,
 }
 
@@ -52,9 +52,9 @@ pub struct TrainBench {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Input {
-    /// They lay ready.
+    /// They were resident.
     Resident {
-        /// How many took turns.
+        /// Number of resident batches.
         batches: usize,
     },
     /// They were read.
@@ -66,27 +66,27 @@ pub enum Input {
 pub struct Reading {
     /// The rung of the reader's ladder.
     pub rung: String,
-    /// Samples of the training part: after so many they come again.
+    /// Samples of the training part, after which they repeat.
     pub samples: u64,
-    /// The share of the time in which the host waited for a batch.
+    /// The share of the time that the host waited for a batch.
     pub reader_wait_share: f64,
 }
 
-/// How long something took each time, in milliseconds.
+/// Times of repeated measurements, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Times {
     /// The median.
     pub ms_per_iteration: f64,
-    /// A tenth of the times were below.
+    /// The 10th percentile.
     pub ms_p10: f64,
-    /// One of a hundred was above.
+    /// The 99th percentile.
     pub ms_p99: f64,
-    /// The mean: what all of them took together says more than the median where steps wait for the reader in turns.
+    /// The mean. It says more than the median if steps alternate between waiting for the reader and not.
     pub ms_mean: f64,
 }
 
 impl Times {
-    /// Of one or more.
+    /// Of at least one time.
     pub(super) fn of(mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let quantile = |share: f64| times[(share * (times.len() - 1) as f64).round() as usize];
@@ -95,16 +95,16 @@ impl Times {
     }
 }
 
-/// What a trace of a few iterations showed.
+/// The results of a trace of a few iterations.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TraceSummary {
     /// The file.
     pub path: String,
     /// Iterations in it.
     pub iterations: usize,
-    /// Kernels of an iteration.
+    /// Kernels per iteration.
     pub kernels_per_iteration: f64,
-    /// The share of the time in which no kernel ran on any lane, copies and fills not counted.
+    /// The share of the time in which no kernel ran on any lane; copies and fills do not count.
     pub kernel_free_share: f64,
 }
 

@@ -9,11 +9,11 @@ use super::super::learner::Learner;
 use super::super::phases::Activity;
 use super::TraceSummary;
 
-/// Traces so many steps, which `run` does and waits for, and writes what the GPU did to a file.
+/// Traces this many steps, which `run` performs and waits for, and writes the GPU's activity to a file.
 ///
 /// # Errors
-/// Those of `run`; [`TrainError::Device`] where no trace can be taken here, [`TrainError::Data`] where the file cannot
-/// be written.
+/// Those of `run`; [`TrainError::Device`] if no trace can be taken here, [`TrainError::Data`] if the file cannot be
+/// written.
 pub(super) fn take(
     learner: &mut Learner,
     path: &Path,
@@ -31,7 +31,7 @@ pub(super) fn take(
     })
 }
 
-/// The share of the time from the first kernel's beginning to the last one's end in which none ran.
+/// The share of the time from the first kernel's start to the last one's end in which none ran.
 fn kernel_free_share(activities: &[Activity]) -> f64 {
     let mut spans: Vec<_> = activities
         .iter()

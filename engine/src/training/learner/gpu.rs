@@ -1,4 +1,4 @@
-//! Models on GPUs: which GPUs a job takes, how a model comes to lie there, and what judges it.
+//! Models on GPUs: selecting a job's GPUs, creating the model there, and evaluating it.
 
 use std::sync::Arc;
 
@@ -27,19 +27,19 @@ use crate::model::{ModelSpec, TrainingRules};
 use crate::overlap::Overlaps;
 use crate::planning;
 
-/// What to do where a job is too large.
+/// What to do if a job is too large.
 const WAY_OUT: &str = "Tables take less with embedding.dtype = \"bf16\", fewer rows (data.generate.rows_cap, or \
                        hashing at conversion), a smaller model.embedding_dim, or a sparse optimizer that keeps \
                        less beside each row; all else grows with train.batch_size. With device.kind = \"cpu\" \
                        the host's memory is what counts";
 
-/// The GPUs that are to train a job, one a rank; or why the CPU is, in words to be said behind that.
+/// The GPUs that are to train a job, one per rank; or why the CPU trains it, as the end of a sentence.
 pub(super) fn devices(
     job: &Job,
     seats: &Seats,
     spec: &ModelSpec,
 ) -> Result<Result<Vec<Arc<Device>>, String>, TrainError> {
-    // Several processes have no other way.
+    // Several processes cannot fall back to the CPU.
     let several = seats.processes.size() > 1;
     let kind = if several { DeviceKind::Cuda } else { job.device.kind };
     if kind == DeviceKind::Cpu {
@@ -57,14 +57,14 @@ pub(super) fn devices(
         ))),
         (Ok(_), Some(_)) if kind == DeviceKind::Cuda => Err(TrainError::Conflicts(refused)),
         (Err(NoDriver(_) | NoDevice { ordinal: 0, .. }), _) => {
-            Ok(Err(", since there is no GPU that can be used".into()))
+            Ok(Err(", since there is no usable GPU".into()))
         }
         (Err(NoDevice { count, .. }), _) => {
-            Ok(Err(format!(", since {ranks} ranks take as many GPUs, and there are {count}")))
+            Ok(Err(format!(", since {ranks} ranks need as many GPUs, and there are {count}")))
         }
-        // One that is there, and cannot be used: whoever has it wants to know why.
+        // A GPU exists but cannot be used: its owner needs to know why.
         (Err(error), _) => Ok(Err(format!(", since {error}"))),
-        (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not do this job ({first})"))),
+        (Ok(_), Some(first)) => Ok(Err(format!(", since GPUs do not support this job ({first})"))),
         (Ok(devices), None) => {
             let devices: Vec<Arc<Device>> = devices;
             let fp8 = job.device.precision == Precision::Fp8;
@@ -72,7 +72,7 @@ pub(super) fn devices(
                 return Ok(Ok(devices));
             };
             let name = other.name().map_err(Error::from)?;
-            let why = format!("{name} is no Hopper, whose tensor cores device.precision = \"fp8\" is for");
+            let why = format!("device.precision = \"fp8\" needs a Hopper GPU, and this is {name}");
             if kind == DeviceKind::Cuda {
                 return Err(TrainError::Device(format!("{why}: use \"bf16\"")));
             }
@@ -81,8 +81,8 @@ pub(super) fn devices(
     }
 }
 
-/// The GPUs that would train a job, in words; or why the CPU would, in words to be said behind that. Libraries are
-/// loaded, and the memory that is free is held against the tables alone.
+/// The GPUs that would train a job, in words; or why the CPU would, as the end of a sentence. Loads the libraries,
+/// and compares the free memory with the tables only.
 pub(super) fn device_of(
     job: &Job,
     seats: &Seats,
@@ -103,7 +103,7 @@ pub(super) fn device_of(
             let budget = device.bind().and_then(|()| device.budget()).map_err(|error| error.to_string())?;
             if table_bytes > budget.free_bytes {
                 return Err(format!(
-                    "the tables and their optimizer state take {:.1} GiB a GPU, and {:.1} GiB are free. {WAY_OUT}",
+                    "the tables and their optimizer state take {:.1} GiB per GPU, but {:.1} GiB are free. {WAY_OUT}",
                     table_bytes as f64 / GIB,
                     budget.free_bytes as f64 / GIB
                 ));
@@ -124,7 +124,7 @@ pub(super) fn device_of(
     }
 }
 
-/// The model on its GPUs, and these in words; or why it is not there, in words to be said behind "the CPU".
+/// The model on its GPUs, and these in words; or why it is not there, as the end of the sentence "the CPU ...".
 pub(super) fn initialize(
     (devices, seats, plan, overlaps): (&[Arc<Device>], &Seats, Option<&EmbeddingPlan>, Overlaps),
     (job, recorded): (&Job, Option<&str>),
@@ -165,9 +165,9 @@ pub(super) fn initialize(
     };
     let recorded = recorded.and_then(|text| serde_json::from_str(text).ok()).map(Algorithms::Recorded);
     let made = match recorded.map(make) {
-        // Of another GPU, or another version of the library: what follows is rounded otherwise.
+        // Of another GPU, or another version of the library: later results are rounded differently.
         Some(Err(error)) if matches!(error.gpu(), Some(GpuError::Cuda(rankine_cuda::Error::Tuning(_)))) => {
-            tracing::warn!("products take other algorithms than before: {error}");
+            tracing::warn!("matrix products use other algorithms than before: {error}");
             make(algorithms(job)?)
         }
         Some(made) => made,
@@ -186,7 +186,7 @@ pub(super) fn initialize(
         }
         Err(error) => match error.gpu() {
             Some(GpuError::Cuda(error @ rankine_cuda::Error::Tuning(_))) => Err(TrainError::Device(format!(
-                "device.tuning: {error}. Leave it out, or have algorithms timed anew with device.tune = true"
+                "device.tuning: {error}. Remove the key, or time the algorithms again with device.tune = true"
             ))),
             _ if error.gpu().is_none() || error.misses_rank() => Err(error.into()),
             _ if several || job.device.kind == DeviceKind::Cuda => {
@@ -197,14 +197,14 @@ pub(super) fn initialize(
     }
 }
 
-/// Where tables lie over several GPUs.
+/// The placement of tables over several GPUs.
 pub(in super::super) struct Placed {
     pub(super) plan: EmbeddingPlan,
-    /// What the GPUs were taken to do in a second, in the words of a machine's file.
+    /// The performance assumed for the GPUs, as the text of a machine file.
     pub(super) machine: String,
 }
 
-/// Places the tables of a job, where there are several GPUs. All processes take what the first one knows of them.
+/// Places the tables of a job over several GPUs. All processes use the performance that the first one knows.
 pub(super) fn place(
     (devices, seats): (&[Arc<Device>], &Seats),
     (job, recorded): (&Job, &Recorded),
@@ -233,7 +233,7 @@ pub(super) fn place(
     Ok(Some(Placed { plan, machine }))
 }
 
-/// What judges a model: with the evaluation's blocks, where those fit on the GPUs, so that only the first
+/// The evaluation of a model. Keeps the blocks of the evaluation part if they fit on the GPUs, so that only the first
 /// evaluation reads.
 #[derive(Default)]
 pub(in super::super) struct Judge {
@@ -241,7 +241,7 @@ pub(in super::super) struct Judge {
 }
 
 impl Judge {
-    /// As [`Scorer::judge`]: of one part, each time the same.
+    /// As [`Scorer::judge`]; always of the same part.
     pub(super) fn judge(
         &mut self,
         model: &mut CudaModel,
@@ -251,7 +251,7 @@ impl Judge {
     ) -> Result<Option<Vec<HeadMetrics>>, TrainError> {
         if !CudaEvaluation::fits(part.samples) {
             let samples = part.samples;
-            return Err(TrainError::Device(format!("a GPU does not judge {samples} samples at once")));
+            return Err(TrainError::Device(format!("a GPU cannot score {samples} samples at once")));
         }
         let options = StreamOptions { batch_size: options.batch_size.min(model.score_size()), ..*options };
         model.begin_evaluation(EvaluationShape {
@@ -264,7 +264,7 @@ impl Judge {
             samples += batch as u64;
             progress(samples, out_of_range);
         };
-        // Kept until all is judged.
+        // Kept until all samples are scored.
         let mut batches = None;
         if self.resident.is_empty() {
             let stay = Feed::fits(model.devices(), &part, &options)?;
@@ -292,7 +292,7 @@ impl Judge {
     }
 }
 
-/// What GPUs do while `run` does something and waits for it.
+/// The activity of GPUs while `run` works and waits for it.
 pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<Activity>, TrainError> {
     let refused = |error: rankine_cuda::Error| TrainError::Device(error.to_string());
     let trace = Trace::begin().map_err(refused)?;
@@ -310,7 +310,7 @@ pub(super) fn trace(run: impl FnOnce() -> Result<(), TrainError>) -> Result<Vec<
     Ok(activities.map(shown).collect())
 }
 
-/// Where the algorithms of products come from.
+/// The source of the algorithms for matrix products.
 fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
     let Some(path) = &job.device.tuning else {
         return Ok(if job.device.tune { Algorithms::Timed } else { Algorithms::Known });
@@ -319,6 +319,6 @@ fn algorithms(job: &Job) -> Result<Algorithms, TrainError> {
     let text = rankine_reader::files::read_text(path).map_err(|error| unusable(error.to_string()))?;
     let record = serde_json::from_str(&text);
     record.map(Algorithms::Recorded).map_err(|error| {
-        unusable(format!("no record such as a training leaves in its folder as tuning.json: {error}"))
+        unusable(format!("not a tuning.json as a training writes to its run folder: {error}"))
     })
 }

@@ -1,5 +1,5 @@
-//! Going on in a run's folder, and starting over in it. What an earlier attempt left there is kept, or moved within the
-//! folder; nothing of it is removed.
+//! Continuing a run, and starting over in its folder. The results of earlier attempts are kept, or moved within the
+//! folder; nothing is removed.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use serde::Deserialize;
 use super::{RunDir, Summary, TrainError, Trained, unreadable};
 use crate::job::Job;
 
-/// The kind of sealed file that says what was trained, and its version.
+/// The kind and version of the sealed file that records what was trained.
 const TRAINED_KIND: &str = "rankine run";
 const TRAINED_FORMAT: u32 = 1;
 
@@ -19,7 +19,7 @@ impl RunDir {
     /// The summary of a finished run.
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where it cannot be read, or is not what was written.
+    /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn finished(path: &Path) -> Result<Option<Summary>, TrainError> {
         let path = path.join(Self::SUMMARY_NAME);
         let text = match fs::read(&path) {
@@ -29,17 +29,17 @@ impl RunDir {
         let summary = serde_json::from_slice(&text);
         summary.map(Some).map_err(|error| {
             TrainError::RunDir(format!(
-                "{} is damaged: {error}. Move it elsewhere to train from the last checkpoint to the end again; \
+                "{} is damaged: {error}. Move it elsewhere to train again from the last checkpoint to the end; \
                  --restart starts over",
                 path.display()
             ))
         })
     }
 
-    /// What a finished run trained; `None` where the version that trained it did not record that.
+    /// What a finished run trained; `None` if the version that trained it did not record that.
     ///
     /// # Errors
-    /// [`TrainError::RunDir`] where it cannot be read, or is not what was written.
+    /// [`TrainError::RunDir`] if it cannot be read, or is damaged.
     pub(in crate::training) fn trained(path: &Path) -> Result<Option<Trained>, TrainError> {
         let path = path.join(Self::TRAINED_NAME);
         let text = match fs::read(&path) {
@@ -49,7 +49,7 @@ impl RunDir {
         let trained = sealed::from_json(TRAINED_KIND, TRAINED_FORMAT, &text);
         trained.map(Some).map_err(|error| {
             TrainError::RunDir(format!(
-                "{} cannot be read: {error}. Without it nobody knows what the run has trained: train in another \
+                "{} cannot be read: {error}. It records what the run trained: train in another \
                  --run-dir, or start over here with --restart",
                 path.display()
             ))
@@ -66,8 +66,8 @@ impl RunDir {
         self.metrics.metadata().is_ok_and(|metadata| metadata.len() > 0)
     }
 
-    /// Goes on after a step: the log loses what it has of later steps, the job becomes this one, and the model that an
-    /// interrupted end left goes. A finished run's model and summary are moved to a folder `finished-step-N`, whose
+    /// Continues after a step: removes later steps from the log, replaces the job by this one, and removes the model
+    /// of an interrupted save. The model and summary of a finished run are moved to a folder `finished-step-N`, whose
     /// path is returned: until the run is finished again, they are its only result.
     ///
     /// # Errors
@@ -86,12 +86,12 @@ impl RunDir {
         Ok(kept)
     }
 
-    /// Moves what a finished run came to out of the way.
+    /// Moves the result of a finished run to another folder.
     fn keep_finished(&self, summary: &Summary) -> Result<PathBuf, TrainError> {
         let kept = self.fresh_folder(&format!("finished-step-{}", summary.train.steps))?;
         self.copy_to(&kept, Self::JOB_NAME)?;
         self.copy_to(&kept, Self::TRAINED_NAME)?;
-        // The summary goes last: without it the model would be taken for what an interrupted end left.
+        // The summary goes last: without it, the model would be taken for that of an interrupted save.
         for name in [Self::MODEL_NAME, Self::SUMMARY_NAME] {
             self.move_to(&kept, name)?;
             sync(&kept)?;
@@ -100,11 +100,11 @@ impl RunDir {
         Ok(kept)
     }
 
-    /// Moves all that earlier attempts left to a folder `before-restart-N`, itself a run's folder that can be resumed,
-    /// and empties the log. Returns that folder, or `None` where there is nothing to move.
+    /// Moves everything that earlier attempts left to a folder `before-restart-N`, which is itself a run folder that
+    /// can be resumed, and empties the log. Returns that folder, or `None` if there is nothing to move.
     ///
     /// # Errors
-    /// [`TrainError::Write`]; what was moved until then is in the new folder.
+    /// [`TrainError::Write`]; files moved until then are in the new folder.
     pub(in crate::training) fn start_over(&mut self) -> Result<Option<PathBuf>, TrainError> {
         let checkpoints = Self::checkpoints_path(&self.path);
         let names =
@@ -120,7 +120,7 @@ impl RunDir {
         self.copy_to(&kept, Self::METRICS_NAME)?;
         names.iter().try_for_each(|name| self.move_to(&kept, name))?;
         if is_there(&checkpoints) {
-            // Checkpoints may lie on another file system, behind a link or a mount: they stay there.
+            // Checkpoints may be on another file system, behind a link or a mount: they stay there.
             let moved = if checkpoints.is_symlink() {
                 Err(ErrorKind::CrossesDevices.into())
             } else {
@@ -136,7 +136,7 @@ impl RunDir {
         Ok(Some(kept))
     }
 
-    /// Makes a new folder in the run's, with a number behind its name where that is taken.
+    /// Makes a new folder in the run's folder, with a number appended if the name is taken.
     fn fresh_folder(&self, name: &str) -> Result<PathBuf, TrainError> {
         let mut path = self.path.join(name);
         for number in 2u32.. {
@@ -167,7 +167,7 @@ impl RunDir {
     }
 }
 
-/// Whether there is anything of that name, be it a link that leads nowhere.
+/// Whether an entry of that name exists, even a broken link.
 fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
@@ -181,13 +181,13 @@ fn sync(dir: &Path) -> Result<(), TrainError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir))
 }
 
-/// Moves the entries of a folder into a new folder in it, with the name of another one.
+/// Moves the entries of a folder into a new folder in it, which is named like `named`.
 fn move_entries(from: &Path, named: &Path) -> std::io::Result<()> {
     let to = from.join(named.file_name().unwrap_or_default());
     let entries: Vec<_> = fs::read_dir(from)?.collect::<Result<_, _>>()?;
     fs::create_dir(&to)?;
     for entry in entries {
-        // What earlier restarts moved stays where it is.
+        // Folders of earlier restarts stay where they are.
         if entry.file_name().to_string_lossy().starts_with("step-") {
             fs::rename(entry.path(), to.join(entry.file_name()))?;
         }
@@ -196,8 +196,8 @@ fn move_entries(from: &Path, named: &Path) -> std::io::Result<()> {
     File::open(from)?.sync_all()
 }
 
-/// How many bytes of a log to keep: up to the last whole line of a step up to this one. Lines before it that cannot be
-/// read stay, too: a torn line says nothing about those behind it.
+/// The number of bytes of a log to keep: up to the last whole line of a step up to this one. Unreadable lines before
+/// it stay, too: a torn line says nothing about the lines after it.
 fn lines_up_to(text: &[u8], step: u64) -> usize {
     #[derive(Deserialize)]
     struct Line {
@@ -226,12 +226,12 @@ mod tests {
         for (step, lines) in [(9, 0), (10, 1), (19, 1), (20, 3), (40, 4)] {
             assert_eq!(lines_up_to(text.as_bytes(), step), lines * line(10).len());
         }
-        // A last line that was cut off goes.
+        // A last line that is incomplete is removed.
         assert_eq!(lines_up_to(&text.as_bytes()[..text.len() - 1], 40), 3 * line(10).len());
         assert_eq!(lines_up_to(b"", 40), 0);
     }
 
-    /// What a failure of power or a full disk left in the middle of a log takes nothing along.
+    /// A line torn by a power failure or a full disk in the middle of a log removes no other lines.
     #[test]
     fn a_torn_line_takes_no_others_along() {
         let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":0.5}}\n");
